@@ -1,0 +1,46 @@
+"""Columns are found by key, in the order in which keys are first seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tidegate.errors import BadTable
+
+ROW_HEAD = "_row_head_"
+
+Row = Mapping[str, Any]
+
+
+def keys_of(rows: Iterable[Row]) -> list[str]:
+    """Every key of the rows once, first seen first."""
+    found: dict[str, None] = {}
+    last: tuple[str, ...] = ()
+    for row in rows:
+        keys = tuple(row)
+        if keys != last:
+            found.update(dict.fromkeys(keys))
+            last = keys
+    return list(found)
+
+
+def merge_keys(key_lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(key for keys in key_lists for key in keys))
+
+
+def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
+    """Rows of either form; `{group: rows}` puts the group's name into each row."""
+    if isinstance(data, Mapping):
+        return [
+            {**row, ROW_HEAD: str(group)} for group, rows in data.items() for row in _rows(rows, f"{where}.{group}")
+        ]
+    return list(_rows(data, where))
+
+
+def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:
+    if not isinstance(data, list):
+        raise BadTable(f"{where} is not a list of rows")
+    for index, row in enumerate(data):
+        if not isinstance(row, dict):
+            raise BadTable(f"{where}[{index}] is not an object with the columns as keys")
+        yield row

@@ -1,0 +1,196 @@
+"""Every error the product can raise, with what it means over HTTP and to a retry.
+
+Class names are the error names that state machines match in Retry and Catch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class FieldError(TypedDict):
+    loc: list[str | int]
+    msg: str
+
+
+class DomainError(Exception):
+    code = "internal"
+    status = 500
+    title = "Internal error"
+    retryable = False
+
+    def __init__(
+        self, detail: str = "", *, errors: Sequence[FieldError] = (), retry_after: float | None = None
+    ) -> None:
+        super().__init__(detail or self.title)
+        self.detail = detail or self.title
+        self.errors = tuple(errors)
+        self.retry_after = retry_after
+
+
+# --- what a caller did wrong
+
+
+class BrokenJson(DomainError):
+    code, status, title = "broken_json", 400, "The body is not JSON"
+
+
+class Unauthenticated(DomainError):
+    code, status, title = "unauthenticated", 401, "A valid key is required"
+
+
+class ScopeMissing(DomainError):
+    code, status, title = "scope_missing", 403, "The key lacks a scope"
+
+
+class RecordNotFound(DomainError):
+    code, status, title = "not_found", 404, "Not found"
+
+
+class RouteNotFound(DomainError):
+    code, status, title = "route_not_found", 404, "There is no such route"
+
+
+class MethodNotAllowed(DomainError):
+    code, status, title = "method_not_allowed", 405, "The route does not take this method"
+
+
+class FileNotFound(DomainError):
+    code, status, title = "file_not_found", 404, "No stored file has this signature"
+
+
+class WrongState(DomainError):
+    code, status, title = "wrong_state", 409, "Not allowed from the record's present state"
+
+
+class ProjectExists(DomainError):
+    code, status, title = "project_exists", 409, "A project has this name"
+
+
+class IdempotencyConflict(DomainError):
+    code, status, title = "idempotency_conflict", 409, "The key was used with another body"
+
+
+class IdempotencyInProgress(DomainError):
+    code, status, title = "idempotency_in_progress", 409, "The first request with this key is still running"
+
+
+class BodyTooLarge(DomainError):
+    code, status, title = "body_too_large", 413, "The body is over 1 MB"
+
+
+class Invalid(DomainError):
+    code, status, title = "invalid", 422, "The request is not valid"
+
+
+class SignatureMismatch(DomainError):
+    code, status, title = "signature_mismatch", 422, "The content is not what was announced"
+
+
+class UrlNotAllowed(DomainError):
+    code, status, title = "url_not_allowed", 422, "The URL may not be fetched"
+
+
+class BadTable(DomainError):
+    code, status, title = "bad_table", 422, "The template and the rows do not make a table"
+
+
+class NotReady(DomainError):
+    code, status, title = "not_ready", 409, "The file is not finished"
+
+
+class Expired(DomainError):
+    code, status, title = "expired", 410, "The file is past its retention"
+
+
+class UseAsync(DomainError):
+    code, status, title = "use_async", 413, "Too many rows for a synchronous download"
+
+
+# --- what the other side did: told apart by type, never by message
+
+
+class FetchError(DomainError):
+    """An outside server's answer, or the lack of one."""
+
+    code, status, title = "fetch_failed", 502, "The remote server refused"
+
+    def __init__(self, detail: str = "", *, retry_after: float | None = None, upstream_status: int | None = None) -> None:
+        super().__init__(detail, retry_after=retry_after)
+        self.upstream_status = upstream_status
+
+
+class FetchTimeout(FetchError):
+    code, status, title, retryable = "fetch_timeout", 504, "The remote server took too long", True
+
+
+class ConnectionFailed(FetchError):
+    code, title, retryable = "connection_failed", "The remote server could not be reached, or hung up", True
+
+
+class TooManyRequests(FetchError):
+    code, title, retryable = "upstream_too_many_requests", "The remote server answered 429", True
+
+
+class ServiceUnavailable(FetchError):
+    code, title, retryable = "upstream_unavailable", "The remote server answered 503", True
+
+
+class UpstreamError(FetchError):
+    code, title, retryable = "upstream_error", "The remote server failed", True
+
+
+class BadRequest(FetchError):
+    code, title = "upstream_bad_request", "The remote server answered 400"
+
+
+class Unauthorized(FetchError):
+    code, title = "upstream_unauthorized", "The remote server answered 401"
+
+
+class Forbidden(FetchError):
+    code, title = "upstream_forbidden", "The remote server answered 403"
+
+
+class NotFound(FetchError):
+    code, title = "upstream_not_found", "The remote server answered 404"
+
+
+class Gone(FetchError):
+    code, title = "upstream_gone", "The remote server answered 410"
+
+
+class RequestRefused(FetchError):
+    code, title = "upstream_refused", "The remote server refused the request"
+
+
+class RedirectRefused(FetchError):
+    code, title = "redirect_refused", "The remote server redirects where this fetch does not follow"
+
+
+class ContentTooLarge(FetchError):
+    code, title = "content_too_large", "The remote server sends more than this fetch takes"
+
+
+class SourceBroken(DomainError):
+    """A paged source that answers, but not with what it promised."""
+
+    code, status, title = "source_broken", 502, "The source's answer cannot be used"
+
+
+# --- what AWS did
+
+
+class Conflict(DomainError):
+    """A conditional write met another state than it asked for."""
+
+    code, status, title = "conflict", 409, "The record changed meanwhile"
+
+
+class Busy(DomainError):
+    code, status, title, retryable = "busy", 503, "Try again in a moment", True
+
+
+class LeaseLost(DomainError):
+    code, status, title = "lease_lost", 409, "Another owner holds the lease"
