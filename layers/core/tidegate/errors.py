@@ -116,7 +116,9 @@ class FetchError(DomainError):
 
     code, status, title = "fetch_failed", 502, "The remote server refused"
 
-    def __init__(self, detail: str = "", *, retry_after: float | None = None, upstream_status: int | None = None) -> None:
+    def __init__(
+        self, detail: str = "", *, retry_after: float | None = None, upstream_status: int | None = None
+    ) -> None:
         super().__init__(detail, retry_after=retry_after)
         self.upstream_status = upstream_status
 

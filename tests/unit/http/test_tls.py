@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.support.http_servers import Handler, serve
+from tidegate.adapters.http.client import SafeHttp
+from tidegate.domain.fetching import Limits
+from tidegate.errors import ConnectionFailed, FetchTimeout
+
+NAME = "secure.test"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+class Seen:
+    port = 0
+    server_name: str | None = None
+    hosts: list[str]
+    drip = False
+
+
+@pytest.fixture
+def secure(certificate: Path) -> Iterator[Seen]:
+    seen = Seen()
+    seen.hosts = []
+
+    def route(request: Handler) -> None:
+        seen.hosts.append(request.headers["Host"])
+        if seen.drip:
+            request.send_response(200)
+            request.send_header("Content-Length", "1000")
+            request.end_headers()
+            for _ in range(40):
+                request.wfile.write(b"x")
+                request.wfile.flush()
+                time.sleep(0.05)
+        request.answer(200, b"secret")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    context.sni_callback = lambda sock, name, ctx: setattr(seen, "server_name", name)
+    with serve(route, context) as seen.port:
+        yield seen
+
+
+def client(certificate: Path) -> SafeHttp:
+    return SafeHttp(
+        resolver=lambda host, port: ["127.0.0.1"], context=ssl.create_default_context(cafile=str(certificate))
+    )
+
+
+def test_host_sni_and_certificate_are_those_of_the_name(certificate: Path, secure: Seen) -> None:
+    http = client(certificate)
+    url = f"https://{NAME}:{secure.port}/"
+    assert http.send("GET", url, allow_private=True).body == b"secret"
+    assert (secure.server_name, secure.hosts) == (NAME, [f"{NAME}:{secure.port}"])
+
+
+def test_a_certificate_of_another_name_is_refused(certificate: Path, secure: Seen) -> None:
+    with pytest.raises(ConnectionFailed):
+        client(certificate).send("GET", f"https://wrong.test:{secure.port}/", allow_private=True)
+    assert secure.hosts == []
+
+
+def test_a_certificate_nobody_vouches_for_is_refused(secure: Seen) -> None:
+    http = SafeHttp(resolver=lambda host, port: ["127.0.0.1"])
+    with pytest.raises(ConnectionFailed):
+        http.send("GET", f"https://{NAME}:{secure.port}/", allow_private=True)
+
+
+def test_the_deadline_holds_over_tls(certificate: Path, secure: Seen) -> None:
+    secure.drip = True
+    with pytest.raises(FetchTimeout):
+        client(certificate).send("GET", f"https://{NAME}:{secure.port}/", allow_private=True, limits=Limits(total=0.4))
