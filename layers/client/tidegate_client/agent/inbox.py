@@ -1,0 +1,108 @@
+"""What the agent knows of its transfers: which run, how far they are, and the newest link to each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.journal import Key
+from tidegate_client.download import Cancelled
+from tidegate_client.errors import TransferError
+from tidegate_client.models import Transfer, TransferResult
+
+REMEMBERED = 5000
+
+
+def key_of(item: Transfer | TransferResult) -> Key:
+    return item["transfer_id"], item.get("container_id") or ""
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._links: dict[Key, str] = {}
+        self._listed: frozenset[Key] = frozenset()
+        self._progress: dict[Key, int] = {}
+        self._told: dict[Key, int] = {}
+        self._done: OrderedDict[Key, TransferResult] = OrderedDict()
+
+    def offer(self, items: Iterable[Transfer]) -> tuple[list[Transfer], list[TransferResult]]:
+        """Take a poll's answer. Gives the transfers that are new, and results the API seems not to have got."""
+        new: list[Transfer] = []
+        repeat: list[TransferResult] = []
+        with self._changed:
+            listed = {key_of(item): item for item in items}
+            for key, item in listed.items():
+                if key in self._done:
+                    repeat.append(self._done[key])
+                    continue
+                if key not in self._links:
+                    new.append(item)
+                    self._progress[key] = 0
+                self._links[key] = item["url"]
+            self._listed = frozenset(listed)
+            self._changed.notify_all()
+        return new, repeat
+
+    def link(self, key: Key) -> str:
+        with self._changed:
+            return self._links[key]
+
+    def fresher_link(self, key: Key, stale: str, wait: float, stopping: threading.Event) -> str:
+        """The link that a later poll brought; polls come by themselves, so this only waits."""
+        deadline = time.monotonic() + wait
+        with self._changed:
+            while self._links[key] == stale:
+                if stopping.is_set():
+                    raise Cancelled
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    if key not in self._listed:
+                        raise Cancelled
+                    raise TransferError(f"the link is refused and no other came in {wait:.0f} s", status=403)
+                self._changed.wait(min(left, 0.5))
+            return self._links[key]
+
+    def advance(self, key: Key, percent: int) -> None:
+        with self._changed:
+            self._progress[key] = percent
+
+    def news(self) -> list[TransferResult]:
+        """Progress that has not been told yet."""
+        with self._changed:
+            moved = [(key, percent) for key, percent in self._progress.items() if self._told.get(key) != percent]
+            self._told.update(moved)
+        return [
+            {
+                "transfer_id": transfer_id,
+                "container_id": container_id,
+                "error_code": Code.IN_PROGRESS,
+                "progress": percent,
+            }
+            for (transfer_id, container_id), percent in moved
+        ]
+
+    def finish(self, result: TransferResult) -> None:
+        key = key_of(result)
+        with self._changed:
+            self._forget(key)
+            self._done[key] = result
+            if len(self._done) > REMEMBERED:
+                self._done.popitem(last=False)
+
+    def drop(self, key: Key) -> None:
+        """Called off: should it be listed again, it is new."""
+        with self._changed:
+            self._forget(key)
+
+    def active(self) -> int:
+        with self._changed:
+            return len(self._links)
+
+    def _forget(self, key: Key) -> None:
+        self._links.pop(key, None)
+        self._progress.pop(key, None)
+        self._told.pop(key, None)

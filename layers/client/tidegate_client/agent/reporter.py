@@ -1,0 +1,90 @@
+"""Tells the API: results until it has taken them, progress now and then."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from tidegate_client.agent.backoff import Backoff
+from tidegate_client.agent.inbox import Inbox, key_of
+from tidegate_client.agent.journal import Journal
+from tidegate_client.client import Client
+from tidegate_client.errors import ApiError, Conflict, Gone, Invalid, NotFound, TidegateError
+from tidegate_client.models import TransferResult
+
+log = logging.getLogger("tidegate.agent")
+A_CALL = 100
+
+
+class Reporter:
+    """One thread sends everything, so an older progress never overtakes a result."""
+
+    def __init__(self, client: Client, agent_id: str, inbox: Inbox, journal: Journal, *, every: float = 2.0) -> None:
+        self._client = client
+        self._agent_id = agent_id
+        self._inbox = inbox
+        self._journal = journal
+        self._every = every
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._backoff = Backoff()
+        self._thread = threading.Thread(target=self._loop, name="reporter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finished(self, result: TransferResult) -> None:
+        """The result is on the disk before anybody is told that the transfer is over."""
+        self._journal.record(result)
+        self._inbox.finish(result)
+        self._wake.set()
+
+    def repeat(self, result: TransferResult) -> None:
+        self._journal.record(result)
+        self._wake.set()
+
+    def drain(self, deadline: float) -> bool:
+        """Send what is left; False when the API did not take it in time (the journal keeps it)."""
+        while self._journal.pending(1) and time.monotonic() < deadline:
+            self._wake.set()
+            time.sleep(0.05)
+        self._stopped.set()
+        self._wake.set()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        return not self._journal.pending(1)
+
+    def _loop(self) -> None:
+        while not self._stopped.is_set():
+            self._wake.wait(self._every)
+            self._wake.clear()
+            try:
+                self.send_all()
+                self._backoff.reset()
+            except TidegateError as error:
+                pause = self._backoff.next()
+                log.warning("reporting failed, trying again in %.1f s: %s", pause, error)
+                self._stopped.wait(pause)
+                self._wake.set()
+
+    def send_all(self) -> None:
+        while results := self._journal.pending(A_CALL):
+            self._send(results)
+            self._journal.acknowledge(key_of(result) for result in results)
+        for start in range(0, len(news := self._inbox.news()), A_CALL):
+            self._send(news[start : start + A_CALL])
+
+    def _send(self, results: list[TransferResult]) -> None:
+        try:
+            self._client.agents.report(self._agent_id, results)
+        except (Invalid, NotFound, Conflict, Gone) as error:
+            if len(results) == 1:
+                self._refused(results[0], error)
+                return
+            # One transfer that the API has forgotten must not hold back the others.
+            for result in results:
+                self._send([result])
+
+    @staticmethod
+    def _refused(result: TransferResult, error: ApiError) -> None:
+        log.warning("the API does not want the result of %s: %s", result["transfer_id"], error)

@@ -1,0 +1,73 @@
+"""Local content: its digest, and sending it to a presigned URL."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from tidegate_client.errors import LinkExpired, TransferError
+
+Progress = Callable[[int, int | None], None]
+CHUNK = 256 * 1024
+UPLOAD_ATTEMPTS = 4
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return sha256_of_stream(file)
+
+
+def sha256_of_stream(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def upload(
+    pool: urllib3.PoolManager,
+    url: str,
+    source: Path,
+    *,
+    headers: Mapping[str, str] | None = None,
+    on_progress: Progress | None = None,
+) -> None:
+    """PUT the file; a broken connection or a 5xx starts it again, as a presigned PUT has no resume."""
+    size = source.stat().st_size
+    failure: Exception | None = None
+    for attempt in range(UPLOAD_ATTEMPTS):
+        if attempt:
+            time.sleep(min(0.3 * 2**attempt, 5))
+        try:
+            response = pool.request(
+                "PUT",
+                url,
+                body=_chunks(source, size, on_progress),
+                headers={"Content-Length": str(size), **(headers or {})},
+                timeout=urllib3.Timeout(connect=5, read=120),
+                retries=False,
+            )
+        except HTTPError as error:
+            failure = error
+            continue
+        if response.status < 300:
+            return
+        if response.status == 403:
+            raise LinkExpired("the upload link is not accepted (any more)", status=403)
+        if response.status < 500:
+            raise TransferError(f"the store refused the upload: HTTP {response.status}", status=response.status)
+        failure = TransferError(f"the store failed: HTTP {response.status}", status=response.status)
+    raise TransferError(f"upload of {source} failed: {failure}") from failure
+
+
+def _chunks(source: Path, size: int, on_progress: Progress | None) -> Iterator[bytes]:
+    sent = 0
+    with source.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+            sent += len(chunk)
+            if on_progress:
+                on_progress(sent, size)

@@ -1,0 +1,214 @@
+"""The shapes of the API's answers. They are dicts, so a field added by the server is simply there."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NotRequired, TypedDict, TypeVar
+
+T = TypeVar("T")
+
+
+class Page(TypedDict, Generic[T]):
+    items: list[T]
+    next_cursor: str | None
+
+
+class Project(TypedDict):
+    project_id: str
+    name: str
+    group: str | None
+
+
+class Key(TypedDict):
+    key_id: str
+    key: str
+    callback_secret: str
+
+
+class FileCreated(TypedDict):
+    file_id: str
+    upload_url: NotRequired[str]
+    expires_at: NotRequired[str]
+    request_id: NotRequired[str]
+
+
+class File(TypedDict):
+    file_id: str
+    biz_id: str
+    app_id: str
+    file_path: str
+    file_name: str
+    signature: str | None
+    size: int | None
+    state: str
+    created_at: str
+
+
+class Link(TypedDict):
+    url: str
+    expires_at: str
+
+
+class Target(TypedDict):
+    agent_id: str
+    container_id: NotRequired[str]
+
+
+class Submitted(TypedDict):
+    task_id: str
+    job_id: str
+    status: str
+    window_closes_at: str
+
+
+class TaskRef(TypedDict):
+    task_id: str
+    agent_id: str
+    container_id: str
+
+
+class BatchSubmitted(TypedDict):
+    job_id: str
+    tasks: list[TaskRef]
+    window_closes_at: str
+
+
+class Task(TypedDict):
+    task_id: str
+    job_id: str
+    biz_id: str
+    app_id: str
+    file_path: str
+    file_name: str
+    file_signature: str
+    target_agent_id: str
+    target_container_id: str
+    status: str
+    error_code: NotRequired[int | None]
+    error_msg: NotRequired[str | None]
+    create_time: str
+    update_time: str
+
+
+class Counts(TypedDict):
+    total: int
+    success: int
+    failed: int
+    downloading: int
+    timeout: int
+
+
+class Job(TypedDict):
+    job_id: str
+    key: NotRequired[str]
+    status: str
+    file_path: str
+    file_name: str
+    file_signature: str
+    target_file_dir: str
+    target_user: str
+    transfer_id: str | None
+    create_time: str
+    execute_time: str | None
+    finish_time: str | None
+    counts: Counts
+    error_msg: NotRequired[str | None]
+
+
+class JobTarget(TypedDict):
+    agent_id: str
+    container_id: str
+    status: str
+    error_code: int | None
+    error_msg: str | None
+    progress: NotRequired[int]
+
+
+class Transfer(TypedDict):
+    transfer_id: str
+    container_id: str
+    url: str
+    expires_at: str
+    file_name: str
+    target_file_dir: str
+    target_user: str
+    signature: str
+    size: int | None
+
+
+class TransferResult(TypedDict):
+    transfer_id: str
+    container_id: str
+    error_code: int
+    error_msg: NotRequired[str]
+    progress: NotRequired[int]
+
+
+class ExportProgress(TypedDict):
+    rows: int
+    total: int | None
+    percent: float | None
+
+
+class Export(TypedDict):
+    task_id: str
+    name: str
+    type: str
+    status: str
+    progress: ExportProgress
+    file_name: str
+    size: int | None
+    attempts: int
+    failed_reason: str | None
+    create_time: str
+    finish_time: str | None
+
+
+class BatchProgress(TypedDict):
+    processed: int
+    total: int
+    percent: float
+    errors: int
+    rate_now: float
+
+
+class Batch(TypedDict):
+    batch_id: str
+    biz_id: str
+    name: str
+    status: str
+    progress: BatchProgress
+    stop_reason: str | None
+
+
+class Business(TypedDict):
+    biz_id: str
+    name: str
+    process_url: str
+
+
+class Request(TypedDict):
+    request_id: str
+    type: str
+    status: str
+    channel: str
+    priority: int
+    subscription_id: NotRequired[str | None]
+    attempts: int
+    last_wait_reason: NotRequired[str | None]
+    error: NotRequired[dict[str, Any] | None]
+    create_time: str
+    start_time: NotRequired[str | None]
+    finish_time: NotRequired[str | None]
+
+
+class Subscription(TypedDict):
+    subscription_id: str
+    name: str
+    source_url: str
+    schedule: NotRequired[str | None]
+
+
+class Ticket(TypedDict):
+    ticket: str
+    expires_at: str
+    ws_url: NotRequired[str]

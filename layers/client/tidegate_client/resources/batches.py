@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import Any, cast
+
+from tidegate_client.http import Http, path_part
+from tidegate_client.models import Batch, Business, Page
+from tidegate_client.resources.paging import one_page
+
+
+class Businesses:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def create(self, name: str, process_url: str, **optional: Any) -> Business:
+        """`optional`: before_create_url, before_run_url, process_stop_url, auth_code."""
+        body = {"name": name, "process_url": process_url}
+        body |= {field: value for field, value in optional.items() if value is not None}
+        return cast(Business, self._http.create("/v1/biz", body))
+
+    def update(self, biz_id: str, **fields: Any) -> Business:
+        return cast(Business, self._http.call("PUT", f"/v1/biz/{path_part(biz_id)}", body=fields).json())
+
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Business]:
+        return one_page(self._http, "/v1/biz", {}, limit, cursor)
+
+
+class Batches:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
+        """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, source."""
+        body: dict[str, Any] = {"biz_id": biz_id, "name": name, "rate": rate}
+        if total is not None:
+            body["total"] = total
+        body |= {field: value for field, value in optional.items() if value is not None}
+        return cast(Batch, self._http.create("/v1/batches", body))
+
+    def get(self, batch_id: str) -> Batch:
+        return cast(Batch, self._http.get(f"/v1/batches/{path_part(batch_id)}"))
+
+    def list(self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None) -> Page[Batch]:
+        return one_page(self._http, "/v1/batches", {"status": status}, limit, cursor)
+
+    def start(self, batch_id: str) -> Batch:
+        return self._act(batch_id, "start")
+
+    def stop(self, batch_id: str) -> Batch:
+        return self._act(batch_id, "stop")
+
+    def update(self, batch_id: str, **fields: Any) -> Batch:
+        reply = self._http.call("PATCH", f"/v1/batches/{path_part(batch_id)}", body=fields, idempotent=True)
+        return cast(Batch, reply.json())
+
+    def logs(self, batch_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[dict[str, Any]]:
+        return one_page(self._http, f"/v1/batches/{path_part(batch_id)}/logs", {}, limit, cursor)
+
+    def _act(self, batch_id: str, action: str) -> Batch:
+        return cast(Batch, self._http.act(f"/v1/batches/{path_part(batch_id)}/{action}"))

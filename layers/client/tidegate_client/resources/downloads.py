@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from tidegate_client.http import Http, path_part
+from tidegate_client.models import BatchSubmitted, Job, JobTarget, Page, Submitted, Target, Task
+from tidegate_client.resources.paging import one_page
+
+TARGETS_A_CALL = 1000
+
+
+class Downloads:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def submit(
+        self,
+        *,
+        biz_id: str,
+        app_id: str,
+        file_path: str,
+        file_name: str,
+        target_agent_id: str,
+        target_user: str,
+        target_file_dir: str,
+        file_signature: str,
+        target_container_id: str = "",
+        callback: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Submitted:
+        body = {
+            "biz_id": biz_id,
+            "app_id": app_id,
+            "file_path": file_path,
+            "file_name": file_name,
+            "target_agent_id": target_agent_id,
+            "target_container_id": target_container_id,
+            "target_user": target_user,
+            "target_file_dir": target_file_dir,
+            "file_signature": file_signature,
+        }
+        if callback:
+            body["callback"] = callback
+        return cast(Submitted, self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
+
+    def submit_batch(
+        self,
+        *,
+        biz_id: str,
+        app_id: str,
+        file_path: str,
+        file_name: str,
+        targets: Sequence[Target],
+        target_user: str,
+        target_file_dir: str,
+        file_signature: str,
+        callback: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> BatchSubmitted:
+        body: dict[str, object] = {
+            "biz_id": biz_id,
+            "app_id": app_id,
+            "file_path": file_path,
+            "file_name": file_name,
+            "targets": list(targets),
+            "target_user": target_user,
+            "target_file_dir": target_file_dir,
+            "file_signature": file_signature,
+        }
+        if callback:
+            body["callback"] = callback
+        return cast(BatchSubmitted, self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))
+
+    def get(self, task_id: str) -> Task:
+        return cast(Task, self._http.get(f"/v1/downloads/{path_part(task_id)}"))
+
+    def list(
+        self,
+        *,
+        job_id: str | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Task]:
+        return one_page(self._http, "/v1/downloads", {"job_id": job_id, "status": status}, limit, cursor)
+
+
+class Jobs:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def get(self, job_id: str) -> Job:
+        return cast(Job, self._http.get(f"/v1/jobs/{path_part(job_id)}"))
+
+    def targets(
+        self, job_id: str, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Page[JobTarget]:
+        return one_page(self._http, f"/v1/jobs/{path_part(job_id)}/targets", {"status": status}, limit, cursor)
+
+    def list(
+        self,
+        *,
+        biz_id: str | None = None,
+        app_id: str | None = None,
+        file_path: str | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Job]:
+        query = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path, "status": status}
+        return one_page(self._http, "/v1/jobs", query, limit, cursor)

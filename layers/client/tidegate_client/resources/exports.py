@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from tidegate_client.content import Progress
+from tidegate_client.download import download_to
+from tidegate_client.errors import problem_of
+from tidegate_client.http import Http
+from tidegate_client.models import Export, Link, Page
+from tidegate_client.resources.paging import one_page
+
+
+class Exports:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def submit(
+        self, fields: Mapping[str, Any], *, multiple: bool = False, idempotency_key: str | None = None
+    ) -> dict[str, str]:
+        """`fields` as POST /v1/task takes them; `multiple` for several tables."""
+        path = "/v1/task/multiple" if multiple else "/v1/task"
+        return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
+
+    def get(self, task_id: str) -> Export:
+        return cast(Export, self._http.get("/v1/task", {"task_id": task_id}))
+
+    def list(
+        self,
+        *,
+        status: str | None = None,
+        operator_id: str | None = None,
+        merchant_type: int | None = None,
+        merchant_id: str | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Export]:
+        query = {
+            "status": status,
+            "operator_id": operator_id,
+            "merchant_type": merchant_type,
+            "merchant_id": merchant_id,
+            "name": name,
+        }
+        return one_page(self._http, "/v1/tasks", query, limit, cursor)
+
+    def delete(self, task_ids: Sequence[str]) -> int:
+        answer = self._http.act("/v1/tasks/delete", {"task_ids": list(task_ids)}, idempotent=True)
+        return int(answer["deleted"])
+
+    def url(self, task_id: str) -> Link:
+        return cast(Link, self._http.get("/v1/download/url", {"task_id": task_id}))
+
+    def fetch(self, task_id: str, destination: Path, *, on_progress: Progress | None = None) -> Export:
+        record = self.get(task_id)
+        download_to(
+            self._http.pool,
+            lambda _refused: self.url(task_id)["url"],
+            destination,
+            size=record.get("size"),
+            on_progress=on_progress,
+        )
+        return record
+
+    def sync(self, fields: Mapping[str, Any], *, multiple: bool = False) -> bytes:
+        """The file itself, for small exports; a large one is fetched from where the answer points."""
+        path = "/v1/download/sync/multiple" if multiple else "/v1/download/sync"
+        reply = self._http.call("POST", path, body=fields, idempotent=True, timeout=60)
+        if reply.status in {302, 303, 307}:
+            # The presigned URL is its own permission: our key must not go there.
+            stored = self._http.pool.request("GET", reply.headers["Location"], timeout=60)
+            if stored.status != 200:
+                raise problem_of(stored.status, stored.data)
+            return stored.data
+        return reply.body

@@ -1,0 +1,83 @@
+"""What operators ask: the queue, compensation, statistics, the audit trail, callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tidegate_client.http import Http, path_part
+from tidegate_client.models import Page, Request, Ticket
+from tidegate_client.resources.paging import one_page
+
+
+class Queue:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def stats(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.get("/v1/queue/stats"))
+
+    def list(
+        self,
+        *,
+        channel: str | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Request]:
+        return one_page(self._http, "/v1/queue", {"channel": channel, "status": status}, limit, cursor)
+
+    def capacity(self, capacities: Mapping[str, int]) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.act("/v1/queue/capacity", capacities, idempotent=True))
+
+    def pause(self, scope: str = "all") -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.act("/v1/queue/pause", {"scope": scope}, idempotent=True))
+
+    def resume(self, scope: str = "all") -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.act("/v1/queue/resume", {"scope": scope}, idempotent=True))
+
+
+class Compensation:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def get(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.get("/v1/compensation"))
+
+    def trigger(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.act("/v1/compensation/trigger"))
+
+
+class Callbacks:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def list(
+        self, *, task_id: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Page[dict[str, Any]]:
+        return one_page(self._http, "/v1/callbacks", {"task_id": task_id}, limit, cursor)
+
+    def redeliver(self, delivery_id: str) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.act(f"/v1/callbacks/{path_part(delivery_id)}/redeliver"))
+
+
+class Operations:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def stats(self, since: str | None = None) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.get("/v1/stats", {"since": since}))
+
+    def audit(
+        self, record: str | None = None, *, limit: int | None = None, cursor: str | None = None
+    ) -> Page[dict[str, Any]]:
+        return one_page(self._http, "/v1/audit", {"record": record}, limit, cursor)
+
+    def cleanup(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.act("/v1/cleanup", idempotent=True))
+
+    def ticket(self) -> Ticket:
+        return cast(Ticket, self._http.act("/v1/ws-tickets", idempotent=True))
+
+    def health(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self._http.get("/healthz"))

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tidegate_client.http import Http, path_part
+from tidegate_client.models import Page, Request, Subscription
+from tidegate_client.resources.paging import one_page
+
+
+class Requests:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def create(
+        self,
+        kind: str,
+        payload: Mapping[str, Any],
+        *,
+        subscription_id: str | None = None,
+        priority: int | None = None,
+        channel: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Request:
+        optional = {"subscription_id": subscription_id, "priority": priority, "channel": channel}
+        body: dict[str, Any] = {"type": kind, "payload": dict(payload)}
+        body |= {name: value for name, value in optional.items() if value is not None}
+        return cast(Request, self._http.create("/v1/requests", body, idempotency_key=idempotency_key))
+
+    def get(self, request_id: str) -> Request:
+        return cast(Request, self._http.get(f"/v1/requests/{path_part(request_id)}"))
+
+    def cancel(self, request_id: str) -> Request:
+        return self._act(request_id, "cancel")
+
+    def pause(self, request_id: str) -> Request:
+        return self._act(request_id, "pause")
+
+    def resume(self, request_id: str) -> Request:
+        return self._act(request_id, "resume")
+
+    def retry(self, request_id: str) -> Request:
+        return self._act(request_id, "retry")
+
+    def prioritize(self, request_id: str, priority: int) -> Request:
+        return self._act(request_id, "prioritize", {"priority": priority})
+
+    def _act(self, request_id: str, action: str, body: Mapping[str, Any] | None = None) -> Request:
+        return cast(Request, self._http.act(f"/v1/requests/{path_part(request_id)}/{action}", body))
+
+
+class Subscriptions:
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def create(self, name: str, source_url: str, *, schedule: str | None = None, **optional: Any) -> Subscription:
+        body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
+        given = {field: value for field, value in body.items() if value is not None}
+        return cast(Subscription, self._http.create("/v1/subscriptions", given))
+
+    def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Subscription]:
+        return one_page(self._http, "/v1/subscriptions", {}, limit, cursor)
+
+    def download(self, subscription_id: str) -> Request:
+        return cast(Request, self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download", {}))
+
+    def tasks(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Request]:
+        return one_page(self._http, f"/v1/subscriptions/{path_part(subscription_id)}/tasks", {}, limit, cursor)
+
+    def delete(self, subscription_id: str) -> None:
+        self._http.call("DELETE", f"/v1/subscriptions/{path_part(subscription_id)}")
