@@ -1,0 +1,103 @@
+# Everything a person does here. `make` alone says what there is; each target does its own set-up.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+# uv then trusts what this machine trusts, also behind a company's proxy.
+export UV_SYSTEM_CERTS := 1
+export PYTHONDONTWRITEBYTECODE := 1
+
+UV_VERSION := 0.13.7
+SAM_VERSION := 1.170.0
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.locked-$(shell cksum < .lock/dev.txt | cut -d" " -f1)
+SAM_BIN := .local/sam/bin
+PYTEST := $(BIN)/pytest -q
+# A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
+AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
+
+.PHONY: help run demo clean test lint format types unit integration workflow faults e2e build-test build deploy bench lock lock-check newcomer setup
+
+help:  ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+run: $(STAMP)  ## the whole system on this machine, until Ctrl-C
+	@$(BIN)/python -m local run
+
+demo: $(STAMP)  ## the same, with a tour of what it does; exits 0 if all went well
+	@$(BIN)/python -m local demo
+
+clean:  ## forget the local cloud and its state
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m local clean; fi
+	@rm -rf .local/pytest .aws-sam
+
+test: lint types unit integration workflow faults build-test e2e  ## everything that must hold
+
+setup: $(STAMP)  ## .venv with the locked dependencies
+
+$(STAMP):
+	@echo "  … making $(VENV) with the locked dependencies"
+	@python=$$(for p in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done); \
+	  if [ -z "$$python" ]; then echo "Python 3.11 or later is needed and none is on PATH." >&2; \
+	    echo "  → install it, or name one: PYTHON=/path/to/python3 make run" >&2; exit 1; fi; \
+	  [ -x $(BIN)/python ] || $$python -m venv $(VENV) || { echo "  → python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION) \
+	  && $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .lock/dev.txt \
+	  && $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e . \
+	  || { echo "The dependencies could not be installed." >&2; echo "  → check that PyPI (or PIP_INDEX_URL) is reachable, then run make again" >&2; exit 1; }
+	@rm -f $(VENV)/.locked-* && touch $@
+	@echo "  ✓ $(VENV) ready"
+
+lint: $(STAMP) lock-check  ## style, imports, template
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q . || { echo "  → make format" >&2; exit 1; }
+	@$(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3
+	@$(BIN)/lint-imports >/dev/null 2>&1 || { $(BIN)/lint-imports; exit 1; }
+	@$(BIN)/cfn-lint template.yaml
+
+format: $(STAMP)  ## put the style right
+	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
+
+types: $(STAMP)  ## mypy, strict
+	@$(BIN)/mypy
+
+unit: $(STAMP)  ## pure rules, the template, single adapters
+	@$(PYTEST) -n 2 tests/unit
+
+integration: $(STAMP)  ## services and routes on moto
+	@$(PYTEST) -n 2 tests/integration $(AGAIN) tests/integration
+
+workflow: $(STAMP)  ## the state machines on moto
+	@$(PYTEST) -n 2 tests/workflow $(AGAIN) tests/workflow
+
+faults: $(STAMP)  ## any AWS call fails, any function dies
+	@$(PYTEST) -n 2 tests/faults $(AGAIN) tests/faults
+
+e2e: $(STAMP)  ## over HTTP against the deployed stack
+	@$(PYTEST) tests/e2e $(AGAIN) tests/e2e
+
+build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts alone
+	@$(BIN)/python -m local.sam build-here
+	@$(PYTEST) tests/build
+
+build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer
+	@$(BIN)/python -m local.sam build
+
+deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS
+	@$(BIN)/python -m local.sam deploy
+
+$(SAM_BIN)/sam: | $(STAMP)
+	@echo "  … installing aws-sam-cli into .local/sam"
+	@$(BIN)/uv venv -q --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python aws-sam-cli==$(SAM_VERSION)
+
+bench: $(STAMP)  ## measurements; no pass or fail
+	@$(PYTEST) -s tests/bench
+
+lock: $(STAMP)  ## pyproject.toml changed: lock again
+	@$(BIN)/python -m local.lock write
+
+lock-check: $(STAMP)
+	@$(BIN)/python -m local.lock check
+
+newcomer:  ## a fresh clone in an empty environment, timed
+	@sh tests/newcomer.sh

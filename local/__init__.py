@@ -1,0 +1,1 @@
+"""The whole system on one machine: starts the emulator, deploys template.yaml, shows what it does."""

@@ -1,0 +1,74 @@
+"""`python -m local run | demo | clean`; the Makefile's targets call it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from typing import NoReturn
+
+from local.cloud import Up, cloud_up
+from local.place import Place
+from local.progress import Failure, fail, say
+
+
+def run(place: Place) -> int:
+    with cloud_up(place) as up:
+        show(up)
+        while up.emulator.alive():
+            time.sleep(0.5)
+    raise Failure("MiniStack ended by itself", f"read {place.log_file}, then `make run` again")
+
+
+def demo(place: Place) -> int:
+    from local.demo.tour import tour
+
+    with cloud_up(place) as up:
+        return tour(up)
+
+
+def clean(place: Place) -> int:
+    for path in (place.state_dir, place.objects_dir, place.home / "demo"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (place.deployed_file, place.cloud_file, place.log_file, place.home / "admin-key"):
+        path.unlink(missing_ok=True)
+    say("The local cloud is forgotten.")
+    return 0
+
+
+def show(up: Up) -> None:
+    cloud = up.cloud
+    say(f"""
+Tidegate is up.
+  console   {cloud.console_url}
+  API       {cloud.api_url}
+  docs      {cloud.api_url}/docs
+  admin key {cloud.admin_key}
+
+  next: .venv/bin/tidegate login    (in another terminal)
+Ctrl-C stops it; what is in it stays for the next run.""")
+
+
+def stopped(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m local", description=__doc__)
+    commands = {"run": run, "demo": demo, "clean": clean}
+    parser.add_argument("command", choices=commands)
+    command = commands[parser.parse_args().command]
+    signal.signal(signal.SIGTERM, stopped)
+    try:
+        return command(Place.from_environment())
+    except Failure as failure:
+        return fail(failure)
+    except KeyboardInterrupt:
+        say("\nStopped.")
+        return 0 if command is run else 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""One local cloud, up: the emulator, the stack on it, and the addresses of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from local.emulator import Emulator
+from local.place import REGION, SHORT_PATH, STACK_NAME, Place
+from local.progress import Say, say, step
+from local.stack import Stack
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """What `.local/cloud.json` holds while it is up."""
+
+    api_url: str
+    ws_url: str
+    console_url: str
+    endpoint_url: str
+    region: str
+    stack_name: str
+    admin_key: str
+
+
+@dataclass(frozen=True)
+class Up:
+    emulator: Emulator
+    cloud: Cloud
+    outputs: dict[str, str]
+    first: bool
+
+
+@contextmanager
+def cloud_up(place: Place, tell: Say = say, *, extra_environment: dict[str, str] | None = None) -> Iterator[Up]:
+    first = not place.deployed_file.exists()
+    emulator = Emulator(place, extra_environment=extra_environment)
+    try:
+        with step(f"MiniStack on {place.endpoint}", tell):
+            emulator.start()
+        with step("functions and layers packaged", tell):
+            stack = Stack(place)
+        if stack.current():
+            tell("  ✓ stack is current, nothing to deploy")
+        else:
+            with step("template.yaml deployed", tell):
+                stack.deploy()
+        outputs = stack.outputs()
+        cloud = described(place, outputs)
+        write_privately(place, cloud)
+        yield Up(emulator, cloud, outputs, first)
+    finally:
+        place.cloud_file.unlink(missing_ok=True)
+        emulator.stop()
+
+
+def described(place: Place, outputs: dict[str, str]) -> Cloud:
+    api_url = place.endpoint + SHORT_PATH
+    return Cloud(
+        api_url=api_url,
+        ws_url=outputs.get("WebSocketUrl", ""),
+        console_url=api_url + "/",
+        endpoint_url=place.endpoint,
+        region=REGION,
+        stack_name=STACK_NAME,
+        admin_key=place.admin_key(),
+    )
+
+
+def write_privately(place: Place, cloud: Cloud) -> None:
+    place.cloud_file.unlink(missing_ok=True)
+    place.cloud_file.touch(mode=0o600)
+    place.cloud_file.write_text(json.dumps(asdict(cloud), indent=2) + "\n")

@@ -1,0 +1,132 @@
+"""MiniStack as a child process: started clean, waited for, stopped so that its state is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from localstack_client.session import Session
+
+from local.place import REGION, ROOT, Place
+from local.progress import Failure
+
+START_SECONDS = 30
+STOP_SECONDS = 20
+# What the emulator accepts as its root account; roles of the functions get keys of their own.
+ROOT_KEY, ROOT_SECRET = "test", "test"  # noqa: S105
+
+
+class Emulator:
+    def __init__(self, place: Place, *, extra_environment: dict[str, str] | None = None) -> None:
+        self.place = place
+        self._extra = extra_environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        if port_in_use(self.place.port):
+            raise Failure(
+                f"Port {self.place.port} is in use by another program",
+                f"stop it, or take another port: PORT={self.place.port + 1} make run",
+            )
+        for folder in (self.place.state_dir, self.place.objects_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+        with self.place.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "local.launcher"],
+                cwd=ROOT,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C must reach the emulator through stop(), after what still runs against it has ended.
+                start_new_session=True,
+            )
+        self._wait_until_healthy()
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Ends it as a power cut would; what it had not saved is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def client(self, service: str, **options: Any) -> Any:
+        return client(self.place, service, **options)
+
+    def _environment(self) -> dict[str, str]:
+        place = self.place
+        # The host's own environment would leak into every function, so only what a shell needs passes.
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+        return {
+            **kept,
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(place.port),
+            "AWS_ENDPOINT_URL": place.endpoint,
+            "AWS_ACCESS_KEY_ID": ROOT_KEY,
+            "AWS_SECRET_ACCESS_KEY": ROOT_SECRET,
+            "AWS_DEFAULT_REGION": REGION,
+            "MINISTACK_REGION": REGION,
+            "PERSIST_STATE": "1",
+            "STATE_DIR": str(place.state_dir),
+            "S3_PERSIST": "1",
+            "S3_DATA_DIR": str(place.objects_dir),
+            "AUTH": "true",
+            "IOT_MTLS_ENABLED": "0",
+            "LOG_LEVEL": "WARNING",
+            **self._extra,
+        }
+
+    def _wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if not self.alive():
+                break
+            try:
+                with urllib.request.urlopen(f"{self.place.endpoint}/_ministack/health", timeout=2):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        self.stop()
+        tail = self.place.log_file.read_text(errors="replace").strip().splitlines()[-5:]
+        raise Failure(
+            "MiniStack did not start:\n    " + "\n    ".join(tail),
+            f"read {self.place.log_file}; `make clean` forgets a damaged state",
+        )
+
+
+def client(place: Place, service: str, **options: Any) -> Any:
+    """A boto3 client of the emulator's root account; AWS_ENDPOINT_URL, where set, names another emulator."""
+    session = Session(
+        aws_access_key_id=ROOT_KEY,
+        aws_secret_access_key=ROOT_SECRET,
+        region_name=REGION,
+        localstack_host=f"127.0.0.1:{place.port}",
+    )
+    return session.client(service, **options)
+
+
+def port_in_use(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

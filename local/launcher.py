@@ -1,0 +1,115 @@
+"""Runs MiniStack with what it does differently from AWS, and what matters here, put right. Started by emulator.py.
+
+Every patch names the difference; each can go when MiniStack no longer has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from local.place import API_ID, SHORT_PATH
+
+Result = dict[str, Any]
+
+# AWS authorises a batch call as the single one it repeats; MiniStack checks an action that no policy can name.
+BATCH_ACTIONS = {
+    "sqs:SendMessageBatch": "sqs:SendMessage",
+    "sqs:DeleteMessageBatch": "sqs:DeleteMessage",
+    "sqs:ChangeMessageVisibilityBatch": "sqs:ChangeMessageVisibility",
+    "sns:PublishBatch": "sns:Publish",
+}
+EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)")
+
+
+def class_name(log: str) -> str | None:
+    """The exception's class, from the last unindented line of the traceback that looks like one."""
+    _, found, traceback = log.rpartition("Traceback (most recent call last):")
+    if not found:
+        return None
+    for line in traceback.splitlines()[1:]:
+        if (match := EXCEPTION_LINE.match(line)) and not line.startswith("During handling"):
+            return match.group(1)
+    return None
+
+
+def name_errors(execute: Callable[..., Result]) -> Callable[..., Result]:
+    """On AWS Step Functions sees an exception by its class name; MiniStack calls each one Runtime.HandlerError."""
+
+    def executed(*args: Any, **kwargs: Any) -> Result:
+        result = execute(*args, **kwargs)
+        body = result.get("body")
+        if result.get("error") and isinstance(body, dict) and body.get("errorType") == "Runtime.HandlerError":
+            body["errorType"] = class_name(str(result.get("log") or "")) or body["errorType"]
+        return result
+
+    return executed
+
+
+def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | None]:
+    def extracted(*args: Any, **kwargs: Any) -> str | None:
+        action = extract(*args, **kwargs)
+        return BATCH_ACTIONS.get(action, action) if action else action
+
+    return extracted
+
+
+def fronted(serve: Callable[..., Awaitable[None]], api_id: str) -> Callable[..., Awaitable[None]]:
+    """Serves the HTTP API at /tidegate, as short as on AWS, and leads a browser there from `/`.
+
+    Unsigned, `GET /` would list the buckets even with AUTH=true.
+    """
+
+    async def front(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if path == SHORT_PATH or path.startswith(SHORT_PATH + "/"):
+            stage = f"/_aws/execute-api/{api_id}/$default"
+            raw = scope.get("raw_path") or path.encode()
+            scope = {
+                **scope,
+                "path": stage + path.removeprefix(SHORT_PATH),
+                "raw_path": stage.encode() + raw.removeprefix(SHORT_PATH.encode()),
+            }
+        elif scope["type"] == "http" and path == "/" and scope["method"] in {"GET", "HEAD"} and not signed(scope):
+            await send({"type": "http.response.start", "status": 307, "headers": [(b"location", b"/tidegate/")]})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await serve(scope, receive, send)
+
+    return front
+
+
+def signed(scope: dict[str, Any]) -> bool:
+    return b"X-Amz-Signature" in scope["query_string"] or any(name == b"authorization" for name, _ in scope["headers"])
+
+
+def stop_with(parent: int) -> None:
+    """Stops the emulator, state saved, when whoever started it is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main() -> None:
+    from ministack import app
+    from ministack.core import iam_actions
+    from ministack.services import lambda_svc
+
+    lambda_svc._execute_function_warm = name_errors(lambda_svc._execute_function_warm)
+    iam_actions.extract_iam_action = single_actions(iam_actions.extract_iam_action)
+    app.app = fronted(app.app, API_ID)
+    stop_with(os.getppid())
+    app.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Keeps .lock/dev.txt and layers/deps/requirements.txt in step with pyproject.toml: `python -m local.lock write | check`.
+
+The check needs no network: it compares what was locked with a fingerprint of what asked for it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from local.place import ROOT
+
+PROJECT = ROOT / "pyproject.toml"
+DEV = ROOT / ".lock" / "dev.txt"
+LAYER = ROOT / "layers" / "deps" / "requirements.txt"
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
+COMPILE = ["pip", "compile", "-q", "pyproject.toml", "--universal", "--python-version", "3.11"]
+COMPILE += ["--no-emit-index-url", "--no-header"]
+
+
+def write() -> None:
+    uv = str(Path(sys.executable).parent / "uv")
+    dev = [uv, *COMPILE, "--all-extras", "--generate-hashes", "-o", str(DEV.relative_to(ROOT))]
+    layer = [uv, *COMPILE, "-c", str(DEV.relative_to(ROOT)), "--no-annotate", "-o", str(LAYER.relative_to(ROOT))]
+    for command in (dev, layer):
+        subprocess.run(command, cwd=ROOT, check=True)
+
+
+def pins(path: Path) -> dict[str, str]:
+    return {canonicalize_name(name): version for name, version in PINNED.findall(path.read_text())}
+
+
+def unmet(requirements: list[str], pinned: dict[str, str]) -> list[str]:
+    wanted = [Requirement(line) for line in requirements]
+    return [str(r) for r in wanted if not r.specifier.contains(pinned.get(canonicalize_name(r.name), "0"))]
+
+
+def problems() -> list[str]:
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    product = project["dependencies"]
+    everything = product + [r for extra in project["optional-dependencies"].values() for r in extra]
+    dev, layer = pins(DEV), pins(LAYER)
+    found = [f".lock/dev.txt does not satisfy {line}" for line in unmet(everything, dev)]
+    found += [f"layers/deps/requirements.txt does not satisfy {line}" for line in unmet(product, layer)]
+    found += [f"layers/deps pins {n}=={v}, the lock {dev.get(n)}" for n, v in layer.items() if dev.get(n) != v]
+    missing = reachable(product) - set(layer)
+    found += [f"layers/deps/requirements.txt lacks {name}" for name in sorted(missing)]
+    extra = set(layer) - reachable(product)
+    return found + [f"layers/deps/requirements.txt holds {name}, which nothing needs" for name in sorted(extra)]
+
+
+def reachable(requirements: list[str]) -> set[str]:
+    """What those requirements bring with them, by the metadata of the installed packages."""
+    from importlib.metadata import requires
+
+    seen: set[str] = set()
+    waiting = [Requirement(line) for line in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen:
+            continue
+        seen.add(name)
+        for line in requires(name) or []:
+            needed = Requirement(line)
+            extras = requirement.extras or {""}
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+                waiting.append(needed)
+    return seen
+
+
+def main() -> int:
+    if sys.argv[1:] == ["write"]:
+        write()
+        return 0
+    found = problems()
+    for line in found:
+        print(line, file=sys.stderr)
+    if found:
+        print("  → make lock", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Where one local cloud keeps its things, and what it was asked to be."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local.progress import Failure
+
+ROOT = Path(__file__).resolve().parent.parent
+REGION = "us-east-1"
+STACK_NAME = "tidegate"
+DEFAULT_PORT = 4566
+# The id that template.yaml asks the emulator to give the HTTP API, and where launcher.py serves it.
+API_ID = "71de9a7e"
+SHORT_PATH = "/tidegate"
+
+
+@dataclass(frozen=True)
+class Place:
+    home: Path = ROOT / ".local"
+    port: int = DEFAULT_PORT
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_environment(cls) -> Place:
+        port = os.environ.get("PORT") or str(DEFAULT_PORT)
+        if not port.isdigit() or not 0 < int(port) < 65536:
+            raise Failure(f"PORT={port} is not a port number", "give one between 1 and 65535, e.g. PORT=4600 make run")
+        return cls(port=int(port), params=parse_params(os.environ.get("TIDEGATE_PARAMS", "")))
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.home / "state"
+
+    @property
+    def objects_dir(self) -> Path:
+        return self.home / "s3"
+
+    @property
+    def log_file(self) -> Path:
+        return self.home / "emulator.log"
+
+    @property
+    def cloud_file(self) -> Path:
+        return self.home / "cloud.json"
+
+    @property
+    def deployed_file(self) -> Path:
+        return self.home / "deployed.json"
+
+    def admin_key(self) -> str:
+        return kept_key(self.home / "admin-key")
+
+
+def kept_key(path: Path) -> str:
+    """The key in that file, made on first use and readable by its owner alone."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write("tga_" + secrets.token_urlsafe(32))
+    return path.read_text()
+
+
+def sha256_hex(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse_params(text: str) -> dict[str, str]:
+    params = {}
+    for word in text.split():
+        name, sign, value = word.partition("=")
+        if not sign or not name:
+            raise Failure(
+                f"TIDEGATE_PARAMS holds {word!r}, which is not Name=value",
+                'write it as TIDEGATE_PARAMS="CollectWindowSeconds=3 JobTimeoutSeconds=30"',
+            )
+        params[name] = value
+    return params

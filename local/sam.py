@@ -1,0 +1,93 @@
+"""`sam build` and `sam deploy` with what they need found first: `python -m local.sam build | build-here | deploy`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from local.place import ROOT, Place, kept_key, sha256_hex
+from local.progress import Failure, fail, say, step
+
+RUNTIME = "python3.13"
+ARCHITECTURE = "arm64"
+SAM = ROOT / ".local" / "sam" / "bin" / "sam"
+CONFIG = ROOT / ".samconfig.toml"
+HERE = ROOT / ".local" / "build"
+
+
+def find_runtime(name: str) -> Path | None:
+    """That Python on PATH or among pyenv's, whose shims an empty environment lacks."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    on_path = shutil.which(name)
+    candidates = [Path(on_path)] if on_path else []
+    candidates += sorted(pyenv.glob(f"{name.removeprefix('python')}*/bin/{name}"))
+    for candidate in candidates:
+        if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
+
+
+def machine_architecture() -> str:
+    return "arm64" if platform.machine() in {"arm64", "aarch64"} else "x86_64"
+
+
+def build() -> int:
+    python = find_runtime(RUNTIME)
+    if python is None:
+        raise Failure(f"{RUNTIME}, the functions' runtime, is not on PATH", "install it (pyenv install 3.13)")
+    with step(f"sam build for {RUNTIME} on {ARCHITECTURE}"):
+        sam_build(ROOT / "template.yaml", ROOT / ".aws-sam" / "build", python)
+    return 0
+
+
+def build_here() -> int:
+    """The same build for this machine's processor, so that the built handlers can be imported on it."""
+    python, runtime = find_runtime(RUNTIME), RUNTIME
+    if python is None:
+        python, runtime = Path(sys.executable), f"python3.{sys.version_info.minor}"
+        say(f"  … no {RUNTIME} here, building for {runtime} instead")
+    HERE.mkdir(parents=True, exist_ok=True)
+    template = (ROOT / "template.yaml").read_text()
+    copy = HERE / "template.yaml"
+    copy.write_text(template.replace(RUNTIME, runtime).replace(ARCHITECTURE, machine_architecture()))
+    with step(f"sam build for {runtime} on {machine_architecture()}"):
+        sam_build(copy, HERE / "out", python)
+    (HERE / "python").write_text(str(python))
+    return 0
+
+
+def sam_build(template: Path, out: Path, python: Path) -> None:
+    command = [SAM, "build", "--template", template, "--base-dir", ROOT, "--build-dir", out, "--cached"]
+    command += ["--cache-dir", out.parent / "cache", "--config-file", CONFIG]
+    path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failure(f"sam build failed:\n{(done.stdout + done.stderr)[-3000:]}", "mend what it names, then make build")
+
+
+def deploy() -> int:
+    build()
+    command = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
+    key_file = Place().home / "aws-admin-key"
+    # ADMIN_KEY=keep leaves the key of an earlier deployment, made on another machine, as it is.
+    if os.environ.get("ADMIN_KEY") != "keep":
+        command += ["--parameter-overrides", f"AdminKeySha256={sha256_hex(kept_key(key_file))}"]
+        say(f"  the admin key of this deployment is in {key_file.relative_to(ROOT)}")
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def main() -> int:
+    commands = {"build": build, "build-here": build_here, "deploy": deploy}
+    try:
+        return commands[sys.argv[1]]()
+    except Failure as failure:
+        return fail(failure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
