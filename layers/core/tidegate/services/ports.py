@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, Protocol, TypeVar
+
+from tidegate.domain.fetching import DEFAULT_LIMITS, Limits, Reply
 
 T = TypeVar("T")
 
@@ -35,3 +39,51 @@ class ObjectStore(Protocol):
 class Listed(Generic[T]):
     items: list[T]
     next_cursor: str | None
+
+
+class Stream(Protocol):
+    """An answer whose body is still to come; header names are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    url: str
+
+    def chunks(self, size: int = ...) -> Iterator[bytes]: ...
+
+    def raise_for_status(self) -> None: ...
+
+
+class Http(Protocol):
+    """Outbound HTTP to URLs that callers name. Raises UrlNotAllowed, FetchTimeout, ConnectionFailed, ..."""
+
+    def check_url(self, url: str, *, allow_private: bool = False) -> None: ...
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        allow_private: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+        redirects: int = 5,
+    ) -> Reply: ...
+
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        allow_private: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+        redirects: int = 5,
+    ) -> AbstractContextManager[Stream]: ...
+
+
+class Signer(Protocol):
+    """Standard Webhooks headers of a message: one signature for each secret that is valid now."""
+
+    def __call__(self, secrets: Sequence[str], message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]: ...

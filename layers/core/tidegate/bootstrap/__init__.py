@@ -1,0 +1,27 @@
+"""The process's one App: every service wired to its adapters, made when first asked for."""
+
+from __future__ import annotations
+
+from tidegate.bootstrap.base import Base
+from tidegate.bootstrap.library import LibraryWiring
+from tidegate.bootstrap.outbound import OutboundWiring
+
+
+class App(LibraryWiring, OutboundWiring, Base):
+    """One mixin a feature; see the modules beside this one."""
+
+
+_installed: App | None = None
+
+
+def app() -> App:
+    global _installed
+    if _installed is None:
+        _installed = App()
+    return _installed
+
+
+def install(application: App | None) -> None:
+    """Puts another App in its place, or None for a new one at the next call: a test's clock comes in here."""
+    global _installed
+    _installed = application
