@@ -31,9 +31,7 @@ def parse_template(raw: object) -> Template:
         raw = _from_json(raw)
     if not raw:
         return NO_TEMPLATE
-    if isinstance(raw, Mapping) and any(isinstance(raw.get(side), Sequence | Mapping) for side in ("col", "row")) and (
-        not isinstance(raw.get("col"), str) and not isinstance(raw.get("row"), str)
-    ):
+    if isinstance(raw, Mapping) and isinstance(raw.get("col", raw.get("row")), list | dict):
         unknown = [str(key) for key in raw if key not in ("col", "row")]
         if unknown:
             raise BadTable(f"template: {', '.join(unknown)} beside col and row")
