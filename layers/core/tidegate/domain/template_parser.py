@@ -86,7 +86,8 @@ def _node(raw: object, where: str, level: int) -> Node:
         raise BadTable(f"{where} has neither a name nor a title")
     if children:
         return Node(title or name, name, children)
-    return Node(title or name, name or title, (), _row_count(raw.get("row_count"), where), _style(raw.get("style"), where))
+    count, style = _row_count(raw.get("row_count"), where), _style(raw.get("style"), where)
+    return Node(title or name, name or title, (), count, style)
 
 
 def _text(value: object, where: str) -> str:

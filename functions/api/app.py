@@ -1,0 +1,14 @@
+"""Every route but the hot submits: the API, its docs and the console."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.web.app import build_api
+from tidegate.web.resolver import serve
+
+api = build_api()
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    return serve(api, event, context)

@@ -1,0 +1,22 @@
+"""Says who calls. It lets everyone through: the routes answer 401 and 403 themselves, as problem+json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    known = app().projects.describe(key.strip()) if scheme.lower() == "bearer" and key else None
+    logger.info("caller", key_id=known.key_id if known else None)
+    if known is None:
+        return {"isAuthorized": True, "context": {}}
+    described = {"key_id": known.key_id, "project_id": known.project_id, "scopes": " ".join(known.scopes)}
+    return {"isAuthorized": True, "context": described | ({"agent_id": known.agent_id} if known.agent_id else {})}

@@ -1,0 +1,24 @@
+"""boto3 clients with the time-outs and retries that suit a function of a few seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+_COMMON = {
+    "connect_timeout": 3,
+    "read_timeout": 20,
+    "retries": {"mode": "standard", "total_max_attempts": 5},
+    "max_pool_connections": 32,
+}
+_OWN: dict[str, dict[str, Any]] = {
+    # Presigned URLs need v4 signatures; path style also works where bucket names do not resolve as hosts.
+    "s3": {"signature_version": "s3v4", "s3": {"addressing_style": "path"}},
+}
+
+
+def client(service: str, endpoint_url: str | None = None) -> Any:
+    config = Config(**_COMMON, **_OWN.get(service, {}))
+    return boto3.client(service, config=config, endpoint_url=endpoint_url)

@@ -1,0 +1,73 @@
+"""Plain Python values to and from DynamoDB's, and list cursors."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
+
+from tidegate.errors import Invalid
+
+Item = dict[str, Any]
+Key = Mapping[str, str]
+
+_serialize = TypeSerializer().serialize
+_deserialize = TypeDeserializer().deserialize
+
+
+def _wire(value: Any) -> Any:
+    if isinstance(value, float):
+        return Decimal(str(value))
+    if isinstance(value, Mapping):
+        return {name: _wire(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_wire(inner) for inner in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Binary):
+        return bytes(value)
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def to_wire_value(value: Any) -> Any:
+    return _serialize(_wire(value))
+
+
+def to_wire(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_wire_value(value) for name, value in item.items() if value is not None}
+
+
+def from_wire(item: Mapping[str, Any]) -> Item:
+    return {name: _plain(_deserialize(value)) for name, value in item.items()}
+
+
+def unknown_cursor() -> Invalid:
+    return Invalid(
+        "cursor was not made by this API for this list", errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}]
+    )
+
+
+def encode_cursor(key: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> dict[str, Any]:
+    try:
+        key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except ValueError:
+        key = None
+    if not isinstance(key, dict) or not all(isinstance(value, dict) and len(value) == 1 for value in key.values()):
+        raise unknown_cursor()
+    return key

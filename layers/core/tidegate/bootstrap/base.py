@@ -1,0 +1,79 @@
+"""What every function may need: settings, clients, the clock. Each is made when first asked for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tidegate.domain.ids import Clock
+from tidegate.settings import Settings
+
+if TYPE_CHECKING:
+    from mypy_boto3_apigatewaymanagementapi import ApiGatewayManagementApiClient
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+    from mypy_boto3_sns import SNSClient
+    from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_stepfunctions import SFNClient
+
+    from tidegate.adapters.dynamo.table import Table
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Base:
+    def __init__(self, settings: Settings | None = None, clock: Clock = _utc_now) -> None:
+        self.settings = settings or Settings.from_env()
+        self.clock = clock
+
+    @cached_property
+    def dynamodb(self) -> DynamoDBClient:
+        from tidegate.adapters.clients import client
+
+        return client("dynamodb")
+
+    @cached_property
+    def s3(self) -> S3Client:
+        from tidegate.adapters.clients import client
+
+        return client("s3")
+
+    @cached_property
+    def sqs(self) -> SQSClient:
+        from tidegate.adapters.clients import client
+
+        return client("sqs")
+
+    @cached_property
+    def sns(self) -> SNSClient:
+        from tidegate.adapters.clients import client
+
+        return client("sns")
+
+    @cached_property
+    def sfn(self) -> SFNClient:
+        from tidegate.adapters.clients import client
+
+        return client("stepfunctions")
+
+    @cached_property
+    def secretsmanager(self) -> SecretsManagerClient:
+        from tidegate.adapters.clients import client
+
+        return client("secretsmanager")
+
+    @cached_property
+    def websocket(self) -> ApiGatewayManagementApiClient:
+        from tidegate.adapters.clients import client
+
+        return client("apigatewaymanagementapi", endpoint_url=self.settings.ws_endpoint)
+
+    @cached_property
+    def table(self) -> Table:
+        from tidegate.adapters.dynamo.table import Table
+
+        return Table(self.dynamodb, self.settings.table_name)

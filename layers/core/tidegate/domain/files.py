@@ -1,0 +1,66 @@
+"""Files of the library: what a path may be, where content lies, how a browser is told its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+LONGEST_PATH_BYTES = 1024
+
+# A file announced and not yet uploaded, one that an ingest is bringing, one that is whole, one that will not come.
+PENDING, COMING, READY, FAILED = "pending", "coming", "ready", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    file_id: str
+    project_id: str
+    biz_id: int
+    app_id: int
+    file_path: str
+    file_name: str
+    state: str
+    created_at: str
+    signature: str | None = None
+    size: int | None = None
+    request_id: str | None = None
+    error: str | None = None
+
+    def shown(self) -> dict[str, Any]:
+        names = ("file_id", "biz_id", "app_id", "file_path", "file_name", "signature", "size", "state", "created_at")
+        optional = {name: getattr(self, name) for name in ("request_id", "error") if getattr(self, name)}
+        return {name: getattr(self, name) for name in names} | optional
+
+
+def path_fault(path: str) -> str | None:
+    """Why a path given by a caller is refused; None if it is fine."""
+    if not path:
+        return "must not be empty"
+    if len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH_BYTES:
+        return f"must be at most {LONGEST_PATH_BYTES} bytes"
+    if any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF or char == "\x7f" for char in path):
+        return "must not hold control characters"
+    if ".." in path.replace("\\", "/").split("/"):
+        return "must not hold '..'"
+    return None
+
+
+def name_of(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1] or "file"
+
+
+def upload_object(project_id: str, file_id: str) -> str:
+    """Where a presigned upload lands; nothing reads it but `complete`, and it is swept after a day."""
+    return f"uploads/{project_id}/{file_id}"
+
+
+def content_object(project_id: str, signature: str) -> str:
+    """Content is stored once per SHA-256 within its project."""
+    return f"content/{project_id}/{signature}"
+
+
+def content_disposition(file_name: str) -> str:
+    """RFC 6266: a plain name for old clients and the true one in UTF-8."""
+    plain = "".join(char if 32 <= ord(char) < 127 and char not in '"\\%' else "_" for char in file_name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"

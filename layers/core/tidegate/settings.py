@@ -1,0 +1,41 @@
+"""The environment of a function, read once and lazily."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Each field is the upper-case environment variable of the same name."""
+
+    table_name: str = ""
+    files_bucket: str = ""
+    targets_queue_url: str = ""
+    admission_queue_url: str = ""
+    callbacks_queue_url: str = ""
+    compensation_queue_url: str = ""
+    notifications_topic_arn: str = ""
+    download_job_machine_arn: str = ""
+    ingest_machine_arn: str = ""
+    export_machine_arn: str = ""
+    batch_machine_arn: str = ""
+    ws_endpoint: str = ""
+    secrets_prefix: str = "tidegate/"
+    admin_key_sha256: str = ""
+    collect_window_seconds: int = 15
+    job_timeout_seconds: int = 600
+    record_ttl_seconds: int = 1800
+    transfer_engine: str = "agent"
+    transfer_max_targets: int = 100_000
+    url_allow_list: str = ""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
+        source = os.environ if env is None else env
+        given = {field.name: source.get(field.name.upper()) for field in fields(cls)}
+        types = {field.name: int if field.type == "int" else str for field in fields(cls)}
+        return cls(**{name: types[name](value) for name, value in given.items() if value not in (None, "")})

@@ -1,0 +1,87 @@
+"""`Idempotency-Key` on creating POSTs: the first answer is kept for a day and given again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
+from aws_lambda_powertools.utilities.idempotency import DynamoDBPersistenceLayer, IdempotencyConfig, idempotent_function
+from aws_lambda_powertools.utilities.idempotency.exceptions import (
+    IdempotencyAlreadyInProgressError,
+    IdempotencyValidationError,
+)
+
+from tidegate.adapters.dynamo import keys
+from tidegate.bootstrap import app as tidegate
+from tidegate.errors import IdempotencyConflict, IdempotencyInProgress, Invalid
+from tidegate.web.caller import Caller
+
+_HEADER = "idempotency-key"
+_KEPT_SECONDS = 24 * 3600
+_LONGEST_KEY = 255
+
+
+def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
+    """Route middleware: `@router.post(…, middlewares=[idempotent])`."""
+    key = app.current_event.headers.get(_HEADER)
+    if not key:
+        return next_middleware(app)
+    if len(key) > _LONGEST_KEY:
+        raise Invalid(
+            "the key is too long", errors=[{"loc": ["header", _HEADER], "msg": f"at most {_LONGEST_KEY} characters"}]
+        )
+    caller: Caller = app.context["caller"]
+    request = {"key": key, "route": app.current_event.path, "body": app.current_event.body or ""}
+    kept = _once(caller, key, app.lambda_context, lambda: _as_data(next_middleware(app)))
+    try:
+        answer = kept(request=request)
+    except IdempotencyValidationError as error:
+        raise IdempotencyConflict("this Idempotency-Key came before with another request") from error
+    except IdempotencyAlreadyInProgressError as error:
+        raise IdempotencyInProgress(
+            "the first request with this key has not been answered yet", retry_after=2
+        ) from error
+    return Response(
+        status_code=answer["status"],
+        content_type=answer["content_type"],
+        body=json.loads(answer["body"]) if answer["body"] is not None else None,
+        headers=answer["headers"],
+    )
+
+
+def _as_data(response: Response[Any]) -> dict[str, Any]:
+    body = None if response.body is None else json.dumps(_jsonable(response.body))
+    headers = {name: value for name, value in response.headers.items() if name.lower() != "content-type"}
+    return {"status": response.status_code, "content_type": response.content_type, "body": body, "headers": headers}
+
+
+def _jsonable(body: Any) -> Any:
+    return body.model_dump(mode="json", exclude_none=True) if hasattr(body, "model_dump") else body
+
+
+def _once(caller: Caller, key: str, context: Any, act: Callable[[], dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    store = DynamoDBPersistenceLayer(
+        table_name=tidegate().settings.table_name,
+        key_attr="pk",
+        sort_key_attr="sk",
+        static_pk_value=keys.idempotency(caller.project_id, key),
+        expiry_attr="expires_at",
+        boto3_client=tidegate().dynamodb,
+    )
+    config = IdempotencyConfig(
+        event_key_jmespath="key",
+        payload_validation_jmespath="[route, body]",
+        expires_after_seconds=_KEPT_SECONDS,
+        lambda_context=context,
+    )
+
+    @idempotent_function(
+        data_keyword_argument="request", persistence_store=store, config=config, key_prefix="idempotent"
+    )
+    def run(*, request: dict[str, Any]) -> dict[str, Any]:
+        return act()
+
+    return run

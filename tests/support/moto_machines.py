@@ -1,0 +1,70 @@
+"""Lets moto's Step Functions run our handlers, with waits that move the tests' clock instead of passing."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from unittest.mock import patch as replace
+
+from moto.awslambda_simple.models import LambdaSimpleBackend
+from moto.stepfunctions.parser.asl.component.common.retry import retrier_decl
+from moto.stepfunctions.parser.asl.component.state.wait.wait_function import timestamp, wait_function
+
+from tests.support.clock import Clock
+from tests.support.template import directory_of, functions
+
+_ENDED = ("SUCCEEDED", "FAILED", "TIMED_OUT", "ABORTED")
+
+
+def patch(clock: Clock, invoke: Callable[[str, Any], Any]) -> Callable[[], None]:
+    directories = {name: directory_of(function) for name, function in functions().items()}
+
+    def call(_: Any, function_name: str, qualifier: Any, body: Any, headers: Any, response_headers: Any) -> bytes:
+        name = directories[function_name.rsplit(":", 1)[-1]]
+        try:
+            return json.dumps(invoke(name, json.loads(body or "{}"))).encode()
+        except Exception as error:
+            response_headers["x-amz-function-error"] = "Unhandled"
+            return json.dumps({"errorType": type(error).__name__, "errorMessage": str(error)}).encode()
+
+    def wait(_: Any, env: Any, wait_seconds: float) -> None:
+        clock.advance(max(0, wait_seconds))
+        env.program_state_event.wait(0.005)
+
+    def until(self: Any, env: Any) -> float:
+        self.string.eval(env=env)
+        moment = datetime.fromisoformat(env.stack.pop())
+        return (moment - clock()).total_seconds()
+
+    class _Sleep:
+        sleep = staticmethod(lambda seconds: clock.advance(seconds) and None)
+        time = staticmethod(time.time)
+
+    patches = [
+        replace.object(LambdaSimpleBackend, "invoke", call),
+        replace.object(wait_function.WaitFunction, "_wait_interval", wait),
+        replace.object(timestamp.Timestamp, "_get_wait_seconds", until),
+        replace.object(retrier_decl, "time", _Sleep),
+    ]
+    for each in patches:
+        each.start()
+    return lambda: [each.stop() for each in patches] and None
+
+
+def run(client: Any, machine: str, data: Any, timeout: float) -> dict[str, Any]:
+    started = client.start_execution(stateMachineArn=machine, input=json.dumps(data), name=uuid.uuid4().hex)
+    return wait_for(client, started["executionArn"], timeout)
+
+
+def wait_for(client: Any, execution: str, timeout: float) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        described: dict[str, Any] = client.describe_execution(executionArn=execution)
+        if described["status"] in _ENDED:
+            return described
+        time.sleep(0.02)
+    raise TimeoutError(f"{execution} did not end within {timeout} s")
