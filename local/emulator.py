@@ -20,7 +20,7 @@ from local.progress import Failure
 START_SECONDS = 30
 STOP_SECONDS = 20
 # What the emulator accepts as its root account; roles of the functions get keys of their own.
-ROOT_KEY, ROOT_SECRET = "test", "test"  # noqa: S105
+ROOT_KEY, ROOT_SECRET = "test", "test"
 
 
 class Emulator:

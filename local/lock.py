@@ -1,6 +1,6 @@
-"""Keeps .lock/dev.txt and layers/deps/requirements.txt in step with pyproject.toml: `python -m local.lock write | check`.
+"""Keeps .lock/dev.txt and layers/deps/requirements.txt in step with pyproject.toml (`make lock`).
 
-The check needs no network: it compares what was locked with a fingerprint of what asked for it.
+`python -m local.lock write | check`; the check needs no network.
 """
 
 from __future__ import annotations

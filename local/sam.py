@@ -67,7 +67,9 @@ def sam_build(template: Path, out: Path, python: Path) -> None:
     environment = {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Failure(f"sam build failed:\n{(done.stdout + done.stderr)[-3000:]}", "mend what it names, then make build")
+        raise Failure(
+            f"sam build failed:\n{(done.stdout + done.stderr)[-3000:]}", "mend what it names, then make build"
+        )
 
 
 def deploy() -> int:

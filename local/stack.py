@@ -66,7 +66,9 @@ class Stack:
                 self._cloudformation.update_stack(**arguments)
         except ClientError as error:
             if "No updates" not in str(error):
-                raise Failure(f"The template was refused: {error}", "mend template.yaml; `make lint` checks it") from error
+                raise Failure(
+                    f"The template was refused: {error}", "mend template.yaml; `make lint` checks it"
+                ) from error
         if self._wait() not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
             raise Failure("The stack did not deploy:\n" + self._reasons(), "mend template.yaml, then `make run` again")
         self._set_time_to_live()

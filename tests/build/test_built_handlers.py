@@ -1,0 +1,66 @@
+"""What `sam build` made is enough: each handler imports from its own folder and the two layers alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from local.place import ROOT
+from local.sam import HERE
+from local.stack import local_template
+
+OUT = HERE / "out"
+RESOURCES = local_template()["Resources"]
+FUNCTIONS = sorted(n for n, r in RESOURCES.items() if r["Type"] == "AWS::Serverless::Function")
+# The Lambda runtime brings boto3; a newer urllib3 comes with our own layer.
+RUNTIME_PACKAGES = ["boto3", "botocore", "s3transfer", "dateutil", "six"]
+PROBE = """
+import json, sys
+paths = json.loads(sys.argv[1])
+sys.path[:0] = paths
+import app
+assert callable(app.handler)
+strays = [m.__file__ for m in list(sys.modules.values()) if sys.argv[2] in (getattr(m, "__file__", None) or "")]
+print(json.dumps([s for s in strays if not any(s.startswith(p) for p in paths)]))
+"""
+
+
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runtime")
+    for name in RUNTIME_PACKAGES:
+        spec = find_spec(name)
+        assert spec
+        assert spec.origin
+        origin = Path(spec.origin)
+        source = origin.parent if origin.name == "__init__.py" else origin
+        (folder / source.name).symlink_to(source)
+    return folder
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_handler_imports_from_the_built_artifacts_alone(function: str, runtime: Path) -> None:
+    layers = RESOURCES[function]["Properties"].get("Layers", [])
+    assert layers == [], "a function with layers of its own needs them named here"
+    paths = [OUT / function, OUT / "DepsLayer" / "python", OUT / "CoreLayer" / "python", runtime]
+    arguments = [json.dumps([str(path) for path in paths]), str(ROOT / "layers")]
+    environment = {"AWS_DEFAULT_REGION": "us-east-1", "PATH": "/usr/bin:/bin", "TABLE_NAME": "table"}
+    python = (HERE / "python").read_text()
+    command = [python, "-I", "-B", "-c", PROBE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("layer", ["DepsLayer", "CoreLayer"])
+def test_layer_is_laid_out_as_lambda_wants_it(layer: str) -> None:
+    assert (OUT / layer / "python").is_dir()
+
+
+def test_layers_fit_lambdas_limit_of_250_mb() -> None:
+    size = sum(path.stat().st_size for layer in ("DepsLayer", "CoreLayer") for path in (OUT / layer).rglob("*"))
+    assert size < 100 * 1024 * 1024

@@ -1,0 +1,58 @@
+#!/bin/sh
+# What a newcomer does: a fresh clone in an empty environment, `make run`, a look at it, Ctrl-C, and `make run` again.
+# Fails if the first run takes 90 s or more, or the second 10 s or more.
+set -eu
+root=$(cd "$(dirname "$0")/.." && pwd)
+work=$(mktemp -d)
+port=${PORT:-4599}
+pid=
+
+cleanup() {
+    [ -z "$pid" ] || kill -INT "$pid" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
+
+run_once() {
+    name=$1 limit=$2
+    started=$(date +%s)
+    # A job of a script ignores SIGINT unless it is given back, and Ctrl-C is what is tried here.
+    env -i HOME="$work/home" PATH=/usr/bin:/bin PORT="$port" python3 -c \
+        'import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.execvp("make", ["make", "run"])' \
+        >"$work/$name.txt" 2>&1 &
+    pid=$!
+    until grep -q 'Tidegate is up' "$work/$name.txt"; do
+        kill -0 "$pid" 2>/dev/null || { cat "$work/$name.txt"; echo "$name run: make run ended"; exit 1; }
+        [ $(($(date +%s) - started)) -lt 300 ] || { cat "$work/$name.txt"; echo "$name run: not up in 300 s"; exit 1; }
+        sleep 0.2
+    done
+    took=$(($(date +%s) - started))
+    cat "$work/$name.txt"
+    echo "$name run: up after $took s (limit $limit s)"
+    [ "$took" -lt "$limit" ]
+}
+
+stop() {
+    # Ctrl-C reaches make and all that it started.
+    for child in $(ps -o pid= --ppid "$pid"); do kill -INT "$child"; done
+    wait "$pid" || true
+    pid=
+}
+
+mkdir "$work/home"
+git clone -q "$root" "$work/clone"
+cd "$work/clone"
+
+run_once first 90
+url=$(sed -n 's/.*"api_url": "\(.*\)",/\1/p' .local/cloud.json)
+key=$(sed -n 's/.*"admin_key": "\(.*\)".*/\1/p' .local/cloud.json)
+curl -fsS "$url/healthz"; echo
+curl -fsS "$url/docs" | grep -qi '<html'
+curl -fsS "$url/" | grep -qi '<html'
+curl -fsS "$url/v1/projects" -H "Authorization: Bearer $key" -H 'Content-Type: application/json' -d '{"name": "newcomer"}'; echo
+stop
+
+run_once second 10
+curl -fsS "$url/v1/projects" -H "Authorization: Bearer $key" | grep -q newcomer
+stop
+echo "A newcomer is well served."

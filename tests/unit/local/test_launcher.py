@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from local.launcher import class_name, fronted, name_errors, single_actions
+
+TRACEBACK = """{"level": "INFO", "message": "a line of the function's own"}
+Traceback (most recent call last):
+  File "/var/task/app.py", line 9, in handler
+    raise JobClosed("too late")
+tidegate.errors.JobClosed: too late
+Wait: a second line of the message
+"""
+
+
+def test_an_error_gets_its_class_name_back() -> None:
+    failed = {
+        "error": True,
+        "body": {"errorType": "Runtime.HandlerError", "errorMessage": "too late"},
+        "log": TRACEBACK,
+    }
+    assert name_errors(lambda: failed)()["body"]["errorType"] == "JobClosed"
+
+
+def test_of_a_chain_the_last_exception_counts() -> None:
+    log = "Traceback (most recent call last):\n  x\nKeyError: 1\n\nDuring handling of the above exception:\n\n"
+    assert class_name(log + "Traceback (most recent call last):\n  y\na.b.NotReady\n") == "NotReady"
+
+
+@pytest.mark.parametrize("log", ["", "no traceback here"])
+def test_without_a_traceback_the_error_stays_as_it_is(log: str) -> None:
+    assert class_name(log) is None
+
+
+def test_a_batch_call_needs_the_right_of_the_single_one() -> None:
+    assert single_actions(lambda: "sqs:SendMessageBatch")() == "sqs:SendMessage"
+    assert single_actions(lambda: "s3:GetObject")() == "s3:GetObject"
+    assert single_actions(lambda: None)() is None
+
+
+def served(path: str, headers: list[tuple[bytes, bytes]] | None = None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    seen: dict[str, Any] = {}
+    sent: list[dict[str, Any]] = []
+
+    async def inner(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        seen.update(scope)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": headers or [],
+    }
+    asyncio.run(fronted(inner, "71de9a7e")(scope, None, send))
+    return seen, sent
+
+
+def test_the_api_is_served_at_a_short_address() -> None:
+    seen, _ = served("/tidegate/v1/files")
+    assert seen["path"] == "/_aws/execute-api/71de9a7e/$default/v1/files"
+    assert seen["raw_path"] == b"/_aws/execute-api/71de9a7e/$default/v1/files"
+
+
+def test_a_bucket_whose_name_begins_alike_is_left_alone() -> None:
+    assert served("/tidegate-artifacts/key")[0]["path"] == "/tidegate-artifacts/key"
+
+
+def test_an_unsigned_look_at_the_root_leads_to_the_console_and_lists_no_buckets() -> None:
+    seen, sent = served("/")
+    assert not seen
+    assert sent[0]["status"] == 307
+
+
+def test_a_signed_look_at_the_root_reaches_s3() -> None:
+    assert served("/", [(b"authorization", b"AWS4-HMAC-SHA256 ...")])[0]["path"] == "/"

@@ -1,0 +1,123 @@
+"""Rights that MiniStack does not enforce, or cannot judge as too wide: read off template.yaml itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.template import ROOT, functions, queue_functions, resources
+
+FUNCTIONS = functions()
+MACHINES = {name: machine["Properties"] for name, machine in resources("AWS::Serverless::StateMachine").items()}
+QUEUES = resources("AWS::SQS::Queue")
+
+
+def statements(properties: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for policy in properties.get("Policies", []):
+        assert "Statement" in policy, f"an inline policy is expected, not {policy}"
+        yield from policy["Statement"]
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def allowed(properties: dict[str, Any], action: str) -> list[Any]:
+    """The resources on which that action is allowed."""
+    return [r for s in statements(properties) if action in listed(s["Action"]) for r in listed(s["Resource"])]
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS | MACHINES))
+def test_no_policy_is_wider_than_named_actions_on_our_own_resources(name: str) -> None:
+    for statement in statements((FUNCTIONS | MACHINES)[name]):
+        for action in listed(statement["Action"]):
+            assert "*" not in action, action
+        for resource in listed(statement["Resource"]):
+            assert resource != "*", statement
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_no_function_may_scan_the_table_or_delete_it(name: str) -> None:
+    actions = {action for s in statements(FUNCTIONS[name]) for action in listed(s["Action"])}
+    assert not actions & {"dynamodb:Scan", "dynamodb:DeleteTable", "dynamodb:UpdateTable", "s3:DeleteBucket"}
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_a_machine_may_invoke_exactly_the_functions_it_names(name: str) -> None:
+    machine = MACHINES[name]
+    definition = (ROOT / machine["DefinitionUri"]).read_text()
+    named = {
+        value["Fn::GetAtt"][0]
+        for key, value in machine.get("DefinitionSubstitutions", {}).items()
+        if "${" + key + "}" in definition and "Fn::GetAtt" in value and value["Fn::GetAtt"][0] in FUNCTIONS
+    }
+    may = {str(r.get("Fn::GetAtt", [""])[0]) for r in allowed(machine, "lambda:InvokeFunction")}
+    assert may == named
+    assert named, "a machine that calls no function"
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_a_machines_definition_is_short_and_every_task_has_a_time_out(name: str) -> None:
+    text = (ROOT / MACHINES[name]["DefinitionUri"]).read_text()
+    assert len(text.splitlines()) < 200
+    definition = json.loads(text)
+    assert "TimeoutSeconds" in definition
+    for state_name, state in all_states(definition["States"]):
+        if state["Type"] == "Task":
+            assert "TimeoutSeconds" in state or "TimeoutSecondsPath" in state, state_name
+
+
+def all_states(states: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, state in states.items():
+        yield name, state
+        nested = [state.get("ItemProcessor"), state.get("Iterator"), *state.get("Branches", [])]
+        for inner in nested:
+            if inner:
+                yield from all_states(inner["States"])
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_function_that_knows_a_machine_may_start_it(name: str) -> None:
+    variables = FUNCTIONS[name].get("Environment", {}).get("Variables", {})
+    known = {v["Ref"] for k, v in variables.items() if k.endswith("_MACHINE_ARN") and "Ref" in v}
+    startable = {r["Ref"] for r in allowed(FUNCTIONS[name], "states:StartExecution") if "Ref" in r}
+    assert known <= startable
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_function_that_knows_a_queue_may_send_to_it(name: str) -> None:
+    variables = FUNCTIONS[name].get("Environment", {}).get("Variables", {})
+    known = {v["Ref"] for k, v in variables.items() if k.endswith("_QUEUE_URL") and "Ref" in v}
+    sendable = {r["Fn::GetAtt"][0] for r in allowed(FUNCTIONS[name], "sqs:SendMessage") if "Fn::GetAtt" in r}
+    assert known <= sendable
+
+
+@pytest.mark.parametrize("queue", sorted(queue_functions()))
+def test_a_mapping_reports_partial_failures_and_outlives_its_function(queue: str) -> None:
+    directory, mapping = queue_functions()[queue]
+    function = next(f for f in FUNCTIONS.values() if f["CodeUri"].strip("/").endswith(f"/{directory}"))
+    assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    assert QUEUES[queue]["Properties"]["VisibilityTimeout"] >= 6 * function.get("Timeout", 30)
+    assert "RedrivePolicy" in QUEUES[queue]["Properties"]
+
+
+def test_every_function_behind_an_api_may_be_invoked_by_it() -> None:
+    permitted = {p["Properties"]["FunctionName"]["Ref"] for p in resources("AWS::Lambda::Permission").values()}
+    uris = [i["Properties"]["IntegrationUri"] for i in resources("AWS::ApiGatewayV2::Integration").values()]
+    uris += [a["Properties"]["AuthorizerUri"] for a in resources("AWS::ApiGatewayV2::Authorizer").values()]
+    behind = {name for name in FUNCTIONS for uri in uris if f"{name}.Arn" in str(uri) or f"'{name}', 'Arn'" in str(uri)}
+    assert behind
+    assert behind <= permitted
+
+
+def test_sns_may_send_to_the_queues_that_subscribe() -> None:
+    policies = [str(policy["Properties"]) for policy in resources("AWS::SQS::QueuePolicy").values()]
+    for subscription in resources("AWS::SNS::Subscription").values():
+        properties = subscription["Properties"]
+        if properties["Protocol"] == "sqs":
+            queue = properties["Endpoint"]["Fn::GetAtt"][0]
+            topic = properties["TopicArn"]["Ref"]
+            assert any(queue in p and topic in p and "sns.amazonaws.com" in p for p in policies), queue

@@ -1,0 +1,103 @@
+"""What must be true of the deployed resources, and of the folders that they are made from."""
+
+from __future__ import annotations
+
+import pytest
+
+from local.place import API_ID
+from tests.support.template import ROOT, directory_of, functions, load_template, resources
+
+QUEUES = resources("AWS::SQS::Queue")
+DEAD_LETTERS = {
+    q["Properties"]["RedrivePolicy"]["deadLetterTargetArn"]["Fn::GetAtt"][0]
+    for q in QUEUES.values()
+    if "RedrivePolicy" in q["Properties"]
+}
+ALARMS = [alarm["Properties"] for alarm in resources("AWS::CloudWatch::Alarm").values()]
+
+
+def alarmed(metric: str) -> set[str]:
+    return {
+        dimension["Value"]["Fn::GetAtt"][0]
+        for alarm in ALARMS
+        if alarm.get("MetricName") == metric
+        for dimension in alarm["Dimensions"]
+    }
+
+
+def test_every_queue_has_dead_letters() -> None:
+    assert {name for name, queue in QUEUES.items() if "RedrivePolicy" not in queue["Properties"]} == DEAD_LETTERS
+
+
+def test_every_dead_letter_queue_has_an_alarm_on_its_depth() -> None:
+    assert alarmed("ApproximateNumberOfMessagesVisible") >= DEAD_LETTERS
+
+
+def test_every_queue_has_an_alarm_on_its_oldest_message() -> None:
+    assert alarmed("ApproximateAgeOfOldestMessage") >= set(QUEUES) - DEAD_LETTERS
+
+
+def test_errors_and_throttles_have_alarms_and_every_alarm_tells_someone() -> None:
+    assert {"FailedInvocations", "Throttles", "5xx"} <= {alarm.get("MetricName") for alarm in ALARMS}
+    assert all(alarm["AlarmActions"] == [{"Ref": "AlarmTopic"}] for alarm in ALARMS)
+
+
+def test_the_table_is_on_demand_recoverable_encrypted_and_expires_records() -> None:
+    table = resources("AWS::DynamoDB::Table")["Table"]["Properties"]
+    assert table["BillingMode"] == "PAY_PER_REQUEST"
+    assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+    assert table["TimeToLiveSpecification"] == {"AttributeName": "expires_at", "Enabled": True}
+    assert {index["IndexName"] for index in table["GlobalSecondaryIndexes"]} == {"gsi1", "gsi2", "due"}
+
+
+def test_the_files_bucket_is_private_encrypted_and_clears_stale_uploads() -> None:
+    bucket = resources("AWS::S3::Bucket")["FilesBucket"]["Properties"]
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    assert "BucketEncryption" in bucket
+    rules = bucket["LifecycleConfiguration"]["Rules"]
+    assert any(rule.get("AbortIncompleteMultipartUpload") == {"DaysAfterInitiation": 1} for rule in rules)
+    policy = resources("AWS::S3::BucketPolicy")["FilesBucketPolicy"]
+    assert policy["Condition"] == "OnAws"
+    assert "aws:SecureTransport" in str(policy)
+
+
+@pytest.mark.parametrize("kind", ["AWS::DynamoDB::Table", "AWS::S3::Bucket"])
+def test_data_outlives_the_stack(kind: str) -> None:
+    assert all(resource["DeletionPolicy"] == "Retain" for resource in resources(kind).values())
+
+
+def test_the_functions_of_the_template_are_the_folders_of_the_tree() -> None:
+    folders = {path.parent.name for path in (ROOT / "functions").glob("*/app.py")}
+    assert {directory_of(function) for function in functions().values()} == folders
+
+
+def test_handlers_are_doors_not_rooms() -> None:
+    for path in (ROOT / "functions").glob("*/app.py"):
+        text = path.read_text()
+        assert len(text.splitlines()) <= 60, path
+        assert "boto3" not in text, path
+
+
+def test_open_routes_are_the_four_of_the_contract_and_all_others_are_authorised() -> None:
+    http = [
+        r["Properties"]
+        for r in resources("AWS::ApiGatewayV2::Route").values()
+        if r["Properties"]["ApiId"] == {"Ref": "HttpApi"}
+    ]
+    opened = {route["RouteKey"] for route in http if "AuthorizerId" not in route}
+    assert opened == {"GET /", "GET /healthz", "GET /docs", "GET /openapi.json"}
+
+
+def test_the_authorizer_sees_requests_without_a_key_too() -> None:
+    authorizer = resources("AWS::ApiGatewayV2::Authorizer")["HttpAuthorizer"]["Properties"]
+    assert authorizer["AuthorizerResultTtlInSeconds"] == 0
+    assert "IdentitySource" not in authorizer
+
+
+def test_every_function_logs_to_the_group_with_retention() -> None:
+    assert load_template()["Globals"]["Function"]["LoggingConfig"]["LogGroup"] == {"Ref": "LogGroup"}
+    assert all("RetentionInDays" in group["Properties"] for group in resources("AWS::Logs::LogGroup").values())
+
+
+def test_the_launcher_serves_the_api_under_the_id_that_the_template_asks_for() -> None:
+    assert resources("AWS::ApiGatewayV2::Api")["HttpApi"]["Properties"]["Tags"]["ms-custom-id"] == API_ID
