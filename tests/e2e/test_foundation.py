@@ -1,0 +1,161 @@
+"""Keys, projects, files and refusals, over HTTP against the deployed stack, with MiniStack's AUTH=true."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import urllib.parse
+import uuid
+
+import pytest
+import urllib3
+
+from tests.support.deployed import Deployed, DeployedProject
+
+FILE = {"biz_id": "b", "app_id": "a", "file_path": "/data/file.bin"}
+
+
+def test_health_docs_and_console_are_open(deployed: Deployed) -> None:
+    assert deployed.http("GET", "/healthz").status == 200
+    assert "/v1/files" in deployed.http("GET", "/openapi.json").json()["paths"]
+    for page in ("/docs", "/"):
+        answer = deployed.http("GET", page)
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("key", [None, "wrong", "tg_" + "0" * 40])
+def test_a_missing_or_unknown_key_is_401(deployed: Deployed, key: str | None) -> None:
+    answer = deployed.http("GET", "/v1/files", key=key)
+    assert answer.status == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_scope_that_the_key_lacks_is_403(deployed: Deployed, project: DeployedProject) -> None:
+    reader = deployed.make_key(project.id, ["read"])["key"]
+    assert deployed.http("POST", "/v1/files", json=FILE, key=reader).status == 403
+    assert deployed.http("GET", "/v1/projects", key=project.key).status == 403
+
+
+def test_a_deleted_key_is_refused_at_once(deployed: Deployed, project: DeployedProject) -> None:
+    made = deployed.make_key(project.id, ["read"])
+    assert deployed.http("GET", "/v1/files", key=made["key"]).status == 200
+    assert deployed.http("DELETE", f"/v1/keys/{made['key_id']}", key=deployed.admin_key).status == 204
+    assert deployed.http("GET", "/v1/files", key=made["key"]).status == 401
+
+
+def test_a_project_name_taken_is_409(deployed: Deployed) -> None:
+    name = f"taken-{uuid.uuid4().hex[:6]}"
+    deployed.project(name)
+    again = deployed.http("POST", "/v1/projects", json={"name": name}, key=deployed.admin_key)
+    assert (again.status, again.json()["code"]) == (409, "project_exists")
+
+
+def test_another_projects_file_is_404(deployed: Deployed, project: DeployedProject) -> None:
+    content = b"mine alone"
+    file_id = deployed.store(project, "/data/mine", content, hashlib.sha256(content).hexdigest())
+    stranger = deployed.project()
+    for path in (f"/v1/files/{file_id}", f"/v1/files/{file_id}/url"):
+        assert project.http("GET", path).status == 200
+        assert stranger.http("GET", path).status == 404
+    assert stranger.http("POST", f"/v1/files/{file_id}/complete").status == 404
+    assert stranger.http("GET", "/v1/files").json()["items"] == []
+
+
+def test_an_idempotent_replay_gives_the_same_answer_and_no_second_record(project: DeployedProject) -> None:
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    first = project.http("POST", "/v1/files", json=FILE, headers=headers)
+    again = project.http("POST", "/v1/files", json=FILE, headers=headers)
+    assert (first.status, again.status) == (201, 201)
+    assert first.json()["file_id"] == again.json()["file_id"]
+    other = project.http("POST", "/v1/files", json={**FILE, "file_path": "/other"}, headers=headers)
+    assert (other.status, other.json()["code"]) == (409, "idempotency_conflict")
+
+
+def test_20_mb_go_up_and_come_down_with_the_right_bytes(deployed: Deployed, project: DeployedProject) -> None:
+    content = random.Random(20).randbytes(20 * 1024 * 1024)
+    signature = hashlib.sha256(content).hexdigest()
+    wanted = {**FILE, "file_name": "数据 – été.bin", "signature": signature, "size": len(content)}
+    made = project.http("POST", "/v1/files", json=wanted).json()
+    assert deployed.pool.request("PUT", made["upload_url"], body=content).status == 200
+    done = project.http("POST", f"/v1/files/{made['file_id']}/complete")
+    assert done.status == 200, done.body
+    shown = project.http("GET", f"/v1/files/{made['file_id']}").json()
+    assert (shown["size"], shown["signature"]) == (len(content), signature)
+    url = project.http("GET", f"/v1/files/{made['file_id']}/url").json()["url"]
+    got = deployed.pool.request("GET", url)
+    assert got.status == 200
+    assert hashlib.sha256(got.data).hexdigest() == signature
+    disposition = got.headers["content-disposition"]
+    assert urllib.parse.quote("数据 – été.bin", safe="") in disposition
+
+
+def test_a_corrupted_upload_is_refused_and_removed(deployed: Deployed, project: DeployedProject) -> None:
+    signature = hashlib.sha256(b"the right content").hexdigest()
+    made = project.http("POST", "/v1/files", json={**FILE, "signature": signature}).json()
+    assert deployed.pool.request("PUT", made["upload_url"], body=b"the wrong content").status == 200
+    refused = project.http("POST", f"/v1/files/{made['file_id']}/complete")
+    assert (refused.status, refused.json()["code"]) == (422, "signature_mismatch")
+    bucket = deployed.outputs["FilesBucketName"]
+    objects = deployed.client("s3").list_objects_v2(Bucket=bucket, Prefix=f"{project.id}/").get("Contents", [])
+    assert objects == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "names"),
+    [
+        ({"biz_id": "b", "app_id": "a"}, 422, "file_path"),
+        ({**FILE, "colour": "red"}, 422, "colour"),
+        ({**FILE, "size": "many"}, 422, "size"),
+        ({**FILE, "signature": "abc"}, 422, "signature"),
+        ({**FILE, "file_path": "/a/../b"}, 422, "file_path"),
+        ({**FILE, "file_path": "/a\0b"}, 422, "file_path"),
+        ({**FILE, "file_path": "/" + "é" * 512}, 422, "file_path"),
+        ([], 422, ""),
+    ],
+)
+def test_bad_fields_are_422_and_named(project: DeployedProject, body: object, status: int, names: str) -> None:
+    answer = project.http("POST", "/v1/files", json=body)
+    assert answer.status == status, answer.body
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert names in str(answer.json().get("errors"))
+    assert b"Traceback" not in answer.body
+
+
+def test_broken_json_is_400_and_a_body_over_1_mb_413(project: DeployedProject) -> None:
+    json_type = {"content-type": "application/json"}
+    assert project.http("POST", "/v1/files", body=b'{"biz_id": ', headers=json_type).status == 400
+    assert project.http("POST", "/v1/files", json={**FILE, "file_name": "x" * 1_100_000}).status == 413
+
+
+def test_an_unknown_route_is_404_and_a_wrong_method_405(project: DeployedProject) -> None:
+    for method, path, status in (("GET", "/v1/nothing", 404), ("PUT", "/v1/files", 405)):
+        answer = project.http(method, path)
+        assert answer.status == status, answer.body
+        assert answer.json()["status"] == status
+
+
+def unsigned(deployed: Deployed, target: str) -> urllib3.BaseHTTPResponse:
+    headers = {"x-amz-target": target, "content-type": "application/x-amz-json-1.0"}
+    return deployed.pool.request("POST", deployed.up.cloud.endpoint_url + "/", body=b"{}", headers=headers)
+
+
+@pytest.mark.parametrize(
+    "target", ["DynamoDB_20120810.ListTables", "AmazonSQS.ListQueues", "AWSStepFunctions.ListStateMachines"]
+)
+def test_nothing_of_the_cloud_answers_unsigned_calls(deployed: Deployed, target: str) -> None:
+    assert unsigned(deployed, target).status in {400, 403}
+
+
+def test_the_files_bucket_answers_no_unsigned_calls(deployed: Deployed) -> None:
+    endpoint = deployed.up.cloud.endpoint_url
+    bucket = deployed.outputs["FilesBucketName"]
+    assert deployed.pool.request("GET", f"{endpoint}/{bucket}").status == 403
+    assert deployed.pool.request("GET", f"{endpoint}/{bucket}/any").status == 403
+    assert deployed.pool.request("GET", f"{endpoint}/", redirect=False).status == 307
+
+
+def test_a_tampered_upload_address_is_refused(deployed: Deployed, project: DeployedProject) -> None:
+    url = project.http("POST", "/v1/files", json=FILE).json()["upload_url"]
+    base, _, query = url.partition("?")
+    assert deployed.pool.request("PUT", f"{base}x?{query}", body=b"x").status == 403

@@ -1,0 +1,119 @@
+"""The stack deployed on a MiniStack of the tests' own, driven over HTTP as a caller would."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import urllib3
+
+from local.cloud import Up, cloud_up
+from local.place import Place
+from local.progress import silence
+from tests.support.moto_cloud import Answer
+
+T = TypeVar("T")
+# Short windows and deadlines, so that what takes minutes by default is seen in seconds.
+SHORT = {"CollectWindowSeconds": "3", "JobTimeoutSeconds": "30"}
+
+
+@dataclass(frozen=True)
+class DeployedProject:
+    id: str
+    key: str
+    callback_secret: str
+    cloud: Deployed = field(repr=False)
+
+    def agent_key(self, agent_id: str) -> str:
+        return str(self.cloud.make_key(self.id, ["agent"], agent_id)["key"])
+
+    def http(self, method: str, path: str, **options: Any) -> Answer:
+        return self.cloud.http(method, path, key=self.key, **options)
+
+
+class Deployed:
+    def __init__(self, up: Up) -> None:
+        self.up = up
+        self.api_url = up.cloud.api_url
+        self.ws_url = up.cloud.ws_url
+        self.admin_key = up.cloud.admin_key
+        self.outputs = up.outputs
+        self.pool = urllib3.PoolManager(maxsize=32, timeout=urllib3.Timeout(60), retries=False)
+
+    def client(self, service: str, **options: Any) -> Any:
+        """A boto3 client with the emulator's root rights."""
+        return self.up.emulator.client(service, **options)
+
+    def http(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        key: str | None = None,
+        query: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        sent = dict(headers or {})
+        if key:
+            sent["authorization"] = f"Bearer {key}"
+        if json is not None:
+            body = jsonlib.dumps(json).encode()
+            sent.setdefault("content-type", "application/json")
+        url = self.api_url + path + (f"?{urlencode(query)}" if query else "")
+        answer = self.pool.request(method, url, body=body, headers=sent, redirect=False)
+        return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.data)
+
+    def project(self, name: str | None = None, *, allow_private_urls: bool = True) -> DeployedProject:
+        body = {"name": name or f"p-{uuid.uuid4().hex[:8]}", "allow_private_urls": allow_private_urls}
+        made = self.http("POST", "/v1/projects", json=body, key=self.admin_key)
+        assert made.status == 201, made.body
+        project_id = made.json()["project_id"]
+        key = self.make_key(project_id, ["read", "write"])
+        return DeployedProject(project_id, key["key"], key["callback_secret"], self)
+
+    def make_key(self, project_id: str, scopes: list[str], agent_id: str | None = None) -> Any:
+        body = {"scopes": scopes} | ({"agent_id": agent_id} if agent_id else {})
+        made = self.http("POST", f"/v1/projects/{project_id}/keys", json=body, key=self.admin_key)
+        assert made.status == 201, made.body
+        return made.json()
+
+    def store(self, project: DeployedProject, file_path: str, content: bytes, signature: str) -> str:
+        """Brings a file into the library; answers its id."""
+        wanted = {"biz_id": "b", "app_id": "a", "file_path": file_path, "signature": signature, "size": len(content)}
+        made = project.http("POST", "/v1/files", json=wanted).json()
+        put = self.pool.request("PUT", made["upload_url"], body=content)
+        assert put.status == 200, put.data
+        done = project.http("POST", f"/v1/files/{made['file_id']}/complete")
+        assert done.status == 200, done.body
+        return str(made["file_id"])
+
+
+def until(read: Callable[[], T], holds: Callable[[T], bool], seconds: float = 60, every: float = 0.25) -> T:
+    """Reads until it holds; the last thing read is in the failure."""
+    deadline = time.monotonic() + seconds
+    while not holds(seen := read()):
+        assert time.monotonic() < deadline, f"not so after {seconds} s: {seen}"
+        time.sleep(every)
+    return seen
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def deployed_at(home: Path, **params: str) -> Iterator[Deployed]:
+    with cloud_up(Place(home=home, port=free_port(), params={**SHORT, **params}), silence) as up:
+        yield Deployed(up)
