@@ -1,0 +1,84 @@
+"""Which items of a batch are done: all below an offset, and some of the window above it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The window as it is stored. Bit k of the bitmap, lowest first, stands for item offset + k."""
+
+    offset: int
+    bitmap: bytes = b""
+
+    @property
+    def acknowledged(self) -> int:
+        """How many items above the offset are done."""
+        return int.from_bytes(self.bitmap, "little").bit_count()
+
+
+class SlidingWindow:
+    """Hands out indexes while the window has room; they are acknowledged in any order.
+
+    The offset moves only past a contiguous prefix. What it holds grows with the window, never with the total.
+    """
+
+    def __init__(self, total: int, size: int, ledger: Ledger) -> None:
+        if size < 1:
+            raise ValueError("a window holds at least one item")
+        self._total = total
+        self._size = size
+        self.offset = ledger.offset
+        self._next = ledger.offset
+        self._above = {ledger.offset + place for place in _set_bits(ledger.bitmap)}
+
+    @property
+    def done(self) -> bool:
+        return self.offset >= self._total
+
+    @property
+    def position(self) -> int:
+        """How many items are done, those above the offset included."""
+        return self.offset + len(self._above)
+
+    def resize(self, size: int) -> None:
+        """A smaller window takes back nothing that was handed out; it only waits longer."""
+        self._size = max(1, size)
+
+    def peek(self) -> int | None:
+        """The index that `take` would hand out."""
+        # After a resume the offset may pass what was acknowledged before, all at once.
+        self._next = max(self._next, self.offset)
+        while self._next in self._above:
+            self._next += 1
+        return self._next if self._next < min(self.offset + self._size, self._total) else None
+
+    def take(self) -> int | None:
+        index = self.peek()
+        if index is not None:
+            self._next = index + 1
+        return index
+
+    def acknowledge(self, index: int) -> None:
+        if index >= max(self._next, self.offset):
+            raise ValueError(f"item {index} was never handed out")
+        if index < self.offset:
+            return
+        self._above.add(index)
+        while self.offset in self._above:
+            self._above.remove(self.offset)
+            self.offset += 1
+
+    def ledger(self) -> Ledger:
+        if not self._above:
+            return Ledger(self.offset)
+        field = bytearray((max(self._above) - self.offset) // 8 + 1)
+        for index in self._above:
+            place = index - self.offset
+            field[place >> 3] |= 1 << (place & 7)
+        return Ledger(self.offset, bytes(field))
+
+
+def _set_bits(bitmap: bytes) -> list[int]:
+    return [8 * at + bit for at, byte in enumerate(bitmap) if byte for bit in range(8) if byte >> bit & 1]

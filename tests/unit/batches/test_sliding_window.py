@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tidegate.domain.sliding_window import Ledger, SlidingWindow
+
+TOTAL = 40
+
+
+class AgainstNaiveModel(RuleBasedStateMachine):
+    """The window beside a list of booleans, one for each item."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 7
+        self.start = 5
+        self.window = SlidingWindow(TOTAL, self.size, Ledger(self.start))
+        self.acknowledged = [index < self.start for index in range(TOTAL)]
+        self.taken: set[int] = set()
+
+    @property
+    def offset(self) -> int:
+        return next((index for index, done in enumerate(self.acknowledged) if not done), TOTAL)
+
+    @rule()
+    def take(self) -> None:
+        free = [
+            index
+            for index in range(self.offset, min(self.offset + self.size, TOTAL))
+            if not self.acknowledged[index] and index not in self.taken
+        ]
+        index = self.window.take()
+        assert index == (free[0] if free else None)
+        if index is not None:
+            self.taken.add(index)
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        index = data.draw(st.sampled_from(sorted(self.taken)))
+        self.window.acknowledge(index)
+        self.acknowledged[index] = True
+        self.taken.discard(index)
+
+    @rule(size=st.integers(1, 12))
+    def resize(self, size: int) -> None:
+        self.window.resize(size)
+        self.size = size
+
+    @rule(size=st.integers(1, 12))
+    def crash_and_resume(self, size: int) -> None:
+        """What was handed out but not acknowledged comes again; what was acknowledged does not."""
+        self.window = SlidingWindow(TOTAL, size, self.window.ledger())
+        self.size = size
+        self.taken.clear()
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.window.offset == self.offset
+        assert self.window.position == sum(self.acknowledged)
+        assert self.window.done == all(self.acknowledged)
+        ledger = self.window.ledger()
+        assert ledger.offset + ledger.acknowledged == sum(self.acknowledged)
+
+
+TestAgainstNaiveModel = AgainstNaiveModel.TestCase
+
+
+@given(st.integers(0, 10**10), st.sets(st.integers(1, 2000)))
+def test_a_ledger_survives_being_stored(offset: int, above: set[int]) -> None:
+    window = SlidingWindow(offset + 2001, 2001, Ledger(offset))
+    for _ in range(2001):
+        window.take()
+    for place in above:
+        window.acknowledge(offset + place)
+    again = SlidingWindow(offset + 2001, 2001, window.ledger())
+    handed = set()
+    while (index := again.take()) is not None:
+        handed.add(index - offset)
+    assert handed == set(range(2001)) - above
+
+
+def test_an_index_that_was_never_handed_out_cannot_be_acknowledged() -> None:
+    window = SlidingWindow(10, 5, Ledger(0))
+    window.take()
+    with pytest.raises(ValueError, match="never handed out"):
+        window.acknowledge(1)
+
+
+def test_acknowledging_twice_changes_nothing() -> None:
+    window = SlidingWindow(10, 5, Ledger(0))
+    for _ in range(3):
+        window.take()
+    for index in (1, 1, 0, 0, 1):
+        window.acknowledge(index)
+    assert (window.offset, window.ledger()) == (2, Ledger(2))
+
+
+def test_ten_billion_items_cost_no_more_than_the_window() -> None:
+    window = SlidingWindow(10**10, 20_000, Ledger(10**10 - 30_000))
+    while (index := window.take()) is not None:
+        if index % 1000:
+            window.acknowledge(index)
+    assert len(window.ledger().bitmap) <= 20_000 // 8 + 1
+    assert window.offset == 10**10 - 30_000
