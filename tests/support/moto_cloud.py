@@ -50,7 +50,8 @@ class Project:
 def load_function(name: str) -> ModuleType:
     path = ROOT / "functions" / name / "app.py"
     spec = importlib.util.spec_from_file_location(f"functions_{name}", path)
-    assert spec and spec.loader, f"there is no function {name}"
+    assert spec, f"there is no function {name}"
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -100,7 +101,7 @@ class MotoCloud:
         return bootstrap.app()
 
     def client(self, service: str) -> Any:
-        return boto3.client(service, region_name="us-east-1")  # type: ignore[call-overload]
+        return boto3.client(service, region_name="us-east-1")
 
     # --- HTTP
 

@@ -44,7 +44,7 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any]) -> Callable[[], None]
         sleep = staticmethod(lambda seconds: clock.advance(seconds) and None)
         time = staticmethod(time.time)
 
-    patches = [
+    patches: list[Any] = [
         replace.object(LambdaSimpleBackend, "invoke", call),
         replace.object(wait_function.WaitFunction, "_wait_interval", wait),
         replace.object(timestamp.Timestamp, "_get_wait_seconds", until),
@@ -52,7 +52,12 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any]) -> Callable[[], None]
     ]
     for each in patches:
         each.start()
-    return lambda: [each.stop() for each in patches] and None
+
+    def undo() -> None:
+        for each in patches:
+            each.stop()
+
+    return undo
 
 
 def run(client: Any, machine: str, data: Any, timeout: float) -> dict[str, Any]:

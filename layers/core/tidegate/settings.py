@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +38,5 @@ class Settings:
         source = os.environ if env is None else env
         given = {field.name: source.get(field.name.upper()) for field in fields(cls)}
         types = {field.name: int if field.type == "int" else str for field in fields(cls)}
-        return cls(**{name: types[name](value) for name, value in given.items() if value not in (None, "")})
+        values: dict[str, Any] = {name: types[name](value) for name, value in given.items() if value}
+        return cls(**values)

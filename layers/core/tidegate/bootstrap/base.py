@@ -34,43 +34,50 @@ class Base:
     def dynamodb(self) -> DynamoDBClient:
         from tidegate.adapters.clients import client
 
-        return client("dynamodb")
+        made: DynamoDBClient = client("dynamodb")
+        return made
 
     @cached_property
     def s3(self) -> S3Client:
         from tidegate.adapters.clients import client
 
-        return client("s3")
+        made: S3Client = client("s3")
+        return made
 
     @cached_property
     def sqs(self) -> SQSClient:
         from tidegate.adapters.clients import client
 
-        return client("sqs")
+        made: SQSClient = client("sqs")
+        return made
 
     @cached_property
     def sns(self) -> SNSClient:
         from tidegate.adapters.clients import client
 
-        return client("sns")
+        made: SNSClient = client("sns")
+        return made
 
     @cached_property
     def sfn(self) -> SFNClient:
         from tidegate.adapters.clients import client
 
-        return client("stepfunctions")
+        made: SFNClient = client("stepfunctions")
+        return made
 
     @cached_property
     def secretsmanager(self) -> SecretsManagerClient:
         from tidegate.adapters.clients import client
 
-        return client("secretsmanager")
+        made: SecretsManagerClient = client("secretsmanager")
+        return made
 
     @cached_property
     def websocket(self) -> ApiGatewayManagementApiClient:
         from tidegate.adapters.clients import client
 
-        return client("apigatewaymanagementapi", endpoint_url=self.settings.ws_endpoint)
+        made: ApiGatewayManagementApiClient = client("apigatewaymanagementapi", endpoint_url=self.settings.ws_endpoint)
+        return made
 
     @cached_property
     def table(self) -> Table:

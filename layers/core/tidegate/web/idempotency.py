@@ -81,7 +81,8 @@ def _once(caller: Caller, key: str, context: Any, act: Callable[[], dict[str, An
     @idempotent_function(
         data_keyword_argument="request", persistence_store=store, config=config, key_prefix="idempotent"
     )
-    def run(*, request: dict[str, Any]) -> dict[str, Any]:
+    def run(*, request: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - Powertools takes the key from it
         return act()
 
-    return run
+    kept: Callable[..., dict[str, Any]] = run
+    return kept

@@ -103,7 +103,7 @@ def serve(app: APIGatewayHttpResolver, event: dict[str, Any], context: Any) -> d
 
 
 def _plain(response: Response[str]) -> dict[str, Any]:
-    headers = {name: value for name, value in response.headers.items()} | {"content-type": response.content_type}
+    headers = dict(response.headers) | {"content-type": response.content_type}
     return {"statusCode": response.status_code, "headers": headers, "body": response.body, "isBase64Encoded": False}
 
 

@@ -19,6 +19,9 @@ Cursor = Annotated[str | None, Query(max_length=4096, description="next_cursor o
 class Router(APIGatewayHttpRouter):
     """Powertools' router, which knows the caller."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     @property
     def caller(self) -> Caller:
         caller: Caller = self.context["caller"]

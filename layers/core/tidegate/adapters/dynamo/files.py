@@ -58,7 +58,7 @@ class FileRepository:
     def finish(self, file: File, *, was: Sequence[str]) -> File:
         """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
         sets = {"state": file.state, "signature": file.signature, "size": file.size, "error": file.error}
-        allowed = {f"was{index}": state for index, state in enumerate(was)}
+        allowed: dict[str, Any] = {f"was{index}": state for index, state in enumerate(was)}
         writes = [
             update(
                 keys.file(file.project_id, file.file_id),

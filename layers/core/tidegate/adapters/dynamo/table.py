@@ -73,7 +73,7 @@ class Table:
                 return from_wire(old.get("Attributes", {}))
             new = self._client.update_item(**request, ReturnValues="ALL_NEW")
         except self._client.exceptions.ConditionalCheckFailedException as error:
-            met = error.response.get("Item")
+            met: Any = error.response.get("Item")
             raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
         return from_wire(new["Attributes"])
 
@@ -115,7 +115,7 @@ class Table:
         project: Sequence[str] = (),
         **values: Any,
     ) -> Page:
-        """One page of one partition. `where` filters what was read (`#name`, `:name`); it does not make reads cheaper."""
+        """One page of one partition. `where` filters what was read (`#name`, `:name`), after it was paid for."""
         hash_name, range_name = _INDEX_KEYS[index]
         names = {"#h": hash_name} | names_in(where)
         params = {":h": to_wire_value(pk)} | {f":{name}": to_wire_value(value) for name, value in values.items()}
@@ -161,9 +161,7 @@ class Table:
             raise unknown_cursor()
         return key
 
-    def find(
-        self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, object], index: str = "gsi1"
-    ) -> Page:
+    def find(self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1") -> Page:
         """The newest `limit` items of a list that match, reading on where a page holds too few."""
         where = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[Item] = []
@@ -199,9 +197,9 @@ class Table:
         while wanted:
             asked, wanted = wanted[:_READ_LIMIT], wanted[_READ_LIMIT:]
             request: Any = {self.name: {"Keys": asked, "ConsistentRead": consistent}}
-            answer = self._client.batch_get_item(RequestItems=request)
+            answer: Any = self._client.batch_get_item(RequestItems=request)
             found.extend(from_wire(item) for item in answer["Responses"].get(self.name, []))
-            left: Any = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+            left = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
             attempt = self._after_unprocessed(bool(left), attempt)
             wanted = [*left, *wanted]
         return found
@@ -218,8 +216,8 @@ class Table:
         attempt = 0
         while pending:
             sent, pending = pending[:_WRITE_LIMIT], pending[_WRITE_LIMIT:]
-            answer = self._client.batch_write_item(RequestItems={self.name: sent})
-            left: Any = answer.get("UnprocessedItems", {}).get(self.name, [])
+            answer: Any = self._client.batch_write_item(RequestItems={self.name: sent})
+            left = answer.get("UnprocessedItems", {}).get(self.name, [])
             attempt = self._after_unprocessed(bool(left), attempt)
             pending = [*left, *pending]
 

@@ -13,8 +13,8 @@ from tidegate.adapters.dynamo.values import Key, to_wire, to_wire_value
 class Write:
     """One part of a transaction, or a write by itself.
 
-    `sets` holds new values, `adds` numbers to add, `removes` attribute names. `condition` uses `#name` for the attribute
-    `name` and `:name` for entries of `values`; sets and adds have placeholders of their own.
+    `sets` holds new values, `adds` numbers to add, `removes` attribute names. `condition` uses `#name` for an attribute
+    and `:name` for entries of `values`; sets and adds have placeholders of their own.
     """
 
     kind: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
-from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 
 from tidegate.adapters.dynamo import keys
 from tidegate.bootstrap import app
@@ -22,7 +22,8 @@ def health() -> dict[str, str]:
 
 @router.get("/openapi.json", include_in_schema=False)
 def contract() -> Response[str]:
-    schema = json.loads(router.api_resolver.get_openapi_json_schema(title="Tidegate", version="1.0.0"))
+    resolver = cast(APIGatewayHttpResolver, router.api_resolver)
+    schema = json.loads(resolver.get_openapi_json_schema(title="Tidegate", version="1.0.0"))
     return Response(status_code=200, content_type="application/json", body=json.dumps(_with_problems(schema)))
 
 
