@@ -30,6 +30,9 @@ class CsvOptions:
     guard: bool = True
 
 
+PLAIN_CSV = CsvOptions()
+
+
 def csv_chunks(
     rows: Iterable[Row], keys: Sequence[str], options: CsvOptions, titles: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:

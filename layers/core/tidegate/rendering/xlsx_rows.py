@@ -37,7 +37,7 @@ class RowWriter:
 
     def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> str:
         """`heads` are ready cells to put before each row's own: its row heads."""
-        pieces, parts = [self._open], []
+        pieces, parts = [self._open], list[Iterable[object]]()
         if heads is not None:
             pieces.append("%s")
             parts.append(heads)
@@ -94,7 +94,7 @@ def _plain_texts(values: list[str]) -> list[str] | None:
 
 
 def _all_exact(values: list[int] | list[float]) -> bool:
-    return -_BIGGEST_INT < min(values) and max(values) < _BIGGEST_INT and math.isfinite(sum(values))
+    return min(values) > -_BIGGEST_INT and max(values) < _BIGGEST_INT and math.isfinite(sum(values))
 
 
 def _cell(value: object, column: Column) -> str:

@@ -31,15 +31,17 @@ class TableRows:
     rows: Iterable[Row]
 
 
-def xlsx_chunks(tables: Sequence[TableRows], *, multi_type: str = "page", sheet_rows: int = SHEET_ROWS) -> Iterator[bytes]:
+def xlsx_chunks(
+    tables: Sequence[TableRows], *, multi_type: str = "page", sheet_rows: int = SHEET_ROWS
+) -> Iterator[bytes]:
     """The workbook's bytes. `page` puts tables under each other, `tab` gives each its sheet."""
     return zip_stream(_Book(tables, multi_type == "page", sheet_rows).entries())
 
 
 class _Book:
     def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int) -> None:
-        layouts = [lay_out(each.table, _columns(each)) for each in tables]
-        self._frame = Frame([(each.table, layout) for each, layout in zip(tables, layouts, strict=True)], together=together)
+        laid_out = [(each.table, lay_out(each.table, _columns(each))) for each in tables]
+        self._frame = Frame(laid_out, together=together)
         self._streams = deque(
             _TableStream(index, each, frame, sheet_rows)
             for index, (each, frame) in enumerate(zip(tables, self._frame.tables, strict=True))

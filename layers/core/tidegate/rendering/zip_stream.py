@@ -65,7 +65,8 @@ def zip_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def _local_header(path: bytes) -> bytes:
-    return struct.pack("<4s5H3I2H", b"PK\x03\x04", 20, _SIZES_FOLLOW_UTF8_NAME, DEFLATED, 0, _DATE, 0, 0, 0, len(path), 0) + path
+    fields = (20, _SIZES_FOLLOW_UTF8_NAME, DEFLATED, 0, _DATE, 0, 0, 0, len(path), 0)
+    return struct.pack("<4s5H3I2H", b"PK\x03\x04", *fields) + path
 
 
 def _descriptor(entry: _Entry) -> bytes:
