@@ -59,6 +59,15 @@ def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | No
     return extracted
 
 
+def bodiless(send_response: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A function may answer 204 with a null body; MiniStack fails to encode it."""
+
+    async def sent(send: Any, status: int, headers: Any, body: bytes | str | None, **kwargs: Any) -> None:
+        await send_response(send, status, headers, body or b"", **kwargs)
+
+    return sent
+
+
 def fronted(serve: Callable[..., Awaitable[None]], api_id: str) -> Callable[..., Awaitable[None]]:
     """Serves the HTTP API at /tidegate, as short as on AWS, and leads a browser there from `/`.
 
@@ -106,6 +115,7 @@ def main() -> None:
 
     lambda_svc._execute_function_warm = name_errors(lambda_svc._execute_function_warm)
     iam_actions.extract_iam_action = single_actions(iam_actions.extract_iam_action)
+    app._send_response = bodiless(app._send_response)
     app.app = fronted(app.app, API_ID)
     stop_with(os.getppid())
     app.main()

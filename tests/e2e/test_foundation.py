@@ -12,7 +12,7 @@ import urllib3
 
 from tests.support.deployed import Deployed, DeployedProject
 
-FILE = {"biz_id": "b", "app_id": "a", "file_path": "/data/file.bin"}
+FILE = {"biz_id": 2, "app_id": 3, "file_path": "/data/file.bin"}
 
 
 def test_health_docs_and_console_are_open(deployed: Deployed) -> None:
@@ -104,7 +104,7 @@ def test_a_corrupted_upload_is_refused_and_removed(deployed: Deployed, project: 
 @pytest.mark.parametrize(
     ("body", "status", "names"),
     [
-        ({"biz_id": "b", "app_id": "a"}, 422, "file_path"),
+        ({"biz_id": 2, "app_id": 3}, 422, "file_path"),
         ({**FILE, "colour": "red"}, 422, "colour"),
         ({**FILE, "size": "many"}, 422, "size"),
         ({**FILE, "signature": "abc"}, 422, "signature"),

@@ -89,7 +89,7 @@ class Deployed:
 
     def store(self, project: DeployedProject, file_path: str, content: bytes, signature: str) -> str:
         """Brings a file into the library; answers its id."""
-        wanted = {"biz_id": "b", "app_id": "a", "file_path": file_path, "signature": signature, "size": len(content)}
+        wanted = {"biz_id": 2, "app_id": 3, "file_path": file_path, "signature": signature, "size": len(content)}
         made = project.http("POST", "/v1/files", json=wanted).json()
         put = self.pool.request("PUT", made["upload_url"], body=content)
         assert put.status == 200, put.data

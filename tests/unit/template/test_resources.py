@@ -91,7 +91,7 @@ def test_open_routes_are_the_four_of_the_contract_and_all_others_are_authorised(
 def test_the_authorizer_sees_requests_without_a_key_too() -> None:
     authorizer = resources("AWS::ApiGatewayV2::Authorizer")["HttpAuthorizer"]["Properties"]
     assert authorizer["AuthorizerResultTtlInSeconds"] == 0
-    assert "IdentitySource" not in authorizer
+    assert authorizer["IdentitySource"] == []
 
 
 def test_every_function_logs_to_the_group_with_retention() -> None:
