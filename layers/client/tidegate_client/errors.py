@@ -15,6 +15,10 @@ class ConfigError(TidegateError):
     """There is no API address or key to use."""
 
 
+class UsageError(TidegateError):
+    """The command was not given what it needs."""
+
+
 class Unreachable(TidegateError):
     """No answer came, also after retrying."""
 

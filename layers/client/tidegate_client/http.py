@@ -130,7 +130,7 @@ class Http:
         timeout: float | None = None,
     ) -> Reply:
         url = self.api_url + path
-        given = self._query(query)
+        given = {name: value for name, value in (query or {}).items() if value is not None}
         if given:
             url += "?" + urlencode(given)
         again = method in {"GET", "HEAD", "PUT", "DELETE"} if idempotent is None else idempotent
@@ -154,12 +154,8 @@ class Http:
         headers = {"Accept": "application/json", "User-Agent": "tidegate-client"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
+        if self._project_id:
+            headers["X-Project-Id"] = self._project_id
         if has_body:
             headers["Content-Type"] = "application/json"
         return headers | dict(extra or {})
-
-    def _query(self, query: Mapping[str, Any] | None) -> dict[str, Any]:
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        if self._project_id:
-            given.setdefault("project_id", self._project_id)
-        return given

@@ -15,7 +15,7 @@ class Page(TypedDict, Generic[T]):
 class Project(TypedDict):
     project_id: str
     name: str
-    group: str | None
+    group: NotRequired[str]
 
 
 class Key(TypedDict):
@@ -33,12 +33,12 @@ class FileCreated(TypedDict):
 
 class File(TypedDict):
     file_id: str
-    biz_id: str
-    app_id: str
+    biz_id: int
+    app_id: int
     file_path: str
     file_name: str
-    signature: str | None
-    size: int | None
+    signature: NotRequired[str]
+    size: NotRequired[int]
     state: str
     created_at: str
 
@@ -75,8 +75,8 @@ class BatchSubmitted(TypedDict):
 class Task(TypedDict):
     task_id: str
     job_id: str
-    biz_id: str
-    app_id: str
+    biz_id: int
+    app_id: int
     file_path: str
     file_name: str
     file_signature: str
@@ -106,10 +106,10 @@ class Job(TypedDict):
     file_signature: str
     target_file_dir: str
     target_user: str
-    transfer_id: str | None
+    transfer_id: NotRequired[str | None]
     create_time: str
-    execute_time: str | None
-    finish_time: str | None
+    execute_time: NotRequired[str | None]
+    finish_time: NotRequired[str | None]
     counts: Counts
     error_msg: NotRequired[str | None]
 
@@ -118,8 +118,8 @@ class JobTarget(TypedDict):
     agent_id: str
     container_id: str
     status: str
-    error_code: int | None
-    error_msg: str | None
+    error_code: NotRequired[int | None]
+    error_msg: NotRequired[str | None]
     progress: NotRequired[int]
 
 
@@ -132,7 +132,7 @@ class Transfer(TypedDict):
     target_file_dir: str
     target_user: str
     signature: str
-    size: int | None
+    size: NotRequired[int | None]
 
 
 class TransferResult(TypedDict):
@@ -145,8 +145,8 @@ class TransferResult(TypedDict):
 
 class ExportProgress(TypedDict):
     rows: int
-    total: int | None
-    percent: float | None
+    total: NotRequired[int | None]
+    percent: NotRequired[float | None]
 
 
 class Export(TypedDict):
@@ -155,12 +155,12 @@ class Export(TypedDict):
     type: str
     status: str
     progress: ExportProgress
-    file_name: str
-    size: int | None
+    file_name: NotRequired[str | None]
+    size: NotRequired[int | None]
     attempts: int
-    failed_reason: str | None
+    failed_reason: NotRequired[str | None]
     create_time: str
-    finish_time: str | None
+    finish_time: NotRequired[str | None]
 
 
 class BatchProgress(TypedDict):
@@ -177,7 +177,7 @@ class Batch(TypedDict):
     name: str
     status: str
     progress: BatchProgress
-    stop_reason: str | None
+    stop_reason: NotRequired[str | None]
 
 
 class Business(TypedDict):

@@ -170,7 +170,7 @@ class Agent:
 def _result(transfer: Transfer, code: Code, message: str) -> TransferResult:
     result: TransferResult = {
         "transfer_id": transfer["transfer_id"],
-        "container_id": transfer["container_id"],
+        "container_id": transfer.get("container_id") or "",
         "error_code": int(code),
     }
     if message:

@@ -33,7 +33,7 @@ class Delivery:
 
     def run(self, transfer: Transfer) -> None:
         """Raises what went wrong; returns when the right bytes are in place under the right name."""
-        root = self._root_of(transfer["container_id"])
+        root = self._root_of(transfer.get("container_id") or "")
         name = transfer["file_name"]
         with open_place(root, transfer["target_file_dir"], name, transfer["target_user"]) as place:
             if place.owner is None:
@@ -51,13 +51,13 @@ class Delivery:
         part = place.part_name(self.agent_id, transfer["signature"])
         self.journal.part_opened(place.path / part)
         with place.open_part(part) as file:
-            if place.already_holds(transfer["signature"], transfer["size"]):
+            if place.already_holds(transfer["signature"], transfer.get("size")):
                 self._drop(place, part)
                 return
             download = ResumingDownload(
                 self.pool,
                 file,
-                size=transfer["size"],
+                size=transfer.get("size"),
                 on_progress=self._progress(transfer),
                 cancelled=self.stopping.is_set,
                 patience=self.patience,

@@ -17,8 +17,8 @@ class Downloads:
     def submit(
         self,
         *,
-        biz_id: str,
-        app_id: str,
+        biz_id: int,
+        app_id: int,
         file_path: str,
         file_name: str,
         target_agent_id: str,
@@ -47,8 +47,8 @@ class Downloads:
     def submit_batch(
         self,
         *,
-        biz_id: str,
-        app_id: str,
+        biz_id: int,
+        app_id: int,
         file_path: str,
         file_name: str,
         targets: Sequence[Target],
@@ -101,8 +101,8 @@ class Jobs:
     def list(
         self,
         *,
-        biz_id: str | None = None,
-        app_id: str | None = None,
+        biz_id: int | None = None,
+        app_id: int | None = None,
         file_path: str | None = None,
         status: str | None = None,
         limit: int | None = None,

@@ -17,8 +17,8 @@ class Files:
     def create(
         self,
         *,
-        biz_id: str,
-        app_id: str,
+        biz_id: int,
+        app_id: int,
         file_path: str,
         idempotency_key: str | None = None,
         **optional: Any,
@@ -37,8 +37,8 @@ class Files:
     def list(
         self,
         *,
-        biz_id: str | None = None,
-        app_id: str | None = None,
+        biz_id: int | None = None,
+        app_id: int | None = None,
         file_path: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
@@ -53,8 +53,8 @@ class Files:
         self,
         source: Path,
         *,
-        biz_id: str,
-        app_id: str,
+        biz_id: int,
+        app_id: int,
         file_path: str,
         file_name: str | None = None,
         on_progress: Progress | None = None,
@@ -80,8 +80,8 @@ class Files:
             self._http.pool,
             lambda _refused: self.url(file_id)["url"],
             destination,
-            size=record["size"],
-            signature=record["signature"],
+            size=record.get("size"),
+            signature=record.get("signature"),
             on_progress=on_progress,
         )
         return record

@@ -1,0 +1,74 @@
+"""The `tidegate` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from tidegate_client.cli.commands import (
+    account,
+    agent,
+    batches,
+    downloads,
+    exports,
+    files,
+    operations,
+    queue,
+    subscriptions,
+    watch,
+    webhook,
+)
+from tidegate_client.cli.context import Context, common_options
+from tidegate_client.cli.exits import MEANINGS, Exit, exit_for
+from tidegate_client.cli.output import Output
+from tidegate_client.errors import TidegateError
+
+MODULES = (account, files, downloads, exports, batches, queue, subscriptions, operations, watch, webhook, agent)
+EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_URL and TIDEGATE_KEY override them.
+
+{MEANINGS}"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tidegate",
+        description="Tidegate from the command line: files, downloads, exports, batches, the queue, the host agent.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[common_options()],
+    )
+    parser.add_argument("--version", action="version", version=f"tidegate {_version()}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for module in MODULES:
+        module.register(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    output = Output(as_json=getattr(args, "json", False))
+    try:
+        return int(args.run(Context(args, output), args) or Exit.OK)
+    except TidegateError as error:
+        output.error(error)
+        return exit_for(error)
+    except BrokenPipeError:
+        # The reader (`head`, a pager) has seen enough; without this, the flush at exit would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except OSError as error:
+        output.error(error)
+        return Exit.FAILED
+    except KeyboardInterrupt:
+        output.note("interrupted")
+        return Exit.INTERRUPTED
+
+
+def _version() -> str:
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,123 @@
+"""batch create · start · stop · show · list · watch · rate · logs, biz create · list"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.views import follow
+
+
+def register(subparsers: Subparsers) -> None:
+    biz = Group(subparsers, "biz", "businesses whose callbacks process batches")
+    create = biz.command("create", _create_business, "register a business")
+    create.add_argument("name")
+    create.add_argument("process_url")
+    for option in ("--before-create-url", "--before-run-url", "--process-stop-url", "--auth-code"):
+        create.add_argument(option)
+    add_paging(biz.command("list", _list_businesses, "list businesses"))
+
+    batch = Group(subparsers, "batch", "many items through a business callback, at a rate")
+    create = batch.command("create", _create, "make a batch; it does not run yet")
+    create.add_argument("--biz", required=True, metavar="BIZ_ID", dest="biz_id")
+    create.add_argument("--name", required=True)
+    create.add_argument("--total", type=int, help="how many items")
+    create.add_argument("--rate", type=float, required=True, help="items a second")
+    create.add_argument("--concurrency", type=int)
+    create.add_argument("--start-index", type=int)
+    create.add_argument("--job-data", type=_json, metavar="JSON")
+    create.add_argument("--max-errors", type=int)
+    create.add_argument("--retries", type=int)
+    create.add_argument("--retry-delay", type=float)
+    create.add_argument("--start", action="store_true", help="start it at once")
+
+    start = _with_id(batch.command("start", _start, "start, or go on where it stopped"))
+    start.add_argument("--watch", action="store_true")
+    add_timeout(start)
+    _with_id(batch.command("stop", _stop, "stop; it keeps its place"))
+    _with_id(batch.command("show", _show, "one batch"))
+    add_timeout(_with_id(batch.command("watch", _watch, "a live bar until it ends")))
+    _with_id(batch.command("rate", _rate, "change its rate while it runs")).add_argument("rate", type=float)
+    add_paging(_with_id(batch.command("logs", _logs, "what the business logged")))
+    listing = batch.command("list", _list, "list batches, newest first")
+    listing.add_argument("--status")
+    add_paging(listing)
+
+
+def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("batch_id")
+    return parser
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+
+
+def _whole(rate: float) -> float:
+    return int(rate) if rate.is_integer() else rate
+
+
+def _create_business(context: Context, args: argparse.Namespace) -> None:
+    optional = given(args, "before_create_url", "before_run_url", "process_stop_url", "auth_code")
+    context.output.record(context.client.businesses.create(args.name, args.process_url, **optional))
+
+
+def _list_businesses(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.businesses.list(limit=args.limit, cursor=cursor),
+        ("biz_id", "name", "process_url"),
+    )
+
+
+def _create(context: Context, args: argparse.Namespace) -> None:
+    optional = given(args, "concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay")
+    made = context.client.batches.create(
+        biz_id=args.biz_id, name=args.name, total=args.total, rate=_whole(args.rate), **optional
+    )
+    if args.start:
+        made = context.client.batches.start(made["batch_id"])
+    context.output.record(made)
+
+
+def _start(context: Context, args: argparse.Namespace) -> Exit | None:
+    started = context.client.batches.start(args.batch_id)
+    if args.watch:
+        return follow(context, [args.batch_id])
+    context.output.record(started)
+    return None
+
+
+def _stop(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.stop(args.batch_id))
+
+
+def _show(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.get(args.batch_id))
+
+
+def _watch(context: Context, args: argparse.Namespace) -> Exit:
+    return follow(context, [args.batch_id])
+
+
+def _rate(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.update(args.batch_id, rate=_whole(args.rate)))
+
+
+def _logs(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.batches.logs(args.batch_id, limit=args.limit, cursor=cursor),
+        ("time", "index", "level", "message"),
+    )
+
+
+def _list(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.batches.list(status=args.status, limit=args.limit, cursor=cursor),
+        ("batch_id", "name", "status", "progress", "stop_reason"),
+    )

@@ -1,0 +1,152 @@
+"""download submit · status · watch · list, job show · list"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.views import follow, line_of
+from tidegate_client.errors import UsageError
+from tidegate_client.models import Target
+from tidegate_client.resources.downloads import TARGETS_A_CALL
+from tidegate_client.resources.paging import walk
+
+TASK_COLUMNS = ("task_id", "target_agent_id", "target_container_id", "status", "error_code", "error_msg", "update_time")
+
+
+def register(subparsers: Subparsers) -> None:
+    download = Group(subparsers, "download", "send a file of the library to machines")
+    submit = download.command("submit", _submit, "ask for a file on one or more machines")
+    submit.add_argument("--file", metavar="FILE_ID", help="a library file: fills in everything down to --signature")
+    submit.add_argument("--biz-id", type=int)
+    submit.add_argument("--app-id", type=int)
+    submit.add_argument("--file-path")
+    submit.add_argument("--file-name")
+    submit.add_argument("--signature", help="SHA-256 of the content, 64 hex digits")
+    submit.add_argument(
+        "--target", action="append", required=True, type=_target, metavar="AGENT[:CONTAINER]", help="repeatable"
+    )
+    submit.add_argument("--user", required=True, help="who owns the file there")
+    submit.add_argument("--dir", required=True, help="absolute directory there")
+    submit.add_argument("--callback", metavar="URL", help="told when it ends")
+    submit.add_argument("--watch", action="store_true", help="show it live until it ends")
+    add_timeout(submit)
+
+    status = download.command("status", _status, "one task")
+    status.add_argument("task", help="the task id, or the UUID at its end")
+
+    watch = download.command("watch", _watch, "follow tasks until they end")
+    watch.add_argument("task", nargs="+")
+    watch.add_argument("--poll", action="store_true", help="do not try the WebSocket")
+    add_timeout(watch)
+
+    listing = download.command("list", _list, "list tasks, newest first")
+    listing.add_argument("--job", metavar="JOB_ID")
+    listing.add_argument("--status")
+    add_paging(listing)
+
+    job = Group(subparsers, "job", "windows of downloads that moved together")
+    show = job.command("show", _show_job, "one job, with its targets")
+    show.add_argument("job")
+    show.add_argument("--status", help="only targets in this state")
+    show.add_argument("--watch", action="store_true", help="follow it until it ends")
+    add_timeout(show)
+    jobs = job.command("list", _list_jobs, "list jobs, newest first")
+    jobs.add_argument("--biz-id", type=int)
+    jobs.add_argument("--app-id", type=int)
+    jobs.add_argument("--file-path")
+    jobs.add_argument("--status")
+    add_paging(jobs)
+
+
+def _target(text: str) -> Target:
+    agent_id, _, container_id = text.partition(":")
+    if not agent_id:
+        raise argparse.ArgumentTypeError("a target is AGENT or AGENT:CONTAINER")
+    return {"agent_id": agent_id, "container_id": container_id}
+
+
+def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
+    wanted: dict[str, Any] = {
+        "biz_id": args.biz_id,
+        "app_id": args.app_id,
+        "file_path": args.file_path,
+        "file_name": args.file_name,
+        "file_signature": args.signature,
+    }
+    if args.file:
+        record = context.client.files.get(args.file)
+        stored: dict[str, Any] = {"file_signature": record.get("signature")}
+        stored |= {name: record.get(name) for name in ("biz_id", "app_id", "file_path", "file_name")}
+        wanted = {name: value if value is not None else stored[name] for name, value in wanted.items()}
+    if missing := [name for name, value in wanted.items() if value is None]:
+        raise UsageError(f"give --file, or all of: {', '.join(missing)}")
+    return wanted | {"target_user": args.user, "target_file_dir": args.dir, "callback": args.callback}
+
+
+def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
+    what, targets = _what(context, args), args.target
+    answers: list[dict[str, Any]] = []
+    if len(targets) == 1:
+        target = targets[0]
+        single = context.client.downloads.submit(
+            **what, target_agent_id=target["agent_id"], target_container_id=target["container_id"]
+        )
+        answers.append({**single, "tasks": [{"task_id": single["task_id"], **target}]})
+    else:
+        for start in range(0, len(targets), TARGETS_A_CALL):
+            batch = context.client.downloads.submit_batch(**what, targets=targets[start : start + TARGETS_A_CALL])
+            answers.append({**batch})
+    if args.watch:
+        return follow(context, [task["task_id"] for answer in answers for task in answer["tasks"]])
+    for answer in answers:
+        context.output.record(answer)
+    return None
+
+
+def _status(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.downloads.get(args.task))
+
+
+def _watch(context: Context, args: argparse.Namespace) -> Exit:
+    return follow(context, args.task, use_socket=not args.poll)
+
+
+def _list(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.downloads.list(
+            job_id=args.job, status=args.status, limit=args.limit, cursor=cursor
+        ),
+        TASK_COLUMNS,
+    )
+
+
+def _show_job(context: Context, args: argparse.Namespace) -> Exit | None:
+    client, output = context.client, context.output
+    if args.watch:
+        return follow(context, [args.job])
+    job = client.jobs.get(args.job)
+    targets = list(walk(lambda cursor: client.jobs.targets(args.job, status=args.status, limit=100, cursor=cursor)))
+    if output.as_json:
+        output.record({**job, "targets": targets})
+        return None
+    output.record(job)
+    output.line(f"\n{line_of(job)}")
+    output.table(targets, ("agent_id", "container_id", "status", "progress", "error_code", "error_msg"))
+    return None
+
+
+def _list_jobs(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.jobs.list(
+            biz_id=args.biz_id,
+            app_id=args.app_id,
+            file_path=args.file_path,
+            status=args.status,
+            limit=args.limit,
+            cursor=cursor,
+        ),
+        ("job_id", "status", "file_name", "create_time", "finish_time", "counts"),
+    )

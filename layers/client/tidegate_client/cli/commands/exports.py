@@ -1,0 +1,114 @@
+"""export submit · status · list · get · delete"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.progress import ByteBar
+from tidegate_client.cli.views import follow
+from tidegate_client.errors import UsageError
+
+
+def register(subparsers: Subparsers) -> None:
+    export = Group(subparsers, "export", "CSV and Excel from paged data")
+    submit = export.command("submit", _submit, "ask for an export")
+    submit.add_argument("--name", help="2 to 60 characters")
+    source = submit.add_mutually_exclusive_group()
+    source.add_argument("--source-url", metavar="URL", help="where the pages are")
+    source.add_argument("--data", metavar="FILE", help="JSON rows; '-' is stdin")
+    submit.add_argument("--type", choices=("csv", "excel"))
+    submit.add_argument("--file-name")
+    submit.add_argument("--template", type=_json, metavar="JSON", help="columns: JSON, or @FILE")
+    submit.add_argument("--title")
+    submit.add_argument("--summary")
+    submit.add_argument("--header", type=_json, metavar="JSON")
+    submit.add_argument("--footer", type=_json, metavar="JSON")
+    submit.add_argument("--step", type=int, help="rows a page, 100 to 5000")
+    submit.add_argument("--callback", metavar="URL")
+    submit.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    submit.add_argument("--fields", type=_json, metavar="JSON", help="other fields of POST /v1/task: JSON, or @FILE")
+    submit.add_argument("--multiple", action="store_true", help="several tables (POST /v1/task/multiple)")
+    submit.add_argument("--watch", action="store_true", help="show a bar, then download the result")
+    submit.add_argument("-o", "--output", type=Path, help="where --watch puts the file (default: its own name, here)")
+    add_timeout(submit)
+
+    for name, run, text in (("status", _status, "one export"), ("get", _get, "download a finished export")):
+        parser = export.command(name, run, text)
+        parser.add_argument("task_id")
+        if run is _get:
+            parser.add_argument("-o", "--output", type=Path, help="default: its own name, here")
+
+    delete = export.command("delete", _delete, "delete exports and their files")
+    delete.add_argument("task_id", nargs="+")
+
+    listing = export.command("list", _list, "list exports, newest first")
+    for option in ("--status", "--operator-id", "--merchant-id", "--name"):
+        listing.add_argument(option)
+    listing.add_argument("--merchant-type", type=int)
+    add_paging(listing)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+
+
+def _rows(source: str) -> Any:
+    try:
+        return json.loads(sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"--data {source} is not JSON: {error}") from error
+
+
+def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
+    simple = ("name", "source_url", "type", "file_name", "template", "title", "summary", "header", "footer")
+    fields = {**given(args, *simple, "step", "callback", "priority"), **(args.fields or {})}
+    if args.data:
+        fields["source_data"] = _rows(args.data)
+    made = context.client.exports.submit(fields, multiple=args.multiple)
+    if not args.watch:
+        context.output.record(made)
+        return None
+    ended = follow(context, [made["task_id"]])
+    if ended is Exit.OK:
+        _fetch(context, made["task_id"], args.output)
+    return ended
+
+
+def _status(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.exports.get(args.task_id))
+
+
+def _get(context: Context, args: argparse.Namespace) -> None:
+    _fetch(context, args.task_id, args.output)
+
+
+def _fetch(context: Context, task_id: str, output: Path | None) -> None:
+    record = context.client.exports.get(task_id)
+    name = Path(record.get("file_name") or task_id).name
+    destination = output / name if output and output.is_dir() else output or Path(name)
+    with contextlib.closing(ByteBar(context.output, destination.name)) as progress:
+        context.client.exports.fetch(task_id, destination, on_progress=progress)
+    saved = {**record, "saved_to": str(destination)}
+    context.output.event(saved, f"saved to {destination}")
+
+
+def _delete(context: Context, args: argparse.Namespace) -> None:
+    context.output.record({"deleted": context.client.exports.delete(args.task_id)})
+
+
+def _list(context: Context, args: argparse.Namespace) -> None:
+    filters = given(args, "status", "operator_id", "merchant_type", "merchant_id", "name")
+    context.show_list(
+        lambda cursor: context.client.exports.list(**filters, limit=args.limit, cursor=cursor),
+        ("task_id", "name", "type", "status", "file_name", "size", "create_time", "finish_time"),
+    )

@@ -1,0 +1,99 @@
+"""file put · get · list · show · ingest"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+
+from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.progress import ByteBar
+from tidegate_client.cli.views import follow
+from tidegate_client.errors import TransferError
+
+
+def register(subparsers: Subparsers) -> None:
+    file = Group(subparsers, "file", "files of the library")
+    put = file.command("put", _put, "upload a local file")
+    put.add_argument("source", type=Path)
+    _add_name(put)
+
+    get = file.command("get", _get, "download a file; a cut connection is resumed, the bytes are verified")
+    get.add_argument("file_id")
+    get.add_argument("-o", "--output", type=Path, help="default: the file's own name, here")
+
+    show = file.command("show", _show, "one file's record")
+    show.add_argument("file_id")
+
+    ingest = file.command("ingest", _ingest, "let Tidegate fetch a URL into the library")
+    ingest.add_argument("source_url")
+    _add_name(ingest)
+    ingest.add_argument("--signature", help="SHA-256 which it must have")
+    ingest.add_argument("--credentials", metavar="NAME", help="stored credentials that the source needs")
+    ingest.add_argument("--channel")
+    ingest.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    ingest.add_argument("--watch", action="store_true", help="wait until it is there")
+    add_timeout(ingest)
+
+    listing = file.command("list", _list, "list files, newest first")
+    listing.add_argument("--biz-id", type=int)
+    listing.add_argument("--app-id", type=int)
+    listing.add_argument("--file-path")
+    add_paging(listing)
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--biz-id", type=int, required=True)
+    parser.add_argument("--app-id", type=int, required=True)
+    parser.add_argument("--file-path", required=True, help="the path by which callers know it")
+    parser.add_argument("--file-name", help="default: the source's own name")
+
+
+def _put(context: Context, args: argparse.Namespace) -> None:
+    if not args.source.is_file():
+        raise TransferError(f"{args.source} is not a file")
+    with contextlib.closing(ByteBar(context.output, args.source.name)) as progress:
+        record = context.client.files.put(
+            args.source,
+            biz_id=args.biz_id,
+            app_id=args.app_id,
+            file_path=args.file_path,
+            file_name=args.file_name,
+            on_progress=progress,
+        )
+    context.output.record(record)
+
+
+def _get(context: Context, args: argparse.Namespace) -> None:
+    record = context.client.files.get(args.file_id)
+    destination: Path = args.output or Path(Path(record["file_name"]).name)
+    if destination.is_dir():
+        destination /= Path(record["file_name"]).name
+    with contextlib.closing(ByteBar(context.output, destination.name)) as progress:
+        context.client.files.fetch(args.file_id, destination, on_progress=progress)
+    context.output.record({**record, "saved_to": str(destination)})
+
+
+def _show(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.files.get(args.file_id))
+
+
+def _ingest(context: Context, args: argparse.Namespace) -> Exit | None:
+    optional = given(args, "file_name", "signature", "credentials", "channel", "priority")
+    made = context.client.files.create(
+        biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, source_url=args.source_url, **optional
+    )
+    if args.watch and "request_id" in made:
+        return follow(context, [made["request_id"]])
+    context.output.record(made)
+    return None
+
+
+def _list(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.files.list(
+            biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, limit=args.limit, cursor=cursor
+        ),
+        ("file_id", "biz_id", "app_id", "file_path", "file_name", "size", "state", "created_at"),
+    )

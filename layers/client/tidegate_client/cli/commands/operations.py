@@ -1,0 +1,73 @@
+"""compensation show · trigger, callback list · redeliver, audit, stats, cleanup"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
+
+
+def register(subparsers: Subparsers) -> None:
+    compensation = Group(subparsers, "compensation", "the poll that starts what should have started")
+    compensation.command("show", _compensation, "its interval, its last and next poll, what it has started")
+    compensation.command("trigger", _trigger, "poll now (admin)")
+
+    callback = Group(subparsers, "callback", "deliveries to callers' URLs")
+    deliveries = callback.command("list", _callbacks, "attempts and their outcome")
+    deliveries.add_argument("--task", metavar="ID")
+    add_paging(deliveries)
+    callback.command("redeliver", _redeliver, "send one again").add_argument("delivery_id")
+
+    audit = add_command(subparsers, "audit", _audit, "every transition: who, when, from, to, why")
+    audit.add_argument("record", nargs="?", help="only of this record")
+    add_paging(audit)
+
+    stats = add_command(subparsers, "stats", _stats, "count, success rate, mean and p95 seconds by type")
+    stats.add_argument("--since", metavar="TIME", help="ISO 8601")
+    add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
+
+
+def _compensation(context: Context, _args: argparse.Namespace) -> None:
+    context.output.record(context.client.compensation.get())
+
+
+def _trigger(context: Context, _args: argparse.Namespace) -> None:
+    context.output.record(context.client.compensation.trigger() or {"triggered": True})
+
+
+def _callbacks(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.callbacks.list(task_id=args.task, limit=args.limit, cursor=cursor),
+        ("delivery_id", "type", "url", "callback_state", "attempts", "next_attempt_at"),
+    )
+
+
+def _redeliver(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.callbacks.redeliver(args.delivery_id) or {"redelivered": args.delivery_id})
+
+
+def _audit(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.operations.audit(args.record, limit=args.limit, cursor=cursor),
+        ("when", "record", "who", "from", "to", "why", "attempt"),
+    )
+
+
+def _stats(context: Context, args: argparse.Namespace) -> None:
+    stats = context.client.operations.stats(args.since)
+    if context.output.as_json:
+        context.output.record(stats)
+        return
+    context.output.table(type_rows(stats), ("type", "count", "success_rate", "mean_s", "p95_s"))
+
+
+def type_rows(stats: dict[str, Any]) -> list[dict[str, Any]]:
+    types = stats.get("types") or stats.get("items") or stats
+    if isinstance(types, dict):
+        return [{"type": name, **values} for name, values in types.items() if isinstance(values, dict)]
+    return list(types)
+
+
+def _cleanup(context: Context, _args: argparse.Namespace) -> None:
+    context.output.record(context.client.operations.cleanup() or {"cleanup": "started"})

@@ -1,0 +1,134 @@
+"""queue stats · list · pause · resume · capacity,
+request create · show · cancel · pause · resume · retry · prioritize"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, add_timeout
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.views import follow
+
+ACTIONS = {
+    "cancel": "cancel it; one that runs is stopped",
+    "pause": "keep it from running",
+    "resume": "let a paused one run",
+    "retry": "run a failed or cancelled one again",
+}
+
+
+def register(subparsers: Subparsers) -> None:
+    queue = Group(subparsers, "queue", "the request queue and its channels")
+    queue.command("stats", _stats, "each channel: capacity, running, queued, oldest wait")
+    listing = queue.command("list", _list, "what waits and runs")
+    listing.add_argument("--channel")
+    listing.add_argument("--status")
+    add_paging(listing)
+    for name, text in (("pause", "admit nothing (admin)"), ("resume", "admit again (admin)")):
+        scoped = queue.command(name, _switch(name), text)
+        scoped.add_argument("scope", nargs="?", default="all", help="a channel; default: all")
+    capacity = queue.command("capacity", _capacity, "how many may run at once (admin)")
+    capacity.add_argument("channels", nargs="+", type=_capacity_of, metavar="CHANNEL=N")
+
+    request = Group(subparsers, "request", "single requests of the queue")
+    create = request.command("create", _create, "queue a request")
+    create.add_argument("type", choices=("scan", "associate", "check", "download"))
+    create.add_argument("--payload", type=_object, default={}, metavar="JSON")
+    create.add_argument("--subscription", metavar="ID")
+    create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    create.add_argument("--channel")
+    create.add_argument("--watch", action="store_true")
+    add_timeout(create)
+    request.command("show", _show, "one request").add_argument("request_id")
+    for name, text in ACTIONS.items():
+        request.command(name, _action(name), text).add_argument("request_id")
+    prioritize = request.command("prioritize", _prioritize, "1 runs first")
+    prioritize.add_argument("request_id")
+    prioritize.add_argument("priority", type=int, choices=range(1, 11), metavar="1-10")
+
+
+def _capacity_of(text: str) -> tuple[str, int]:
+    channel, _, count = text.partition("=")
+    if not channel or not count.isdigit():
+        raise argparse.ArgumentTypeError("give CHANNEL=N, as in export=4")
+    return channel, int(count)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("a JSON object is needed")
+    return value
+
+
+def _stats(context: Context, _args: argparse.Namespace) -> None:
+    stats = context.client.queue.stats()
+    if context.output.as_json:
+        context.output.record(stats)
+        return
+    context.output.table(channel_rows(stats), ("channel", "capacity", "running", "queued", "paused", "oldest_wait_s"))
+
+
+def channel_rows(stats: dict[str, Any]) -> list[dict[str, Any]]:
+    """Channels as rows, whether they came as a list or by name."""
+    channels = stats.get("channels", stats)
+    if isinstance(channels, dict):
+        return [{"channel": name, **values} for name, values in channels.items() if isinstance(values, dict)]
+    return [{"channel": row.get("name"), **row} for row in channels]
+
+
+def _list(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.queue.list(
+            channel=args.channel, status=args.status, limit=args.limit, cursor=cursor
+        ),
+        ("request_id", "type", "channel", "status", "priority", "attempts", "last_wait_reason", "create_time"),
+    )
+
+
+def _switch(name: str) -> Command:
+    def run(context: Context, args: argparse.Namespace) -> None:
+        switch = context.client.queue.pause if name == "pause" else context.client.queue.resume
+        context.output.record(switch(args.scope) or {name: args.scope})
+
+    return run
+
+
+def _capacity(context: Context, args: argparse.Namespace) -> None:
+    wanted = dict(args.channels)
+    context.output.record(context.client.queue.capacity(wanted) or wanted)
+
+
+def _create(context: Context, args: argparse.Namespace) -> Exit | None:
+    made = context.client.requests.create(
+        args.type,
+        args.payload,
+        subscription_id=args.subscription,
+        priority=args.priority,
+        channel=args.channel,
+    )
+    if args.watch:
+        return follow(context, [made["request_id"]])
+    context.output.record(made)
+    return None
+
+
+def _show(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.requests.get(args.request_id))
+
+
+def _action(name: str) -> Command:
+    def run(context: Context, args: argparse.Namespace) -> None:
+        act = getattr(context.client.requests, name)
+        context.output.record(act(args.request_id))
+
+    return run
+
+
+def _prioritize(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.requests.prioritize(args.request_id, args.priority))

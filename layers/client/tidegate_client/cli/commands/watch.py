@@ -1,0 +1,22 @@
+"""watch"""
+
+from __future__ import annotations
+
+import argparse
+
+from tidegate_client.cli.context import Context, Subparsers, add_command, add_timeout
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.views import follow
+
+
+def register(subparsers: Subparsers) -> None:
+    watch = add_command(
+        subparsers, "watch", _watch, "follow tasks, jobs, exports, requests or batches until all are over"
+    )
+    watch.add_argument("record", nargs="+", metavar="ID")
+    watch.add_argument("--poll", action="store_true", help="do not try the WebSocket")
+    add_timeout(watch)
+
+
+def _watch(context: Context, args: argparse.Namespace) -> Exit:
+    return follow(context, args.record, use_socket=not args.poll)

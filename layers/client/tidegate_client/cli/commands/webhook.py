@@ -1,0 +1,92 @@
+"""webhook listen"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections import OrderedDict
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from tidegate_client.cli.context import Context, Group, Subparsers
+from tidegate_client.cli.output import Output
+from tidegate_client.errors import UsageError
+from tidegate_client.webhooks import NotVerified, verify
+
+LARGEST_BODY = 1024 * 1024
+REMEMBERED_IDS = 1000
+
+
+def register(subparsers: Subparsers) -> None:
+    webhook = Group(subparsers, "webhook", "callbacks, for development")
+    listen = webhook.command("listen", _listen, "receive callbacks here, verify them, print them")
+    listen.add_argument("--port", type=int, default=8787)
+    listen.add_argument("--host", default="127.0.0.1")
+    listen.add_argument("--secret", help="the project's whsec_… (default: TIDEGATE_CALLBACK_SECRET)")
+    listen.add_argument("--answer", type=int, default=204, metavar="STATUS", help="answer verified ones with this")
+    listen.add_argument("--count", type=int, metavar="N", help="stop after N verified callbacks")
+
+
+def _listen(context: Context, args: argparse.Namespace) -> None:
+    secret = args.secret or os.environ.get("TIDEGATE_CALLBACK_SECRET")
+    if not secret:
+        raise UsageError("the project's callback secret is needed: --secret, or TIDEGATE_CALLBACK_SECRET")
+    with Listener((args.host, args.port), secret, context.output, args.answer) as server:
+        context.output.note(f"listening on http://{args.host}:{server.server_port}/")
+        while args.count is None or server.verified < args.count:
+            server.handle_request()
+
+
+class Listener(HTTPServer):
+    """One request after the other: whoever counts callbacks, or reads the lines, wants them in order."""
+
+    def __init__(self, address: tuple[str, int], secret: str, output: Output, answer: int) -> None:
+        super().__init__(address, _Receiver)
+        self.secret = secret
+        self.output = output
+        self.answer = answer
+        self.verified = 0
+        self.seen: OrderedDict[str, None] = OrderedDict()
+
+
+class _Receiver(BaseHTTPRequestHandler):
+    server: Listener
+    timeout = 10
+
+    def do_POST(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        if length > LARGEST_BODY:
+            self._reply(413)
+            return
+        body = self.rfile.read(length)
+        try:
+            message_id = verify(self.server.secret, dict(self.headers.items()), body)
+            payload = json.loads(body)
+        except (NotVerified, ValueError) as error:
+            self.server.output.event({"verified": False, "reason": str(error)}, f"REFUSED  {error}")
+            self._reply(401)
+            return
+        self._print(message_id, payload)
+        self.server.verified += 1
+        self._reply(self.server.answer)
+
+    def _print(self, message_id: str, payload: dict[str, Any]) -> None:
+        repeated = message_id in self.server.seen
+        self.server.seen[message_id] = None
+        if len(self.server.seen) > REMEMBERED_IDS:
+            self.server.seen.popitem(last=False)
+        shown = json.dumps(payload.get("data"), ensure_ascii=False)
+        again = "  (again)" if repeated else ""
+        self.server.output.event(
+            {"verified": True, "webhook_id": message_id, "repeated": repeated, **payload},
+            f"{payload.get('timestamp', '')}  {payload.get('type', '')}  {message_id}{again}\n    {shown}",
+        )
+
+    def _reply(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The lines that are printed are the callbacks."""

@@ -1,0 +1,88 @@
+"""What every subcommand gets: the client, the output, and the helpers they share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tidegate_client import config
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.output import Output
+from tidegate_client.client import Client
+from tidegate_client.models import Page
+from tidegate_client.resources.paging import walk
+
+Command = Callable[["Context", argparse.Namespace], Exit | None]
+Subparsers = Any
+
+
+@dataclass
+class Context:
+    args: argparse.Namespace
+    output: Output
+
+    @cached_property
+    def config(self) -> config.Config:
+        loaded = config.load()
+        project_id = getattr(self.args, "project", None)
+        return replace(loaded, project_id=project_id) if project_id else loaded
+
+    @cached_property
+    def client(self) -> Client:
+        return self.client_with()
+
+    def client_with(self, **options: Any) -> Client:
+        return Client(self.config.required_url(), self.config.key, project_id=self.config.project_id, **options)
+
+    def show_list(self, page: Callable[[str | None], Page[Any]], columns: Sequence[str]) -> None:
+        """One page from --cursor on, or everything with --all."""
+        if self.args.all:
+            self.output.table(list(walk(page)), columns)
+            return
+        answer = page(self.args.cursor)
+        self.output.table(answer["items"], columns, answer.get("next_cursor"))
+
+
+def common_options() -> argparse.ArgumentParser:
+    """Taken before and after the subcommand; absent ones leave no default behind to overwrite the other's."""
+    parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    parent.add_argument("--json", action="store_true", help="JSON on stdout, nothing else there")
+    parent.add_argument("--project", metavar="ID", help="act in this project (admin keys)")
+    return parent
+
+
+class Group:
+    """A word with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` gives the parser to fill."""
+
+    def __init__(self, subparsers: Subparsers, name: str, help_text: str) -> None:
+        parser = subparsers.add_parser(name, help=help_text, description=help_text, parents=[common_options()])
+        self._inner = parser.add_subparsers(metavar="COMMAND", required=True, dest=f"{name}_command")
+
+    def command(self, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
+        return add_command(self._inner, name, run, help_text)
+
+
+def add_command(subparsers: Subparsers, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=help_text, description=help_text, parents=[common_options()]
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_paging(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=int, metavar="N", help="rows a page (default 20, at most 100)")
+    parser.add_argument("--cursor", metavar="C", help="where the page before ended")
+    parser.add_argument("--all", action="store_true", help="every page")
+
+
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--timeout", type=float, metavar="S", help="give up waiting after S seconds (exit code 8)")
+
+
+def given(args: argparse.Namespace, *names: str) -> Mapping[str, Any]:
+    """Those of the named options that were given."""
+    return {name: value for name in names if (value := getattr(args, name)) is not None}

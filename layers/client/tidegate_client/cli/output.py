@@ -1,0 +1,93 @@
+"""What people see and what scripts read: aligned text, or JSON on stdout and nothing else there."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+from tidegate_client.errors import ApiError
+
+
+def width_of(text: str) -> int:
+    """Columns on a terminal: East Asian characters take two."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+class Output:
+    def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.as_json = as_json
+        self.out = out or sys.stdout
+        self.err = err or sys.stderr
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        if self.as_json:
+            self._json(record, indent=2)
+            return
+        flat = dict(_flattened(record))
+        widest = max((len(name) for name in flat), default=0)
+        for name, value in flat.items():
+            self.line(f"{name:<{widest}}  {_shown(value)}")
+
+    def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], cursor: str | None = None) -> None:
+        if self.as_json:
+            self._json({"items": list(rows), "next_cursor": cursor}, indent=2)
+            return
+        cells = [[column.upper().replace("_", " ") for column in columns]]
+        cells += [[_shown(row.get(column)) for column in columns] for row in rows]
+        widths = [max(width_of(line[at]) for line in cells) for at in range(len(columns))]
+        for line in cells:
+            padded = (text + " " * (width - width_of(text)) for text, width in zip(line, widths, strict=True))
+            self.line("  ".join(padded).rstrip())
+        if cursor:
+            self.note(f"more: --cursor {cursor}")
+
+    def event(self, record: Mapping[str, Any], text: str) -> None:
+        """One of a stream: a JSON line, or a line."""
+        if self.as_json:
+            self._json(record)
+        else:
+            self.line(text)
+
+    def line(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+    def note(self, text: str) -> None:
+        """For people; never where JSON goes."""
+        if not self.as_json:
+            print(text, file=self.err, flush=True)
+
+    def error(self, error: Exception) -> None:
+        if self.as_json:
+            problem: dict[str, Any] = {"error": type(error).__name__, "detail": str(error)}
+            if isinstance(error, ApiError):
+                problem |= {"detail": error.detail, "code": error.code, "status": error.status, "errors": error.errors}
+            print(json.dumps(problem, ensure_ascii=False), file=self.err)
+            return
+        print(f"tidegate: {error}", file=self.err)
+        for fault in error.errors if isinstance(error, ApiError) else ():
+            where = ".".join(str(part) for part in fault.get("loc", ()))
+            print(f"  {where}: {fault.get('msg')}", file=self.err)
+
+    def _json(self, value: Any, indent: int | None = None) -> None:
+        print(json.dumps(value, ensure_ascii=False, indent=indent), file=self.out, flush=True)
+
+
+def _flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, dict) and value:
+            yield from _flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

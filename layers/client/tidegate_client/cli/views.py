@@ -1,0 +1,107 @@
+"""Live views: how each kind of record looks on one line, and following records to their end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from tidegate_client.cli.context import Context
+from tidegate_client.cli.exits import Exit
+from tidegate_client.cli.output import Output
+from tidegate_client.cli.progress import Live, bar, human_seconds
+from tidegate_client.records import Change, Record
+from tidegate_client.watching import Watch
+
+
+def follow(context: Context, record_ids: Sequence[str], *, use_socket: bool = True) -> Exit:
+    """Show the records live until all are over: exit code 0 if all succeeded, 1 if not."""
+    watch = Watch(
+        context.client,
+        record_ids,
+        ws_url=context.config.ws_url,
+        use_socket=use_socket,
+        timeout=context.args.timeout,
+        on_fallback=lambda reason: context.output.note(f"polling, as the WebSocket cannot be used: {reason}"),
+    )
+    ends: list[bool] = []
+    with contextlib.closing(Overview(context.output, len(set(record_ids)))) as overview:
+        for change in watch:
+            overview.show(change)
+            if change.ended:
+                ends.append(change.succeeded)
+    return Exit.OK if all(ends) else Exit.FAILED
+
+
+class Overview:
+    """One record: its line. Several: how many are in which state, and a line for each end."""
+
+    def __init__(self, output: Output, count: int) -> None:
+        self._output = output
+        self._count = count
+        self._live = Live(output)
+        self._states: dict[str, str] = {}
+        self._began = time.monotonic()
+
+    def show(self, change: Change) -> None:
+        news = self._states.get(change.record_id) != change.status
+        self._states[change.record_id] = change.status
+        if self._output.as_json:
+            self._output.event({"id": change.record_id, **change.record}, "")
+            return
+        if self._count == 1:
+            self._live.show(line_of(change.record, time.monotonic() - self._began), important=news)
+            return
+        if change.ended and not change.succeeded:
+            self._output.note(f"\n{line_of(change.record)}".lstrip("\n"))
+        states = Counter(self._states.values())
+        ended = sum(1 for state in self._states.values() if state.lower() not in {"pending", "running", "queued"})
+        told = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))
+        self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {told}", important=news)
+
+    def close(self) -> None:
+        self._live.close()
+
+
+def line_of(record: Record, elapsed: float | None = None) -> str:
+    """A record in one line, whatever its kind."""
+    name = record.get("name") or record.get("file_name") or record.get("type") or ""
+    parts = [part for part in (str(name), _extent(record), str(record.get("status", ""))) if part]
+    reason = (
+        record.get("error_msg")
+        or record.get("failed_reason")
+        or record.get("stop_reason")
+        or (record.get("error") or {}).get("detail")
+        or record.get("last_wait_reason")
+    )
+    if reason:
+        parts.append(str(reason))
+    if elapsed is not None:
+        parts.append(human_seconds(elapsed))
+    return "  ".join(parts)
+
+
+def _extent(record: Record) -> str:
+    if counts := record.get("counts"):
+        ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout"))
+        total = counts.get("total", 0)
+        told = "  ".join(f"{state} {count}" for state, count in counts.items() if count and state != "total")
+        return f"{bar(ended / total if total else 0)} {ended}/{total}  {told}".rstrip()
+    progress = record.get("progress")
+    if isinstance(progress, dict):
+        return _progress(progress, str(record.get("status")))
+    return f"{progress} %" if isinstance(progress, int | float) else ""
+
+
+def _progress(progress: Record, status: str) -> str:
+    total = progress.get("total")
+    done = int(progress.get("rows", progress.get("processed")) or 0)
+    parts = [f"{bar(done / total)} {done * 100 // total:3d} %  {done}/{total}" if total else f"{done}"]
+    if (rate := progress.get("rate_now")) and status == "running":
+        parts.append(f"{rate:.0f}/s")
+        if total:
+            parts.append(f"{human_seconds((total - done) / rate)} left")
+    if errors := progress.get("errors"):
+        parts.append(f"errors {errors}")
+    return "  ".join(parts)

@@ -1,0 +1,72 @@
+"""What can be watched, whatever its kind: how to read it again, and when it is over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tidegate_client.client import Client
+from tidegate_client.errors import Invalid, NotFound
+
+Record = Mapping[str, Any]
+Reader = Callable[[Client, str], Record]
+
+SUCCEEDED = frozenset({"success", "completed", "finished"})
+ENDED = SUCCEEDED | {"failed", "timeout", "cancelled", "stopped", "expired"}
+ID_FIELDS = ("task_id", "job_id", "batch_id", "request_id", "key")
+
+READERS: dict[str, Reader] = {
+    "download": lambda client, task_id: cast(Record, client.downloads.get(task_id)),
+    "job": lambda client, job_id: cast(Record, client.jobs.get(job_id)),
+    "export": lambda client, task_id: cast(Record, client.exports.get(task_id)),
+    "request": lambda client, request_id: cast(Record, client.requests.get(request_id)),
+    "batch": lambda client, batch_id: cast(Record, client.batches.get(batch_id)),
+}
+_SHAPES = (
+    (re.compile(r"AsyncDownloadTask:|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}$"), "download"),
+    (re.compile(r"AsyncDownloadJob:"), "job"),
+    (re.compile(r"(exp|export|task)-"), "export"),
+    (re.compile(r"(bat|batch)-"), "batch"),
+    (re.compile(r"req-"), "request"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A watched record as it is now."""
+
+    record_id: str
+    record: Record
+
+    @property
+    def status(self) -> str:
+        return str(self.record.get("status", ""))
+
+    @property
+    def ended(self) -> bool:
+        return self.status.lower() in ENDED
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status.lower() in SUCCEEDED
+
+
+def find(client: Client, record_id: str) -> tuple[Reader, Record]:
+    """The record, and how to read it again; an id whose shape says nothing is looked for in every kind."""
+    likely = [kind for shape, kind in _SHAPES if shape.match(record_id)]
+    for kind in (*likely, *(other for other in READERS if other not in likely)):
+        try:
+            return READERS[kind], READERS[kind](client, record_id)
+        except (NotFound, Invalid):
+            continue
+    raise NotFound(404, "not_found", f"nothing here is called {record_id}")
+
+
+def names(record: Record, record_id: str) -> bool:
+    """Whether a message's record is the one asked for, by its whole id or by the end of it."""
+    return any(
+        isinstance(value := record.get(field), str) and (value == record_id or value.endswith(f":{record_id}"))
+        for field in ID_FIELDS
+    )

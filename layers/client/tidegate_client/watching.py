@@ -1,0 +1,97 @@
+"""Follow records until they are over: over the WebSocket, and by polling where that does not work."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from tidegate_client.client import Client
+from tidegate_client.errors import TidegateError, WaitTimeout
+from tidegate_client.records import Change, Reader, Record, find, names
+from tidegate_client.socket import Socket, SocketFailed
+
+QUIET_SECONDS = 15.0
+FIRST_POLL, LONGEST_POLL = 0.5, 5.0
+
+
+class Watch:
+    """Iterating gives each record at once as it is, then at each change, until all are over."""
+
+    def __init__(
+        self,
+        client: Client,
+        record_ids: Sequence[str],
+        *,
+        ws_url: str | None = None,
+        use_socket: bool = True,
+        timeout: float | None = None,
+        on_fallback: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        self._client = client
+        self._ws_url = ws_url
+        self._use_socket = use_socket
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._on_fallback = on_fallback
+        self._readers: dict[str, Reader] = {}
+        self._shown: dict[str, Record] = {}
+        self._pending = list(dict.fromkeys(record_ids))
+
+    def __iter__(self) -> Iterator[Change]:
+        for record_id in list(self._pending):
+            self._readers[record_id], record = find(self._client, record_id)
+            yield from self._news(record_id, record)
+        if self._use_socket and self._pending:
+            try:
+                yield from self._by_socket()
+            except WaitTimeout:
+                raise
+            except TidegateError as error:
+                self._on_fallback(str(error))
+        yield from self._by_polling()
+
+    def _by_socket(self) -> Iterator[Change]:
+        with contextlib.closing(Socket(self._client, self._ws_url)) as socket:
+            socket.watch(self._pending)
+            while self._pending:
+                message = socket.receive(self._allowed(QUIET_SECONDS))
+                if message is None:
+                    # Quiet may mean that a message was lost: look, and keep the connection awake.
+                    socket.ping()
+                    yield from self._poll_once()
+                    continue
+                data = message.get("data")
+                if message.get("type") == "error":
+                    raise SocketFailed(str(data or message))
+                if isinstance(data, dict) and "status" in data:
+                    for record_id in [one for one in self._pending if names(data, one)]:
+                        yield from self._news(record_id, {**self._shown.get(record_id, {}), **data})
+
+    def _by_polling(self) -> Iterator[Change]:
+        pause = FIRST_POLL
+        while self._pending:
+            time.sleep(self._allowed(pause))
+            before = dict(self._shown)
+            yield from self._poll_once()
+            pause = FIRST_POLL if self._shown != before else min(pause * 1.5, LONGEST_POLL)
+
+    def _poll_once(self) -> Iterator[Change]:
+        for record_id in list(self._pending):
+            yield from self._news(record_id, self._readers[record_id](self._client, record_id))
+
+    def _news(self, record_id: str, record: Record) -> Iterator[Change]:
+        if self._shown.get(record_id) == record:
+            return
+        self._shown[record_id] = record
+        change = Change(record_id, record)
+        if change.ended:
+            self._pending.remove(record_id)
+        yield change
+
+    def _allowed(self, pause: float) -> float:
+        if self._deadline is None:
+            return pause
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimeout(f"still waiting for {', '.join(self._pending[:3])}")
+        return min(pause, left)

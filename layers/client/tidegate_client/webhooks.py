@@ -1,0 +1,49 @@
+"""Standard Webhooks for receivers: is this callback Tidegate's, fresh and untouched?"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+
+from tidegate_client.errors import TidegateError
+
+TOLERANCE_SECONDS = 300
+SECRET_PREFIX = "whsec_"  # noqa: S105
+
+
+class NotVerified(TidegateError):
+    """The callback must not be believed."""
+
+
+def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except binascii.Error as error:
+        raise NotVerified("the secret is not base64") from error
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float | None = None) -> str:
+    """Returns the message's id, by which repeated deliveries are told; raises `NotVerified`."""
+    given = {name.lower(): value for name, value in headers.items()}
+    try:
+        message_id, timestamp = given["webhook-id"], given["webhook-timestamp"]
+        signatures = given["webhook-signature"].split()
+        sent_at = int(timestamp)
+    except KeyError as error:
+        raise NotVerified(f"the header {error.args[0]} is missing") from error
+    except ValueError as error:
+        raise NotVerified("webhook-timestamp is not a number") from error
+    if abs((time.time() if now is None else now) - sent_at) > TOLERANCE_SECONDS:
+        raise NotVerified("the timestamp is more than five minutes off")
+    expected = signature_of(secret, message_id, timestamp, body)
+    # Several signatures come while a secret is being rotated; one that fits is enough.
+    candidates = [value for version, _, value in (one.partition(",") for one in signatures) if version == "v1"]
+    if not any(hmac.compare_digest(expected.encode(), candidate.encode()) for candidate in candidates):
+        raise NotVerified("no signature fits")
+    return message_id
