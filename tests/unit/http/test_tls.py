@@ -59,6 +59,7 @@ def secure(certificate: Path) -> Iterator[Seen]:
 
     def route(request: Handler) -> None:
         seen.hosts.append(request.headers["Host"])
+        request.body()
         if seen.drip:
             request.send_response(200)
             request.send_header("Content-Length", "1000")
@@ -105,3 +106,16 @@ def test_the_deadline_holds_over_tls(certificate: Path, secure: Seen) -> None:
     secure.drip = True
     with pytest.raises(FetchTimeout):
         client(certificate).send("GET", f"https://{NAME}:{secure.port}/", allow_private=True, limits=Limits(total=0.4))
+
+
+def test_a_line_holds_to_the_same_names_and_certificates(certificate: Path, secure: Seen) -> None:
+    http = client(certificate)
+    line = http.line(f"https://{NAME}:{secure.port}/", allow_private=True)
+    assert [line.post(b"{}", {}).body for _ in range(3)] == [b"secret"] * 3
+    line.close()
+    assert secure.server_name == NAME
+    with pytest.raises(ConnectionFailed):
+        http.line(f"https://wrong.test:{secure.port}/", allow_private=True).post(b"{}", {})
+    secure.drip = True
+    with pytest.raises(FetchTimeout):
+        http.line(f"https://{NAME}:{secure.port}/", allow_private=True, limits=Limits(total=0.4)).post(b"{}", {})

@@ -53,6 +53,14 @@ class Stream(Protocol):
     def raise_for_status(self) -> None: ...
 
 
+class Line(Protocol):
+    """A kept connection to one URL: cheap posts, one after another, no redirects."""
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> Reply: ...
+
+    def close(self) -> None: ...
+
+
 class Http(Protocol):
     """Outbound HTTP to URLs that callers name. Raises UrlNotAllowed, FetchTimeout, ConnectionFailed, ..."""
 
@@ -81,6 +89,8 @@ class Http(Protocol):
         limits: Limits = DEFAULT_LIMITS,
         redirects: int = 5,
     ) -> AbstractContextManager[Stream]: ...
+
+    def line(self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS) -> Line: ...
 
 
 class Signer(Protocol):

@@ -16,6 +16,7 @@ from urllib3.util import Timeout, Url, parse_url
 
 from tidegate.adapters.http.addresses import AddressGuard, Resolver, resolve
 from tidegate.adapters.http.connections import deadline, pool_manager
+from tidegate.adapters.http.lines import Line
 from tidegate.domain.fetching import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_for
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused, UrlNotAllowed
 
@@ -59,6 +60,7 @@ class SafeHttp:
         connections_per_host: int = 64,
         context: ssl.SSLContext | None = None,
     ) -> None:
+        self._context = context
         self._guard = AddressGuard(resolver, allowed_hosts, refused_endpoints)
         self._pools = {
             private: pool_manager(
@@ -121,6 +123,10 @@ class SafeHttp:
                 response.release_conn()
             else:
                 response.close()
+
+    def line(self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS) -> Line:
+        """A connection of one's own to one URL, for many posts."""
+        return Line(self._guard, _parsed(url), allow_private=allow_private, limits=limits, context=self._context)
 
     def _follow(
         self,
