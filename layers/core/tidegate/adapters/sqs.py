@@ -1,0 +1,56 @@
+"""SQS: sends in batches, and sends again what SQS did not take."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import Busy
+
+if TYPE_CHECKING:
+    from mypy_boto3_sqs import SQSClient
+
+_BATCH = 10
+_TRIES = 4
+LONGEST_DELAY = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    body: Mapping[str, Any]
+    group: str | None = None
+    deduplication_id: str | None = None
+    delay_seconds: int = 0
+
+    def entry(self, index: int) -> dict[str, Any]:
+        made: dict[str, Any] = {"Id": str(index), "MessageBody": json.dumps(self.body, separators=(",", ":"))}
+        if self.group is not None:
+            made |= {"MessageGroupId": self.group, "MessageDeduplicationId": self.deduplication_id}
+        elif self.delay_seconds:
+            made["DelaySeconds"] = min(self.delay_seconds, LONGEST_DELAY)
+        return made
+
+
+class Queue:
+    def __init__(self, client: SQSClient, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._client = client
+        self._url = url
+        self._sleep = sleep
+
+    def send(self, *messages: Message) -> None:
+        for start in range(0, len(messages), _BATCH):
+            self._send_batch(messages[start : start + _BATCH])
+
+    def _send_batch(self, messages: Sequence[Message]) -> None:
+        left: list[Any] = [message.entry(index) for index, message in enumerate(messages)]
+        for attempt in range(_TRIES):
+            answer = self._client.send_message_batch(QueueUrl=self._url, Entries=left)
+            refused = {entry["Id"] for entry in answer.get("Failed", [])}
+            left = [entry for entry in left if entry["Id"] in refused]
+            if not left:
+                return
+            self._sleep(0.1 * 2**attempt)
+        raise Busy("the queue did not take every message")

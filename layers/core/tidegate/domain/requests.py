@@ -1,0 +1,92 @@
+"""A request's life: its states, what leads from one to another, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.errors import WrongState
+
+PENDING, QUEUED, RUNNING, PAUSED = "pending", "queued", "running", "paused"
+COMPLETED, FAILED, CANCELLED = "completed", "failed", "cancelled"
+
+WAITING = frozenset({PENDING, QUEUED})
+TERMINAL = frozenset({COMPLETED, FAILED, CANCELLED})
+STATES = WAITING | TERMINAL | {RUNNING, PAUSED}
+
+# action: the states it is allowed from, and the one it leads to (None: it stays)
+TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
+    "wait": (frozenset({PENDING}), QUEUED),
+    "admit": (WAITING, RUNNING),
+    "complete": (frozenset({RUNNING}), COMPLETED),
+    "fail": (frozenset({RUNNING}), FAILED),
+    "retry_later": (frozenset({RUNNING}), PENDING),
+    "cancel": (WAITING | {RUNNING, PAUSED}, CANCELLED),
+    "pause": (WAITING | {RUNNING}, PAUSED),
+    "resume": (frozenset({PAUSED}), PENDING),
+    "retry": (frozenset({FAILED}), PENDING),
+    "prioritize": (WAITING | {PAUSED}, None),
+}
+
+# Why something waits.
+CAPACITY, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "paused", "mutex", "backoff"
+
+DEFAULT_PRIORITY = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    request_id: str
+    project_id: str
+    type: str
+    channel: str
+    priority: int
+    status: str
+    created_at: str
+    payload: dict[str, Any] = field(default_factory=dict)
+    # Raised by each admission; whoever runs an older attempt has lost the right to.
+    attempt: int = 0
+    retries: int = 0
+    version: int = 0
+    timeout: int = 0
+    subscription_id: str | None = None
+    callback: str | None = None
+    last_wait_reason: str | None = None
+    not_before: float | None = None
+    deadline: float | None = None
+    execution: str | None = None
+    error: dict[str, str] | None = None
+    result: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    start_time: str | None = None
+    finish_time: str | None = None
+    heartbeat_time: str | None = None
+    expired_at: str | None = None
+
+    def shown(self) -> dict[str, Any]:
+        """What callers and notices see: never the payload's inner references."""
+        names = ("request_id", "type", "status", "channel", "priority", "subscription_id")
+        more = ("error", "result", "progress", "start_time", "finish_time")
+        reason = {"last_wait_reason": self.last_wait_reason if self.status in WAITING else None}
+        shown = {name: getattr(self, name) for name in names} | {"attempts": self.attempt} | reason
+        shown |= {"create_time": self.created_at} | {name: getattr(self, name) for name in more}
+        return {name: value for name, value in shown.items() if value is not None}
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in TERMINAL
+
+
+def next_state(action: str, status: str) -> str:
+    """The state that an action leads to; WrongState if the table does not allow it."""
+    allowed, target = TRANSITIONS[action]
+    if status not in allowed:
+        raise WrongState(f"cannot {action.replace('_', ' ')}: the request is {status}")
+    return target or status
+
+
+def notice_kind(request_type: str, status: str) -> str:
+    if request_type == "export":
+        return f"task.{status}"
+    return "batch.finished" if request_type == "batch" else "request.finished"
