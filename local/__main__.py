@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from typing import NoReturn
 
 from local.cloud import Up, cloud_up
@@ -17,6 +18,11 @@ from local.progress import Failure, fail, say
 def run(place: Place) -> int:
     with cloud_up(place) as up:
         show(up)
+        if up.first:
+            from local.demo.tour import FIRST_LOOK, tour
+
+            say("\nA first look at what it does (`make demo` shows more):")
+            tour(up, FIRST_LOOK)
         while up.emulator.alive():
             time.sleep(0.5)
     raise Failure("MiniStack ended by itself", f"read {place.log_file}, then `make run` again")
@@ -25,7 +31,8 @@ def run(place: Place) -> int:
 def demo(place: Place) -> int:
     from local.demo.tour import tour
 
-    with cloud_up(place) as up:
+    # Short windows, unless asked otherwise, so that nobody waits for the default ones.
+    with cloud_up(replace(place, params={"CollectWindowSeconds": "5", **place.params})) as up:
         return tour(up)
 
 
@@ -47,7 +54,9 @@ Tidegate is up.
   docs      {cloud.api_url}/docs
   admin key {cloud.admin_key}
 
-  next: .venv/bin/tidegate login    (in another terminal)
+  next, in another terminal:
+    .venv/bin/tidegate login --api-url {cloud.api_url} --key {cloud.admin_key}
+    .venv/bin/tidegate project create my-first-project
 Ctrl-C stops it; what is in it stays for the next run.""")
 
 

@@ -10,12 +10,13 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from local.place import API_ID, SHORT_PATH
 
 Result = dict[str, Any]
+Serve = Callable[..., Coroutine[Any, Any, None]]
 
 # AWS authorises a batch call as the single one it repeats; MiniStack checks an action that no policy can name.
 BATCH_ACTIONS = {
@@ -59,7 +60,7 @@ def single_actions(extract: Callable[..., str | None]) -> Callable[..., str | No
     return extracted
 
 
-def bodiless(send_response: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def bodiless(send_response: Serve) -> Serve:
     """A function may answer 204 with a null body; MiniStack fails to encode it."""
 
     async def sent(send: Any, status: int, headers: Any, body: bytes | str | None, **kwargs: Any) -> None:
@@ -68,7 +69,7 @@ def bodiless(send_response: Callable[..., Awaitable[None]]) -> Callable[..., Awa
     return sent
 
 
-def fronted(serve: Callable[..., Awaitable[None]], api_id: str) -> Callable[..., Awaitable[None]]:
+def fronted(serve: Serve, api_id: str) -> Serve:
     """Serves the HTTP API at /tidegate, as short as on AWS, and leads a browser there from `/`.
 
     Unsigned, `GET /` would list the buckets even with AUTH=true.

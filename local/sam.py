@@ -61,7 +61,17 @@ def build_here() -> int:
 
 
 def sam_build(template: Path, out: Path, python: Path) -> None:
-    command = [SAM, "build", "--template", template, "--base-dir", ROOT, "--build-dir", out, "--cached"]
+    command: list[str | Path] = [
+        SAM,
+        "build",
+        "--template",
+        template,
+        "--base-dir",
+        ROOT,
+        "--build-dir",
+        out,
+        "--cached",
+    ]
     command += ["--cache-dir", out.parent / "cache", "--config-file", CONFIG]
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1"}
@@ -74,7 +84,7 @@ def sam_build(template: Path, out: Path, python: Path) -> None:
 
 def deploy() -> int:
     build()
-    command = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
+    command: list[str | Path] = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
     key_file = Place().home / "aws-admin-key"
     # ADMIN_KEY=keep leaves the key of an earlier deployment, made on another machine, as it is.
     if os.environ.get("ADMIN_KEY") != "keep":

@@ -1,0 +1,62 @@
+"""Runs the steps in order and sums them up."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from local.cloud import Up
+from local.demo.distribution import distribute
+from local.demo.guide import Guide, Unexpected
+from local.demo.library import upload_and_download
+from local.progress import say
+from tidegate_client import Client, TidegateError
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    run: Callable[[Guide], str]
+
+
+STEPS = [
+    Step("A file into the library and out again", upload_and_download),
+    Step("One file to five hosts through two windows", distribute),
+]
+FIRST_LOOK = [STEPS[1]]
+
+
+@contextmanager
+def guided(up: Up) -> Iterator[Guide]:
+    admin = Client(up.cloud.api_url, up.cloud.admin_key)
+    project_id = admin.projects.create(f"demo-{secrets.token_hex(4)}", allow_private_urls=True)["project_id"]
+    key = admin.keys.create(project_id, ["read", "write"])["key"]
+    home = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
+    try:
+        yield Guide(up.cloud, up.outputs, admin, Client(up.cloud.api_url, key), project_id, home)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def tour(up: Up, steps: list[Step] = STEPS) -> int:
+    """0 if every step held what it promised."""
+    lines, failed = [], 0
+    with guided(up) as guide:
+        for number, step in enumerate(steps, 1):
+            say(f"\n  {number}. {step.name}")
+            started = time.monotonic()
+            try:
+                outcome, mark = step.run(guide), "✓"
+            except (Unexpected, TidegateError, OSError, KeyError) as error:
+                outcome, mark, failed = f"{type(error).__name__}: {error}", "✗", failed + 1
+                guide.tell(f"✗ {outcome}")
+            lines.append(f"  {mark} {step.name} ({time.monotonic() - started:.1f} s)\n      {outcome}")
+    say("\nSummary\n" + "\n".join(lines))
+    say(f"\n{len(steps) - failed} of {len(steps)} steps held what they promise.")
+    return 1 if failed else 0
