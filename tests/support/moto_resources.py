@@ -94,6 +94,7 @@ def create(admin_key_sha256: str) -> Names:
     _queues(names)
     for name in resources("AWS::SNS::Topic"):
         names.refs[name] = names.arns[name] = boto3.client("sns", REGION).create_topic(Name=name)["TopicArn"]
+    _subscriptions(names)
     for name in functions():
         names.refs[name] = name
         names.arns[name] = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"
@@ -136,6 +137,22 @@ def _queues(names: Names) -> None:
         ]
         names.refs[name] = names.queues[name] = url
         names.arns[name] = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}" + ".fifo" * fifo
+
+
+def _subscriptions(names: Names) -> None:
+    """Queues that listen to topics; functions that do are called by the tests themselves."""
+    for subscription in resources("AWS::SNS::Subscription").values():
+        properties = subscription["Properties"]
+        if properties["Protocol"] == "sqs":
+            attributes = {"RawMessageDelivery": str(properties.get("RawMessageDelivery", False)).lower()}
+            if "FilterPolicy" in properties:
+                attributes["FilterPolicy"] = json.dumps(properties["FilterPolicy"])
+            boto3.client("sns", REGION).subscribe(
+                TopicArn=names.resolve(properties["TopicArn"]),
+                Protocol="sqs",
+                Endpoint=names.resolve(properties["Endpoint"]),
+                Attributes=attributes,
+            )
 
 
 def _machines(names: Names) -> None:

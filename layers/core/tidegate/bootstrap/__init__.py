@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tidegate.bootstrap.base import Base
+from tidegate.bootstrap.compensation import CompensationWiring
 from tidegate.bootstrap.library import LibraryWiring
+from tidegate.bootstrap.notifications import NotificationsWiring
 from tidegate.bootstrap.outbound import OutboundWiring
 
 
-class App(LibraryWiring, OutboundWiring, Base):
+class App(CompensationWiring, LibraryWiring, NotificationsWiring, OutboundWiring, Base):
     """One mixin a feature; see the modules beside this one."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.domain.ids import Clock
 from tidegate.settings import Settings
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from mypy_boto3_stepfunctions import SFNClient
 
     from tidegate.adapters.dynamo.table import Table
+    from tidegate.services.compensate import DueHandler
 
 
 def _utc_now() -> datetime:
@@ -29,6 +31,14 @@ class Base:
     def __init__(self, settings: Settings | None = None, clock: Clock = _utc_now) -> None:
         self.settings = settings or Settings.from_env()
         self.clock = clock
+
+    def due_handlers(self) -> dict[str, Callable[[dict[str, Any]], None]]:
+        """By `due_kind`: what compensation calls with an overdue item. Features add theirs to super()'s."""
+        return {}
+
+    def record_lookups(self) -> dict[str, Callable[[str, str], dict[str, Any] | None]]:
+        """By the prefix of ids: (project_id, record_id) → the record as its route shows it, or None."""
+        return {}
 
     @cached_property
     def dynamodb(self) -> DynamoDBClient:
@@ -84,3 +94,7 @@ class Base:
         from tidegate.adapters.dynamo.table import Table
 
         return Table(self.dynamodb, self.settings.table_name)
+
+    def due_handlers(self) -> dict[str, DueHandler]:
+        """Who takes care of overdue work, by `due_kind`. A feature's mixin adds its own to what super() answers."""
+        return {}

@@ -9,7 +9,8 @@ from tidegate.domain.ids import digest
 
 SYSTEM = "_system"
 META = "META"
-DUE_SHARDS = 4
+# One shard takes 1,000 writes a second and keeps an idle poll at one read; a busier deployment raises it.
+DUE_SHARDS = 1
 
 
 def _key(project_id: str, kind: str, *parts: str, sk: str = META) -> dict[str, str]:
@@ -32,6 +33,17 @@ def due_partition(shard: int) -> str:
 
 
 DUE_ATTRIBUTES = ("due_pk", "due_at", "due_kind")
+
+# --- compensation
+
+
+def compensation() -> dict[str, str]:
+    return _key(SYSTEM, "COMPENSATION")
+
+
+def lane(name: str) -> dict[str, str]:
+    return _key(SYSTEM, "LANE", name)
+
 
 # --- projects, keys, idempotency
 
@@ -73,3 +85,115 @@ def files_at_path(project_id: str, biz_id: str, app_id: str, file_path: str) -> 
 
 def content(project_id: str, signature: str) -> dict[str, str]:
     return _key(project_id, "CONTENT", signature)
+
+
+# --- notices, callbacks, watches
+
+
+def notice(project_id: str, notice_id: str) -> dict[str, str]:
+    return _key(project_id, "NOTICE", notice_id)
+
+
+def watched(project_id: str, record_id: str) -> dict[str, str]:
+    return _key(project_id, "WATCH", digest(record_id, length=32))
+
+
+# --- batches
+
+
+def business(project_id: str, biz_id: str) -> dict[str, str]:
+    return _key(project_id, "BIZ", biz_id)
+
+
+def businesses_list(project_id: str) -> str:
+    return partition(project_id, "BIZS")
+
+
+def batch(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id)
+
+
+def batch_progress(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id, sk="PROGRESS")
+
+
+def batch_data(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id, sk="DATA")
+
+
+def batches_list(project_id: str) -> str:
+    return partition(project_id, "BATCHES")
+
+
+def batch_log(project_id: str, batch_id: str, time: str, log_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH_LOG", batch_id, sk=f"{time}#{log_id}")
+
+
+def batch_logs(project_id: str, batch_id: str) -> str:
+    return partition(project_id, "BATCH_LOG", batch_id)
+
+
+def batch_item_logs(project_id: str, batch_id: str, index: int) -> str:
+    return partition(project_id, "BATCH_LOG", batch_id, str(index))
+
+
+# --- the request queue, subscriptions, audit
+
+
+def request(project_id: str, request_id: str) -> dict[str, str]:
+    return _key(project_id, "REQUEST", request_id)
+
+
+def requests_list(project_id: str) -> str:
+    return partition(project_id, "REQUESTS")
+
+
+def subscription_requests(project_id: str, subscription_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
+
+
+def channels() -> str:
+    return partition(SYSTEM, "CHANNELS")
+
+
+def channel(name: str) -> dict[str, str]:
+    return {"pk": channels(), "sk": name}
+
+
+def waiting(channel_name: str) -> str:
+    return partition(SYSTEM, "WAITING", channel_name)
+
+
+def waiting_place(channel_name: str, priority: int, since: str, request_id: str) -> dict[str, str]:
+    """Sorted as admission takes them: priority first, then age."""
+    return {"pk": waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
+
+
+def slots(channel_name: str) -> str:
+    return partition(SYSTEM, "SLOTS", channel_name)
+
+
+def slot(channel_name: str, request_id: str) -> dict[str, str]:
+    return {"pk": slots(channel_name), "sk": request_id}
+
+
+def mutex(project_id: str, name: str) -> dict[str, str]:
+    return _key(project_id, "MUTEX", name)
+
+
+def audit_trail(project_id: str, record_id: str) -> str:
+    return partition(project_id, "AUDIT", digest(record_id, length=32))
+
+
+def audit_list(project_id: str) -> str:
+    return partition(project_id, "AUDITS")
+
+
+def retained(record_id: str, until: float) -> dict[str, str | int]:
+    """Lies in the same sparse index as what is due, in partitions of its own that only the daily cleanup reads."""
+    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
+    return {"due_pk": retention_partition(shard), "due_at": int(until), "due_kind": "retention"}
+
+
+def retention_partition(shard: int) -> str:
+    return f"RETAIN#{shard}"

@@ -1,0 +1,61 @@
+"""What is told to the outside when a record ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tidegate.domain.ids import digest, iso
+
+# Every word, of any lifecycle here, after which a record does not change by itself.
+ENDED = frozenset({"completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"})
+PROGRESS = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """`kind` is the webhook's type (`task.completed`, `job.finished`, …), `data` the record as its route shows it."""
+
+    notice_id: str
+    project_id: str
+    kind: str
+    record_id: str
+    status: str
+    data: Mapping[str, Any]
+    callback: str | None
+    created_at: datetime
+
+    @property
+    def message_id(self) -> str:
+        """The id outside: two projects may have Jobs of one name, a receiver of both must not take them for one."""
+        return "msg_" + digest(self.project_id, self.notice_id, length=32)
+
+
+def notice_id_for(kind: str, record_id: str, occasion: str = "") -> str:
+    """One end has one id, whoever tells it and however often. A record that may end again names the occasion."""
+    return "msg_" + digest(kind, record_id, occasion, length=32)
+
+
+def is_over(status: object) -> bool:
+    return str(status).lower() in ENDED
+
+
+def kind_of(record_id: str, record: Mapping[str, Any]) -> str:
+    """The type under which a record's present state is told. Exports are the tasks of the download centre."""
+    status = str(record.get("status", "")).lower()
+    if record_id.startswith("AsyncDownloadJob"):
+        return "job.finished" if is_over(status) else "job.progress"
+    if record_id.startswith("bat-"):
+        return "batch.finished" if is_over(status) else "batch.progress"
+    if record_id.startswith("AsyncDownloadTask") or record.get("task_id") == record_id:
+        if not is_over(status):
+            return "task.progress"
+        return "task.completed" if status in ("success", "completed") else "task.failed"
+    return "request.finished" if is_over(status) else "request.progress"
+
+
+def webhook_body(kind: str, at: datetime, data: Mapping[str, Any]) -> str:
+    return json.dumps({"type": kind, "timestamp": iso(at), "data": data}, ensure_ascii=False, separators=(",", ":"))

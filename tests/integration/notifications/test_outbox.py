@@ -1,0 +1,134 @@
+"""A record can end and be told late, never end and not be told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.outbox import notice_write
+from tidegate.domain.notices import Notice, notice_id_for
+from tidegate.errors import Busy
+
+
+def notice_about(project: Project, record_id: str = "req-1", **given: Any) -> Notice:
+    kind = given.pop("kind", "task.completed")
+    fields = {"status": "completed", "data": {"task_id": record_id, "rate": 0.1}, "callback": "http://127.0.0.1/hook"}
+    made = project.cloud.clock()
+    return Notice(notice_id_for(kind, record_id), project.id, kind, record_id, created_at=made, **(fields | given))
+
+
+def overdue(cloud: MotoCloud) -> list[dict[str, Any]]:
+    now = int(cloud.clock().timestamp()) + 60
+    pages = [
+        cloud.app.table.query(keys.due_partition(shard), index="due", sk_between=(0, now))
+        for shard in range(keys.DUE_SHARDS)
+    ]
+    return [item for page in pages for item in page.items]
+
+
+def compensate(cloud: MotoCloud) -> None:
+    for item in overdue(cloud):
+        cloud.app.due_handlers()[item["due_kind"]](item)
+
+
+def listener(cloud: MotoCloud, policy: dict[str, Any] | None = None) -> str:
+    sqs, name = cloud.client("sqs"), f"listener-{len(json.dumps(policy))}"
+    url: str = sqs.create_queue(QueueName=name)["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    attributes = {"RawMessageDelivery": "true"} | ({"FilterPolicy": json.dumps(policy)} if policy else {})
+    topic = cloud.names.refs["NotificationsTopic"]
+    cloud.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes=attributes)
+    return url
+
+
+def heard(cloud: MotoCloud, url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while got := cloud.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
+        found += [json.loads(message["Body"]) for message in got]
+    return found
+
+
+def test_a_published_notice_leaves_the_outbox(cloud: MotoCloud, project: Project) -> None:
+    url, notice = listener(cloud), notice_about(project)
+    cloud.app.table.transact([notice_write(notice)])
+
+    cloud.app.notifier.publish([notice])
+
+    (message,) = heard(cloud, url)
+    assert (message["type"], message["record_id"], message["data"]) == ("task.completed", "req-1", dict(notice.data))
+    assert message["message_id"] == notice.message_id
+    assert overdue(cloud) == []
+
+
+def test_a_publisher_killed_before_publishing_is_made_good_by_compensation(cloud: MotoCloud, project: Project) -> None:
+    url, notice = listener(cloud), notice_about(project)
+    cloud.app.table.transact([notice_write(notice)])
+
+    compensate(cloud)
+
+    assert [message["message_id"] for message in heard(cloud, url)] == [notice.message_id]
+    assert overdue(cloud) == []
+
+
+def test_a_topic_that_does_not_answer_fails_nobody_and_loses_nothing(
+    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, notice = listener(cloud), notice_about(project)
+    cloud.app.table.transact([notice_write(notice)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud.app.topic, "publish", lambda _: (_ for _ in ()).throw(Busy("down")))
+        cloud.app.notifier.publish([notice])
+    compensate(cloud)
+
+    assert len(heard(cloud, url)) == 1
+
+
+def test_many_and_large_notices_are_sent_in_batches_that_sns_takes(cloud: MotoCloud, project: Project) -> None:
+    url = listener(cloud)
+    notices = [notice_about(project, f"req-{n}", data={"text": "é" * 40_000}) for n in range(12)]
+
+    cloud.app.notifier.publish(notices)
+
+    assert {message["record_id"] for message in heard(cloud, url)} == {f"req-{n}" for n in range(12)}
+
+
+def test_a_subscriber_to_status_failed_sees_only_those(cloud: MotoCloud, project: Project) -> None:
+    url = listener(cloud, {"status": ["failed"]})
+
+    cloud.app.notifier.publish(
+        [
+            notice_about(project, "req-1"),
+            notice_about(project, "req-2", kind="task.failed", status="failed"),
+            notice_about(project, "AsyncDownloadJob:1:1:a:7", kind="job.finished", status="Failed"),
+        ]
+    )
+
+    assert {message["record_id"] for message in heard(cloud, url)} == {"req-2", "AsyncDownloadJob:1:1:a:7"}
+
+
+def test_one_end_has_one_id_and_two_projects_have_two(cloud: MotoCloud) -> None:
+    one, other = cloud.project(), cloud.project()
+
+    assert notice_about(one).message_id == notice_about(one).message_id
+    assert notice_about(one).message_id != notice_about(other).message_id
+    assert notice_id_for("a", "b", "1") != notice_id_for("a", "b", "2")
+
+
+def test_progress_costs_one_read_when_nobody_watches(
+    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    client = cloud.app.dynamodb
+    client.meta.events.register("before-call.dynamodb", lambda model, **_: calls.append(model.name))
+    url = listener(cloud)
+
+    for _ in range(10):
+        cloud.app.live.progress(project.id, "req-1", {"status": "running", "progress": {"rows": 1}})
+
+    assert calls == ["GetItem"]
+    assert heard(cloud, url) == []
