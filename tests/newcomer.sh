@@ -8,10 +8,15 @@ port=${PORT:-4599}
 pid=
 
 cleanup() {
-    [ -z "$pid" ] || kill -INT "$pid" 2>/dev/null || true
+    [ -z "$pid" ] || stop
     rm -rf "$work"
 }
 trap cleanup EXIT
+
+page() {
+    curl -fsS "$1" -o "$work/page.html"
+    grep -qi '<html' "$work/page.html"
+}
 
 run_once() {
     name=$1 limit=$2
@@ -47,8 +52,8 @@ run_once first 90
 url=$(sed -n 's/.*"api_url": "\(.*\)",/\1/p' .local/cloud.json)
 key=$(sed -n 's/.*"admin_key": "\(.*\)".*/\1/p' .local/cloud.json)
 curl -fsS "$url/healthz"; echo
-curl -fsS "$url/docs" | grep -qi '<html'
-curl -fsS "$url/" | grep -qi '<html'
+page "$url/docs"
+page "$url/"
 curl -fsS "$url/v1/projects" -H "Authorization: Bearer $key" -H 'Content-Type: application/json' -d '{"name": "newcomer"}'; echo
 stop
 
