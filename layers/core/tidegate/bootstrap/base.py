@@ -32,10 +32,6 @@ class Base:
         self.settings = settings or Settings.from_env()
         self.clock = clock
 
-    def due_handlers(self) -> dict[str, Callable[[dict[str, Any]], None]]:
-        """By `due_kind`: what compensation calls with an overdue item. Features add theirs to super()'s."""
-        return {}
-
     def record_lookups(self) -> dict[str, Callable[[str, str], dict[str, Any] | None]]:
         """By the prefix of ids: (project_id, record_id) → the record as its route shows it, or None."""
         return {}

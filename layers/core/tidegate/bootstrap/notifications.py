@@ -31,8 +31,7 @@ class NotificationsWiring(Base):
     @cached_property
     def live(self) -> Live:
         from tidegate.adapters.dynamo.watches import Watches
-        from tidegate.services.compensate import DueHandler
-    from tidegate.services.live import Live
+        from tidegate.services.live import Live
 
         return Live(Watches(self.table), self.topic, self.clock)
 
