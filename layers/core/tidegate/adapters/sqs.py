@@ -44,6 +44,12 @@ class Queue:
         for start in range(0, len(messages), _BATCH):
             self._send_batch(messages[start : start + _BATCH])
 
+    def size(self) -> int:
+        """About how many wait; SQS itself does not know exactly."""
+        wanted: Any = ["ApproximateNumberOfMessages"]
+        answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=wanted)
+        return int(answer["Attributes"]["ApproximateNumberOfMessages"])
+
     def _send_batch(self, messages: Sequence[Message]) -> None:
         left: list[Any] = [message.entry(index) for index, message in enumerate(messages)]
         for attempt in range(_TRIES):

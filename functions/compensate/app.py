@@ -1,0 +1,43 @@
+"""The compensation poll: a tick from its queue, or the minute's schedule that revives a lost one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
+from tidegate.bootstrap import app
+from tidegate.domain.compensation import Poll
+from tidegate.services.compensate import Report
+
+logger = Logger(service="tidegate")
+metrics = Metrics(namespace="Tidegate", service="compensation")
+
+
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: Any) -> None:
+    if "Records" not in event:
+        app().compensator.revive()
+        _tell_state()
+        return
+    for record in event["Records"]:
+        report = app().compensator.tick(Poll.from_data(json.loads(record["body"])))
+        if report:
+            _tell_poll(report)
+
+
+def _tell_state() -> None:
+    """Once a minute, whatever happens: the schedule's beat."""
+    poll, queue_size = app().compensator.status()
+    logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
+    metrics.add_metric("CompensationInterval", MetricUnit.Seconds, poll.interval_s)
+    metrics.add_metric("StartQueueSize", MetricUnit.Count, queue_size)
+
+
+def _tell_poll(report: Report) -> None:
+    logger.info("compensated", found=report.found, compensated=report.compensated, oldest=report.oldest_overdue_s)
+    metrics.add_metric("CompensationFound", MetricUnit.Count, report.found)
+    metrics.add_metric("Compensated", MetricUnit.Count, report.compensated)
+    metrics.add_metric("OldestOverdue", MetricUnit.Seconds, report.oldest_overdue_s)

@@ -1,0 +1,62 @@
+"""The poll's state, its lanes, and the sparse index of what is due."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.table import ConditionFailed, Table
+from tidegate.adapters.dynamo.values import Item
+from tidegate.adapters.dynamo.writes import put, update
+from tidegate.domain.compensation import LANE_SECONDS, Poll
+
+_LANE_KEPT_SECONDS = 3600
+
+
+class CompensationRepository:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def read(self) -> Poll | None:
+        item = self._table.get(keys.compensation(), consistent=True)
+        return Poll.from_data(item) if item else None
+
+    def replace(self, old: Poll | None, new: Poll) -> bool:
+        item = keys.compensation() | new.as_data()
+        if old is None:
+            write = put(item, "attribute_not_exists(#pk)")
+        else:
+            write = put(item, "#generation = :old", old=old.generation)
+        return self._done(write)
+
+    def overdue(self, before: datetime, limit: int) -> list[Item]:
+        """Oldest first, from every shard of the index."""
+        found: list[Item] = []
+        for shard in range(keys.DUE_SHARDS):
+            bounds = (0, int(before.timestamp()))
+            found += self._table.query(keys.due_partition(shard), index="due", sk_between=bounds, limit=limit).items
+        return sorted(found, key=lambda item: int(item["due_at"]))[:limit]
+
+    def claim(self, item: Item, until: datetime) -> bool:
+        key = {"pk": item["pk"], "sk": item["sk"]}
+        at = int(until.timestamp())
+        return self._done(update(key, {"due_at": at}, condition="#due_at = :seen", seen=item["due_at"]))
+
+    def claim_lane(self, lane: str, now: datetime) -> bool:
+        second = int(now.timestamp())
+        return self._done(
+            update(
+                keys.lane(lane),
+                {"last_start": second, "expires_at": second + _LANE_KEPT_SECONDS},
+                condition="attribute_not_exists(#last_start) OR #last_start <= :free",
+                free=second - LANE_SECONDS,
+            )
+        )
+
+    def _done(self, write: Any) -> bool:
+        try:
+            self._table.write(write)
+        except ConditionFailed:
+            return False
+        return True

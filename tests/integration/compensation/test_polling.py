@@ -1,0 +1,200 @@
+"""The poll for overdue work: when it comes, what it costs, what it starts."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.calls import count_calls
+from tests.support.moto_cloud import MotoCloud
+from tidegate.adapters.dynamo import keys
+from tidegate.bootstrap import App
+from tidegate.domain.compensation import Poll
+
+
+class Ticks:
+    """Takes ticks off the queue when they are due and hands them to the function, as SQS would."""
+
+    def __init__(self, cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cloud = cloud
+        self.waiting: list[tuple[datetime, Poll]] = []
+        monkeypatch.setattr("tidegate.adapters.ticks.TickQueue.send", self._send)
+
+    def _send(self, poll: Poll, delay_seconds: int) -> None:
+        self.waiting.append((self.cloud.clock() + timedelta(seconds=delay_seconds), poll))
+
+    def deliver(self, poll: Poll) -> None:
+        self.cloud.invoke("compensate", {"Records": [{"messageId": "1", "body": json.dumps(poll.as_data())}]})
+
+    def next(self) -> float:
+        """Moves the clock to the next tick and delivers it; answers how long that took."""
+        self.waiting.sort(key=lambda entry: entry[0])
+        due, poll = self.waiting.pop(0)
+        waited = max(0.0, (due - self.cloud.clock()).total_seconds())
+        self.cloud.clock.move_to(due)
+        self.deliver(poll)
+        return waited
+
+
+@pytest.fixture
+def ticks(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> Ticks:
+    return Ticks(cloud, monkeypatch)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Work of the kind `probe`, which counts its starts."""
+    found: list[str] = []
+
+    def handlers(app: App) -> dict[str, Any]:
+        def start(item: dict[str, Any]) -> None:
+            found.append(item["name"])
+            app.table.write(_undue(item))
+
+        return {"probe": start}
+
+    monkeypatch.setattr(App, "due_handlers", handlers)
+    return found
+
+
+def _undue(item: dict[str, Any]) -> Any:
+    from tidegate.adapters.dynamo.writes import update
+
+    return update({"pk": item["pk"], "sk": item["sk"]}, removes=keys.DUE_ATTRIBUTES)
+
+
+def _stuck(cloud: MotoCloud, name: str, lane: str | None = None, kind: str = "probe") -> None:
+    due = keys.due(name, cloud.clock().timestamp() - 60, kind)
+    item = {"pk": f"P#x#PROBE#{name}", "sk": "META", "name": name} | due | ({"due_lane": lane} if lane else {})
+    cloud.app.table.batch_put([item])
+
+
+def test_without_work_polls_come_at_0_10_30_60_100_and_the_gap_caps_at_300(ticks: Ticks) -> None:
+    ticks.cloud.invoke("compensate", {"source": "aws.events"})
+
+    gaps = [ticks.next() for _ in range(40)]
+
+    assert gaps[:5] == [0, 10, 20, 30, 40]
+    assert max(gaps) == gaps[-1] == 300
+
+
+def test_found_work_brings_the_interval_back(ticks: Ticks, started: list[str]) -> None:
+    ticks.cloud.invoke("compensate", {"source": "aws.events"})
+    for _ in range(6):
+        ticks.next()
+    _stuck(ticks.cloud, "one")
+
+    ticks.next()
+
+    assert started == ["one"]
+    assert ticks.next() == 10
+
+
+def test_work_due_a_moment_ago_is_left_to_its_normal_start(ticks: Ticks, started: list[str]) -> None:
+    ticks.cloud.invoke("compensate", {"source": "aws.events"})
+    due = keys.due("fresh", ticks.cloud.clock().timestamp() - 20, "probe")
+    ticks.cloud.app.table.batch_put([{"pk": "P#x#PROBE#fresh", "sk": "META", "name": "fresh"} | due])
+
+    ticks.next()
+    assert started == []
+    ticks.next()
+    assert started == ["fresh"]
+
+
+def test_a_trigger_polls_within_10_s_and_resets_the_interval(ticks: Ticks) -> None:
+    cloud = ticks.cloud
+    cloud.invoke("compensate", {"source": "aws.events"})
+    for _ in range(8):
+        ticks.next()
+
+    answer = cloud.http("POST", "/v1/compensation/trigger", key=cloud.admin_key)
+
+    assert answer.status == 200
+    assert ticks.next() == 0
+    assert ticks.next() <= 10
+    state = cloud.http("GET", "/v1/compensation", key=cloud.admin_key).json()
+    assert set(state) == {"interval_s", "multiplier", "queue_size", "last_poll", "next_poll", "compensated_total"}
+
+
+def test_duplicate_ticks_die(ticks: Ticks, started: list[str]) -> None:
+    ticks.cloud.invoke("compensate", {"source": "aws.events"})
+    _, poll = ticks.waiting[0]
+    ticks.next()
+
+    for _ in range(3):
+        ticks.deliver(poll)
+
+    assert len(ticks.waiting) == 1
+
+
+def test_the_schedule_revives_a_lost_tick_and_no_other(ticks: Ticks) -> None:
+    cloud = ticks.cloud
+    cloud.invoke("compensate", {"source": "aws.events"})
+    ticks.next()
+    cloud.invoke("compensate", {"source": "aws.events"})
+    assert len(ticks.waiting) == 1, "a tick that is on its way was doubled"
+
+    ticks.waiting.clear()
+    cloud.clock.advance(120)
+    cloud.invoke("compensate", {"source": "aws.events"})
+
+    assert len(ticks.waiting) == 1
+
+
+def test_one_lane_gets_a_start_every_5_s_and_does_not_starve_another(ticks: Ticks, started: list[str]) -> None:
+    ticks.cloud.invoke("compensate", {"source": "aws.events"})
+    for name in ("a1", "a2", "a3"):
+        _stuck(ticks.cloud, name, lane="A")
+    _stuck(ticks.cloud, "b1", lane="B")
+
+    ticks.next()
+    assert sorted(started) == ["a1", "b1"]
+
+    gaps = [ticks.next(), ticks.next()]
+    assert sorted(started) == ["a1", "a2", "a3", "b1"]
+    assert gaps == [5, 5]
+
+
+def test_two_compensators_at_once_start_each_once(ticks: Ticks, started: list[str]) -> None:
+    cloud = ticks.cloud
+    _stuck(cloud, "one")
+    [item] = cloud.app.table.query(keys.due_partition(0), index="due").items
+    first = cloud.app.compensator
+
+    assert first._start(dict(item), cloud.clock()) is True
+    assert first._start(dict(item), cloud.clock()) is False
+    assert started == ["one"]
+
+
+def test_a_start_that_fails_is_tried_again(ticks: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[str] = []
+
+    def handlers(app: App) -> dict[str, Any]:
+        def start(item: dict[str, Any]) -> None:
+            tries.append(item["name"])
+            raise RuntimeError("not today")
+
+        return {"probe": start}
+
+    monkeypatch.setattr(App, "due_handlers", handlers)
+    _stuck(ticks.cloud, "one")
+    ticks.cloud.invoke("compensate", {"source": "aws.events"})
+    for _ in range(8):
+        ticks.next()
+
+    assert len(tries) > 1
+    assert ticks.waiting, "the polling went on"
+
+
+def test_an_idle_poll_costs_one_read_and_one_message_whatever_the_table_holds(cloud: MotoCloud) -> None:
+    finished = ({"pk": f"P#x#DONE#{n}", "sk": "META", "status": "completed"} for n in range(2_000))
+    cloud.app.table.batch_put(finished)
+    cloud.invoke("compensate", {"source": "aws.events"})
+
+    with count_calls(cloud.app) as calls:
+        cloud.deliver("CompensationQueue", limit=1)
+
+    assert calls == {"dynamodb.Query": 1, "dynamodb.PutItem": 1, "sqs.SendMessageBatch": 1}

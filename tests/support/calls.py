@@ -1,0 +1,30 @@
+"""Counts the AWS calls that the product makes, by a botocore event hook."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tidegate.bootstrap import App
+
+_SERVICES = ("dynamodb", "s3", "sqs", "sns", "sfn", "secretsmanager")
+
+
+@contextmanager
+def count_calls(app: App) -> Iterator[Counter[str]]:
+    """`{"dynamodb.Query": 1, …}` of what the App's own clients called inside the block."""
+    calls: Counter[str] = Counter()
+
+    def count(model: Any, **_: Any) -> None:
+        calls[f"{model.service_model.service_name}.{model.name}"] += 1
+
+    clients = [getattr(app, name) for name in _SERVICES]
+    for client in clients:
+        client.meta.events.register("before-call", count)
+    try:
+        yield calls
+    finally:
+        for client in clients:
+            client.meta.events.unregister("before-call", count)
