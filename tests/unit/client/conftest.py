@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.fakes import AGENT, AgentApi, Store, running_api, running_store
+from tidegate_client import Client
+from tidegate_client.agent import daemon
+from tidegate_client.agent.daemon import Agent, AgentOptions
+
+StartAgent = Callable[..., Agent]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with running_store() as made:
+        yield made
+
+
+@pytest.fixture
+def api(store: Store) -> Iterator[AgentApi]:
+    with running_api(store) as made:
+        yield made
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "root"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def start_agent(
+    api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StartAgent]:
+    """Agents in threads, stopped at the end of the test."""
+    monkeypatch.setattr(daemon, "SHORTEST_ROUND", 0.1)
+    running: list[tuple[Agent, threading.Thread]] = []
+
+    def start(**changes: object) -> Agent:
+        options: dict[str, object] = {"state_dir": tmp_path / "state", "wait": 1, "report_every": 0.1}
+        options |= {"drain_seconds": 3.0, "patience": 1.0} | changes
+        agent = Agent(Client(api.url, "key", attempts=0), AgentOptions(AGENT, root, **options))  # type: ignore[arg-type]
+        thread = threading.Thread(target=agent.run)
+        thread.start()
+        running.append((agent, thread))
+        return agent
+
+    yield start
+    for agent, _ in running:
+        agent.stop()
+    for _, thread in running:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -1,0 +1,181 @@
+"""A store and an API of the tests' own, over real HTTP, which misbehave on request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_servers import Handler, serve
+
+AGENT = "agent-1"
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass
+class Store:
+    """Objects behind links that hold a token; `cuts` hangs up after so many bytes, one entry a request."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    valid_token: str = "1"
+    cuts: list[int] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+    knows_ranges: bool = True
+    seconds_a_chunk: float = 0.0
+    chunk: int = 64 * 1024
+    asked: list[tuple[str, str | None]] = field(default_factory=list)
+    most_at_once: int = 0
+    url: str = ""
+    _now: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def link(self, name: str) -> str:
+        return f"{self.url}/{name}?token={self.valid_token}"
+
+    def route(self, handler: Handler) -> None:
+        parts = urlsplit(handler.path)
+        name = parts.path.lstrip("/")
+        if handler.command == "PUT":
+            self.objects[name] = handler.body()
+            handler.answer(self.statuses.pop(0) if self.statuses else 200)
+            return
+        self.asked.append((name, handler.headers.get("Range")))
+        if parse_qs(parts.query).get("token") != [self.valid_token]:
+            handler.answer(403)
+        elif self.statuses:
+            handler.answer(self.statuses.pop(0))
+        elif name not in self.objects:
+            handler.answer(404)
+        else:
+            with self._counted():
+                self._send(handler, self.objects[name])
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._now -= 1
+
+    def _send(self, handler: Handler, content: bytes) -> None:
+        start = 0
+        if self.knows_ranges and (wanted := re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range") or "")):
+            start = int(wanted[1])
+        if start and start >= len(content):
+            handler.answer(416)
+            return
+        handler.send_response(206 if start else 200)
+        if start:
+            handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        handler.send_header("Content-Length", str(len(content) - start))
+        handler.end_headers()
+        stop = start + self.cuts.pop(0) if self.cuts else len(content)
+        for at in range(start, min(stop, len(content)), self.chunk):
+            handler.wfile.write(content[at : min(at + self.chunk, stop)])
+            time.sleep(self.seconds_a_chunk)
+        handler.close_connection = stop < len(content)
+
+
+@contextmanager
+def running_store(**options: Any) -> Iterator[Store]:
+    store = Store(**options)
+    with serve(store.route) as port:
+        store.url = f"http://127.0.0.1:{port}"
+        yield store
+
+
+@dataclass
+class AgentApi:
+    """The two routes of agents. `away` answers 503; `keep_listing` never takes a result off the inbox."""
+
+    store: Store
+    transfers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    results: list[dict[str, Any]] = field(default_factory=list)
+    polls: list[float] = field(default_factory=list)
+    away: bool = False
+    refuse_results: bool = False
+    unknown: set[str] = field(default_factory=set)
+    key_status: int = 200
+    url: str = ""
+
+    def add(self, name: str, content: bytes, *, directory: str = "/data", **changes: Any) -> str:
+        transfer_id = f"tr-{len(self.transfers)}"
+        self.store.objects.setdefault(name, content)
+        self.transfers[transfer_id] = {
+            "transfer_id": transfer_id,
+            "container_id": "",
+            "object": name,
+            "expires_at": "2099-01-01T00:00:00Z",
+            "file_name": name,
+            "target_file_dir": directory,
+            "target_user": "root",
+            "signature": sha256(content),
+            "size": len(content),
+        } | changes
+        return transfer_id
+
+    def finals(self, transfer_id: str) -> list[dict[str, Any]]:
+        return [one for one in self.results if one["transfer_id"] == transfer_id and one["error_code"] != 115]
+
+    def progress(self, transfer_id: str) -> list[int]:
+        mine = [one for one in self.results if one["transfer_id"] == transfer_id and one["error_code"] == 115]
+        return [one["progress"] for one in mine]
+
+    def wait_for(self, transfer_id: str, seconds: float = 10) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while not self.finals(transfer_id):
+            assert time.monotonic() < deadline, f"no result; told was {self.results}"
+            time.sleep(0.02)
+        return self.finals(transfer_id)[0]
+
+    def route(self, handler: Handler) -> None:
+        body = json.loads(handler.body() or b"{}")
+        if self.key_status != 200:
+            handler.answer(self.key_status, b'{"code": "unauthenticated", "detail": "no"}')
+        elif self.away or (self.refuse_results and handler.command == "POST"):
+            handler.answer(503)
+        elif handler.command == "POST":
+            self._take(handler, body["items"])
+        else:
+            self.polls.append(time.monotonic())
+            handler.answer(200, json.dumps({"items": self._inbox(handler)}).encode())
+
+    def _take(self, handler: Handler, items: list[dict[str, Any]]) -> None:
+        if any(item["transfer_id"] in self.unknown for item in items):
+            handler.answer(404, b'{"code": "not_found", "detail": "no such transfer"}')
+            return
+        self.results += items
+        handler.answer(200, b"{}")
+
+    def _inbox(self, handler: Handler) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))
+        while not (open_ones := [one for one in self.transfers.values() if not self.finals(one["transfer_id"])]):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return [
+            {**{name: value for name, value in one.items() if name != "object"}, "url": self.store.link(one["object"])}
+            for one in open_ones
+        ]
+
+
+@contextmanager
+def running_api(store: Store) -> Iterator[AgentApi]:
+    api = AgentApi(store)
+    with serve(api.route) as port:
+        api.url = f"http://127.0.0.1:{port}"
+        yield api

@@ -1,0 +1,131 @@
+"""The agent as a process: killed, terminated, restarted."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.fakes import AGENT, AgentApi, Store
+
+CONTENT = random.Random(9).randbytes(2_000_000)
+Launch = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def launch(api: AgentApi, root: Path, tmp_path: Path) -> Iterator[Launch]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*more: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tidegate_client", "agent", "--agent-id", AGENT, "--root", str(root), *more]
+        environment = os.environ | {
+            "TIDEGATE_API_URL": api.url,
+            "TIDEGATE_KEY": "key",
+            "XDG_STATE_HOME": str(tmp_path / "xdg"),
+            "XDG_CONFIG_HOME": str(tmp_path / "xdg"),
+        }
+        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for_half(root: Path, least: int = 200_000) -> Path:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for part in root.glob("data/.tidegate-*.part"):
+            if part.stat().st_size > least:
+                return part
+        time.sleep(0.01)
+    raise AssertionError("no download began")
+
+
+def test_kill_9_mid_download_then_restart_leaves_no_half_file_and_the_right_bytes(
+    api: AgentApi, store: Store, root: Path, launch: Launch
+) -> None:
+    store.seconds_a_chunk = 0.05
+    transfer = api.add("app.bin", CONTENT)
+    first = launch()
+    wait_for_half(root)
+    first.kill()
+    first.wait()
+    assert not (root / "data/app.bin").exists()
+
+    store.seconds_a_chunk = 0
+    launch()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (root / "data/app.bin").read_bytes() == CONTENT
+    assert [path.name for path in (root / "data").iterdir()] == ["app.bin"]
+    assert store.asked[-1][1], "the second run went on where the first was killed"
+
+
+def test_kill_9_between_the_end_and_its_report_still_reports(
+    api: AgentApi, store: Store, root: Path, launch: Launch
+) -> None:
+    api.refuse_results = True
+    transfer = api.add("app.bin", CONTENT)
+    first = launch()
+    deadline = time.monotonic() + 10
+    while not (root / "data/app.bin").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)
+    first.kill()
+    first.wait()
+
+    api.refuse_results = False
+    launch()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert len(store.asked) == 1
+
+
+def test_sigterm_drains(api: AgentApi, store: Store, root: Path, launch: Launch) -> None:
+    store.seconds_a_chunk = 0.03
+    transfer = api.add("app.bin", CONTENT)
+    process = launch("--wait", "20")
+    wait_for_half(root)
+
+    process.send_signal(signal.SIGTERM)
+    late = api.add("late.bin", CONTENT)
+
+    assert process.wait(15) == 0
+    assert api.finals(transfer)[0]["error_code"] == 0
+    assert (root / "data/app.bin").read_bytes() == CONTENT
+    assert api.finals(late) == []
+
+
+def test_a_second_sigterm_stops_at_once_and_keeps_the_part(
+    api: AgentApi, store: Store, root: Path, launch: Launch
+) -> None:
+    store.seconds_a_chunk = 0.2
+    transfer = api.add("app.bin", CONTENT)
+    process = launch()
+    wait_for_half(root, least=60_000)
+
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.1)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(10) == 0
+    assert time.monotonic() - began < 3
+    assert api.finals(transfer) == []
+    assert list(root.glob("data/.tidegate-*.part"))
+
+
+def test_a_refused_key_is_exit_code_3(api: AgentApi, launch: Launch) -> None:
+    api.key_status = 401
+
+    assert launch().wait(10) == 3

@@ -1,0 +1,133 @@
+"""Results reach the API: late if it is away, again if it lost them, once if it took them."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.conftest import StartAgent
+from tests.unit.client.fakes import AgentApi
+from tidegate_client.agent.backoff import Backoff
+from tidegate_client.agent.journal import Journal
+from tidegate_client.errors import Unauthorized
+
+CONTENT = random.Random(5).randbytes(50_000)
+
+
+@pytest.fixture(autouse=True)
+def impatient_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0))
+
+
+def test_api_away_the_agent_backs_off_and_recovers(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    api.away = True
+    transfer = api.add("f", CONTENT)
+    start_agent()
+    time.sleep(0.6)
+    assert api.results == []
+
+    api.away = False
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (root / "data/f").read_bytes() == CONTENT
+
+
+def test_back_off_grows_with_jitter_to_its_limit() -> None:
+    backoff = Backoff(first=0.5, longest=30)
+
+    pauses = [backoff.next() for _ in range(12)]
+
+    ceilings = [min(30, 0.5 * 2**failures) for failures in range(12)]
+    assert all(ceiling / 2 <= pause <= ceiling for pause, ceiling in zip(pauses, ceilings, strict=True))
+    assert len(set(pauses)) == 12
+
+
+def test_a_result_the_api_could_not_take_is_told_later(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    api.refuse_results = True
+    transfer = api.add("f", CONTENT)
+    start_agent()
+    while not (root / "data/f").exists():
+        time.sleep(0.02)
+    time.sleep(0.3)
+    assert api.results == []
+
+    api.refuse_results = False
+
+    assert api.wait_for(transfer)["error_code"] == 0
+
+
+def test_a_result_that_was_never_taken_is_told_by_the_next_process(
+    api: AgentApi, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    """As after a kill -9 between the rename and the API's answer: only the journal knows."""
+    transfer = api.add("f", CONTENT)
+    journal = Journal(tmp_path / "state")
+    journal.record({"transfer_id": transfer, "container_id": "", "error_code": 1002, "error_msg": "was wrong"})
+    journal.close()
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 1002
+    assert api.store.asked == []
+
+
+def test_a_taken_result_is_forgotten(api: AgentApi, tmp_path: Path, start_agent: StartAgent) -> None:
+    transfer = api.add("f", CONTENT)
+    agent = start_agent()
+    api.wait_for(transfer)
+    agent.stop()
+    time.sleep(0.5)
+
+    assert Journal(tmp_path / "state").pending() == []
+
+
+def test_a_result_the_api_lost_is_told_again_without_a_new_download(api: AgentApi, start_agent: StartAgent) -> None:
+    transfer = api.add("f", CONTENT)
+    start_agent()
+    api.wait_for(transfer)
+    asked = len(api.store.asked)
+
+    api.results.clear()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert len(api.store.asked) == asked
+
+
+def test_one_forgotten_transfer_does_not_hold_back_the_others(
+    api: AgentApi, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    api.unknown = {"tr-old"}
+    transfer = api.add("f", CONTENT)
+    journal = Journal(tmp_path / "state")
+    for transfer_id in ("tr-old", transfer):
+        journal.record({"transfer_id": transfer_id, "container_id": "", "error_code": 0})
+    journal.close()
+
+    agent = start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    agent.stop()
+    time.sleep(0.5)
+    assert Journal(tmp_path / "state").pending() == []
+
+
+def test_the_inbox_is_not_asked_in_a_tight_loop(api: AgentApi, start_agent: StartAgent) -> None:
+    api.store.seconds_a_chunk = 0.2
+    transfer = api.add("f", CONTENT * 4)
+    start_agent()
+    api.wait_for(transfer)
+
+    gaps = [later - earlier for earlier, later in zip(api.polls, api.polls[1:], strict=False)]
+    assert sum(1 for gap in gaps if gap < 0.05) <= 1
+
+
+def test_a_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) -> None:
+    api.key_status = 401
+
+    agent = start_agent()
+    time.sleep(0.5)
+
+    assert isinstance(agent.failure, Unauthorized)

@@ -1,0 +1,173 @@
+"""Downloads resume, verify, and never show a half file."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+from pathlib import Path
+
+import pytest
+import urllib3
+
+from tests.unit.client.fakes import Store, sha256
+from tidegate_client.content import upload
+from tidegate_client.download import Cancelled, ResumingDownload, download_to
+from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
+
+CONTENT = random.Random(7).randbytes(1_000_003)
+
+
+@pytest.fixture
+def pool() -> urllib3.PoolManager:
+    return urllib3.PoolManager()
+
+
+@pytest.fixture
+def stored(store: Store) -> Store:
+    store.objects["f"] = CONTENT
+    return store
+
+
+def fetch(pool: urllib3.PoolManager, store: Store, to: Path, signature: str | None = None) -> None:
+    wanted = signature or sha256(CONTENT)
+    download_to(pool, lambda _refused: store.link("f"), to, size=len(CONTENT), signature=wanted)
+
+
+def test_a_cut_connection_is_resumed_where_it_was_cut(
+    pool: urllib3.PoolManager, stored: Store, tmp_path: Path
+) -> None:
+    stored.cuts = [300_000, 0, 200_000]
+
+    fetch(pool, stored, tmp_path / "f")
+
+    assert (tmp_path / "f").read_bytes() == CONTENT
+    assert stored.asked == [("f", None), ("f", "bytes=300000-"), ("f", "bytes=300000-"), ("f", "bytes=500000-")]
+    assert list(tmp_path.iterdir()) == [tmp_path / "f"]
+
+
+def test_a_store_that_ignores_ranges_still_gives_the_right_bytes(
+    pool: urllib3.PoolManager, stored: Store, tmp_path: Path
+) -> None:
+    stored.cuts, stored.knows_ranges = [300_000], False
+
+    fetch(pool, stored, tmp_path / "f")
+
+    assert (tmp_path / "f").read_bytes() == CONTENT
+
+
+def test_a_part_of_an_earlier_run_is_continued(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
+    (tmp_path / ".f.tidegate-part").write_bytes(CONTENT[:400_000])
+
+    fetch(pool, stored, tmp_path / "f")
+
+    assert (tmp_path / "f").read_bytes() == CONTENT
+    assert stored.asked == [("f", "bytes=400000-")]
+
+
+@pytest.mark.parametrize("leftover", [b"another file's bytes", CONTENT + b"more", b"x" * len(CONTENT)])
+def test_a_part_with_wrong_bytes_gets_a_second_chance_from_the_start(
+    pool: urllib3.PoolManager, stored: Store, tmp_path: Path, leftover: bytes
+) -> None:
+    (tmp_path / ".f.tidegate-part").write_bytes(leftover)
+
+    fetch(pool, stored, tmp_path / "f")
+
+    assert (tmp_path / "f").read_bytes() == CONTENT
+
+
+def test_wrong_content_is_refused_and_nothing_appears(
+    pool: urllib3.PoolManager, stored: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(ChecksumMismatch):
+        fetch(pool, stored, tmp_path / "f", signature="0" * 64)
+
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("announced", [len(CONTENT) - 1, len(CONTENT) + 1])
+def test_another_size_than_announced_is_refused(pool: urllib3.PoolManager, stored: Store, announced: int) -> None:
+    download = ResumingDownload(pool, io.BytesIO(), size=announced)
+
+    with pytest.raises(ChecksumMismatch):
+        download.run(lambda _refused: stored.link("f"))
+
+
+def test_an_expired_link_is_replaced_and_the_download_goes_on(pool: urllib3.PoolManager, stored: Store) -> None:
+    file = io.BytesIO()
+    old = stored.link("f")
+    stored.cuts = [300_000]
+    given: list[str | None] = []
+
+    def link(refused: str | None) -> str:
+        given.append(refused)
+        return stored.link("f") if refused else old
+
+    def expire(_done: int, _total: int | None) -> None:
+        stored.valid_token = "2"
+
+    ResumingDownload(pool, file, size=len(CONTENT), on_progress=expire).run(link)
+
+    assert file.getvalue() == CONTENT
+    assert given == [None, old]
+
+
+def test_a_store_that_stays_broken_is_given_up_after_the_patience(pool: urllib3.PoolManager, stored: Store) -> None:
+    stored.statuses = [503] * 50
+    download = ResumingDownload(pool, io.BytesIO(), size=1, patience=0.3, sleep=lambda _s: None)
+    moment = iter(range(10_000))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidegate_client.download.time.monotonic", lambda: next(moment) / 10)
+        with pytest.raises(TransferError, match="503"):
+            download.run(lambda _refused: stored.link("f"))
+
+
+def test_a_missing_object_is_not_retried(pool: urllib3.PoolManager, store: Store) -> None:
+    with pytest.raises(TransferError) as raised:
+        ResumingDownload(pool, io.BytesIO()).run(lambda _refused: store.link("absent"))
+
+    assert raised.value.status == 404
+    assert len(store.asked) == 1
+
+
+def test_a_cancelled_download_keeps_what_it_has(pool: urllib3.PoolManager, stored: Store) -> None:
+    file = io.BytesIO()
+    seen: list[int] = []
+    download = ResumingDownload(
+        pool, file, on_progress=lambda done, _total: seen.append(done), cancelled=lambda: len(seen) == 2
+    )
+
+    with pytest.raises(Cancelled):
+        download.run(lambda _refused: stored.link("f"))
+
+    assert CONTENT.startswith(file.getvalue())
+    assert file.getvalue()
+
+
+def test_an_empty_file_needs_no_request(pool: urllib3.PoolManager, store: Store) -> None:
+    digest = ResumingDownload(pool, io.BytesIO(), size=0).run(lambda _refused: store.link("f"))
+
+    assert digest == hashlib.sha256().hexdigest()
+    assert store.asked == []
+
+
+def test_an_upload_is_sent_again_after_a_5xx(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:
+    source = tmp_path / "f"
+    source.write_bytes(CONTENT)
+    store.statuses = [500]
+    seen: list[int] = []
+
+    upload(pool, store.link("f"), source, on_progress=lambda done, _total: seen.append(done))
+
+    assert store.objects["f"] == CONTENT
+    assert seen[-1] == len(CONTENT)
+
+
+def test_an_upload_whose_link_expired_says_so(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:
+    source = tmp_path / "f"
+    source.write_bytes(b"x")
+    store.statuses = [403]
+
+    with pytest.raises(LinkExpired):
+        upload(pool, store.link("f"), source)
