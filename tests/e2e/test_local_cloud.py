@@ -1,0 +1,54 @@
+"""`make run`'s promises about state: it survives a stop, an unchanged stack is not deployed again, a changed one is."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from local.cloud import cloud_up
+from local.place import Place
+from local.progress import silence
+from tests.support.deployed import Deployed, free_port
+
+
+def test_state_survives_a_stop_and_parameters_change_at_will(tmp_path: Path) -> None:
+    place = Place(home=tmp_path, port=free_port())
+    content = b"kept across a restart"
+    with cloud_up(place, silence) as up:
+        assert up.first
+        told = json.loads(place.cloud_file.read_text())
+        assert told == asdict(up.cloud)
+        assert set(told) == {
+            "api_url", "ws_url", "console_url", "endpoint_url", "region", "stack_name", "admin_key",
+        }  # fmt: skip
+        assert stat.S_IMODE(place.cloud_file.stat().st_mode) == 0o600
+        cloud = Deployed(up)
+        project = cloud.project()
+        made = project.http("POST", "/v1/files", json={"biz_id": 2, "app_id": 3, "file_path": "/kept"}).json()
+        assert cloud.pool.request("PUT", made["upload_url"], body=content).status == 200
+        assert project.http("POST", f"/v1/files/{made['file_id']}/complete").status == 200
+        table = up.emulator.client("dynamodb").describe_time_to_live(TableName=up.outputs["TableName"])
+        assert table["TimeToLiveDescription"]["AttributeName"] == "expires_at"
+    assert not place.cloud_file.exists()
+
+    said: list[str] = []
+    with cloud_up(place, said.append) as up:
+        assert not up.first
+        assert any("nothing to deploy" in line for line in said)
+        cloud = Deployed(up)
+        url = cloud.http("GET", f"/v1/files/{made['file_id']}/url", key=project.key).json()["url"]
+        assert cloud.pool.request("GET", url).data == content
+
+    with cloud_up(replace(place, port=free_port(), params={"CollectWindowSeconds": "3"}), said.append) as up:
+        assert any("template.yaml deployed" in line for line in said)
+        api = next(f for f in functions(up.emulator.client("lambda")) if "-ApiFunction-" in f["FunctionName"])
+        assert api["Environment"]["Variables"]["COLLECT_WINDOW_SECONDS"] == "3"
+        assert Deployed(up).http("GET", f"/v1/files/{made['file_id']}", key=project.key).status == 200
+
+
+def functions(client: Any) -> list[Any]:
+    pages = client.get_paginator("list_functions").paginate()
+    return [function for page in pages for function in page["Functions"]]
