@@ -7,6 +7,7 @@ import importlib.util
 import json as jsonlib
 import sys
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType, SimpleNamespace
@@ -77,6 +78,8 @@ class MotoCloud:
         self.clock = Clock()
         self.machines_run = machines_run
         self._env = env
+        # What the outside world does while a machine waits: agents that report, queues that are delivered.
+        self.while_waiting: list[Callable[[], object]] = []
         self._mock = mock_aws(
             config={"stepfunctions": {"execute_state_machine": machines_run}, "lambda": {"use_docker": False}}
         )
@@ -86,7 +89,7 @@ class MotoCloud:
         self._undo_env = moto_resources.aws_environment()
         self.names = moto_resources.create(hash_key(ADMIN_KEY))
         self._undo_env = self._undo_env + moto_resources.set_environment({**self.names.environment, **self._env})
-        self._undo_machines = moto_machines.patch(self.clock, self.invoke)
+        self._undo_machines = moto_machines.patch(self.clock, self.invoke, self._world_goes_on)
         bootstrap.install(bootstrap.App(clock=self.clock))
         return self
 
@@ -95,6 +98,10 @@ class MotoCloud:
         self._undo_machines()
         moto_resources.restore_environment(self._undo_env)
         self._mock.stop()
+
+    def _world_goes_on(self) -> None:
+        for act in self.while_waiting:
+            act()
 
     @property
     def app(self) -> bootstrap.App:

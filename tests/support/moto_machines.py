@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch as replace
 
 from moto.awslambda_simple.models import LambdaSimpleBackend
+from moto.sqs import models as sqs_models
 from moto.stepfunctions.parser.asl.component.common.retry import retrier_decl
 from moto.stepfunctions.parser.asl.component.state.wait.wait_function import timestamp, wait_function
 
@@ -20,7 +21,8 @@ from tests.support.template import directory_of, functions
 _ENDED = ("SUCCEEDED", "FAILED", "TIMED_OUT", "ABORTED")
 
 
-def patch(clock: Clock, invoke: Callable[[str, Any], Any]) -> Callable[[], None]:
+def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callable[[], None]) -> Callable[[], None]:
+    """Waits of machines, retries and queue delays all go by `clock`; `while_waiting` is what the world does meanwhile."""
     directories = {name: directory_of(function) for name, function in functions().items()}
 
     def call(_: Any, function_name: str, qualifier: Any, body: Any, headers: Any, response_headers: Any) -> bytes:
@@ -34,6 +36,7 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any]) -> Callable[[], None]
     def wait(_: Any, env: Any, wait_seconds: float) -> None:
         clock.advance(max(0, wait_seconds))
         env.program_state_event.wait(0.005)
+        while_waiting()
 
     def until(self: Any, env: Any) -> float:
         self.string.eval(env=env)
@@ -49,6 +52,8 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any]) -> Callable[[], None]
         replace.object(wait_function.WaitFunction, "_wait_interval", wait),
         replace.object(timestamp.Timestamp, "_get_wait_seconds", until),
         replace.object(retrier_decl, "time", _Sleep),
+        replace.object(sqs_models, "unix_time", lambda: clock().timestamp()),
+        replace.object(sqs_models, "unix_time_millis", lambda: clock().timestamp() * 1000),
     ]
     for each in patches:
         each.start()
