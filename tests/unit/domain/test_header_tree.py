@@ -11,13 +11,14 @@ from tidegate.domain.table import lay_out
 
 names = (f"leaf{number}" for number in range(10**9))
 leaf_nodes = st.builds(lambda title, count: Node(title, next(names), (), count), st.text(max_size=3), st.integers(1, 4))
-nodes = st.recursive(
-    leaf_nodes,
-    lambda children: st.builds(
-        lambda title, below: Node(title, "", tuple(below)), st.text(max_size=3), st.lists(children, min_size=1, max_size=3)
-    ),
-    max_leaves=12,
-)
+
+
+def branches(children: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    below = st.lists(children, min_size=1, max_size=3)
+    return st.builds(lambda title, nodes: Node(title, "", tuple(nodes)), st.text(max_size=3), below)
+
+
+nodes = st.recursive(leaf_nodes, branches, max_leaves=12)
 trees = st.lists(nodes, min_size=1, max_size=4)
 
 
@@ -36,9 +37,7 @@ def test_for_any_tree_merges_never_overlap_and_cover_the_head_exactly(tree: list
 
     assert set(cells.values()) == {1}
     assert set(cells) == {
-        (row, col)
-        for row in range(top, top + depth(tree))
-        for col in range(left, left + len(leaves(tree)))
+        (row, col) for row in range(top, top + depth(tree)) for col in range(left, left + len(leaves(tree)))
     }
 
 

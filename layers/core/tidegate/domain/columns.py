@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from tidegate.errors import BadTable
@@ -26,6 +27,14 @@ def keys_of(rows: Iterable[Row]) -> list[str]:
 
 def merge_keys(key_lists: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(key for keys in key_lists for key in keys))
+
+
+def column_of(rows: Sequence[Row], key: str) -> list[Any]:
+    """One key's value from each row, None where a row lacks it."""
+    try:
+        return list(map(itemgetter(key), rows))
+    except KeyError:
+        return [row.get(key) for row in rows]
 
 
 def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:

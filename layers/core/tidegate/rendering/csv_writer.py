@@ -1,26 +1,27 @@
-"""Rows into CSV: UTF-8, LF, RFC 4180 quoting, columns by key, formula injection guarded."""
+"""Rows into CSV: UTF-8, LF, RFC 4180 quoting, columns by key, formula injection guarded.
+
+A block of rows is looked at column by column, so that a column without formulas is cleared as a whole.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import itemgetter
 from types import NoneType
 from typing import Any
 
-from tidegate.domain.columns import Row
-from tidegate.domain.formula_guard import NUMBER, STARTERS, guard
+from tidegate.domain.columns import Row, column_of
+from tidegate.domain.formula_guard import STARTERS, guard
 from tidegate.rendering.blocks import blocks
 
 BOM = b"\xef\xbb\xbf"
 _NATIVE = {str, int, float, NoneType}
-_CELL_STARTS = tuple((char, (f",{char}", f',"{char}', f"\n{char}", f'\n"{char}')) for char in sorted(STARTERS))
-_SUSPECT = re.compile(rf'[,\n]"?(?:[=@\t\r]|[+-](?!{NUMBER.pattern.replace("[+-]?", "", 1)}"?[,\n]))', re.ASCII)
+_NUMBERS = {int, float, NoneType}
+_SEP = "\n"
+_CELL_STARTS = tuple((char, _SEP + char) for char in sorted(STARTERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,68 +41,44 @@ def csv_chunks(
     head = BOM if options.bom else b""
     if options.header != "none" and keys:
         names = [(titles or {}).get(key, key) for key in keys] if options.header == "titles" else keys
-        head += _careful([names], options.guard).encode(errors="replace")
+        head += _text([_safe([name], guarded=options.guard) for name in names]).encode(errors="replace")
     if head:
         yield head
-    pick = _picker(keys)
     for block in blocks(rows):
-        yield _block_text(pick(block), options.guard).encode(errors="replace")
+        columns = [_safe(column_of(block, key), guarded=options.guard) for key in keys]
+        yield _text(columns).encode(errors="replace")
 
 
-def _picker(keys: Sequence[str]) -> Callable[[Sequence[Row]], list[Sequence[Any]]]:
-    get = itemgetter(*keys) if len(keys) > 1 else None
-
-    def pick(block: Sequence[Row]) -> list[Sequence[Any]]:
-        if get:
-            try:
-                return list(map(get, block))
-            except KeyError:
-                pass
-        return [[row.get(key) for key in keys] for row in block]
-
-    return pick
+def _safe(values: list[Any], *, guarded: bool) -> list[Any]:
+    """A column's values as CSV may hold them."""
+    types = set(map(type, values))
+    if types <= _NUMBERS:
+        return values
+    if not types <= _NATIVE:
+        values = [value if type(value) in _NATIVE else _as_json(value) for value in values]
+    if not guarded or (types == {str} and not _suspect(values)):
+        return values
+    return [guard(value) if type(value) is str and value[:1] in STARTERS else value for value in values]
 
 
-def _block_text(cells: list[Sequence[Any]], guarded: bool) -> str:
-    if set(map(type, chain.from_iterable(cells))) - _NATIVE:
-        cells = [[_plain(value) for value in row] for row in cells]
+def _suspect(texts: list[str]) -> bool:
+    joined = _SEP + _SEP.join(texts)
+    return any(char in joined and start in joined for char, start in _CELL_STARTS)
+
+
+def _text(columns: list[list[Any]]) -> str:
     out = io.StringIO()
-    out.write("\n")
-    csv.writer(out, lineterminator="\n").writerows(cells)
+    csv.writer(out, lineterminator="\n").writerows(zip(*columns, strict=True))
     text = out.getvalue()
-    if "\r" in text or (guarded and _suspect(text)):
-        return _careful(cells, guarded)
-    return text[1:]
+    # Before Python 3.13 the writer leaves a lone CR unquoted unless lines end with one.
+    return "".join(map(_line, zip(*columns, strict=True))) if "\r" in text else text
 
 
-def _suspect(text: str) -> bool:
-    """Whether any cell might start a formula. Most blocks are cleared by plain substring searches."""
-    begins = any(char in text and any(start in text for start in starts) for char, starts in _CELL_STARTS)
-    return begins and bool(_SUSPECT.search(text))
+def _line(row: Iterable[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerow(row)
+    return out.getvalue().removesuffix("\r\n") + "\n"
 
 
-def _careful(cells: Iterable[Sequence[Any]], guarded: bool) -> str:
-    return "".join(_line(row, guarded) for row in cells)
-
-
-def _line(row: Sequence[Any], guarded: bool) -> str:
-    texts = [guard(value) if guarded and isinstance(value, str) else _text(value) for value in row]
-    if texts == [""]:
-        return '""\n'
-    return ",".join(map(_quoted, texts)) + "\n"
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def _quoted(text: str) -> str:
-    if "," in text or '"' in text or "\n" in text or "\r" in text:
-        return '"' + text.replace('"', '""') + '"'
-    return text
-
-
-def _plain(value: object) -> object:
-    if type(value) in _NATIVE:
-        return value
+def _as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -10,10 +10,9 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
-from tidegate.domain.columns import Row
+from tidegate.domain.columns import Row, column_of
 from tidegate.domain.formula_guard import NUMBER
 from tidegate.rendering.xml_text import MAX_CELL_UNITS, text_element
 
@@ -42,7 +41,7 @@ class RowWriter:
             pieces.append("%s")
             parts.append(heads)
         for column in self._columns:
-            piece, cells = _column_cells(_values(rows, column.key), column)
+            piece, cells = _column_cells(column_of(rows, column.key), column)
             pieces.append(piece)
             parts.append(cells)
         pieces.append("</row>")
@@ -57,13 +56,6 @@ def blank_cell(style: int) -> str:
 
 def text_cell(text: str, style: int) -> str:
     return f'<c s="{style}" t="inlineStr"><is>{text_element(text)}</is></c>'
-
-
-def _values(rows: Sequence[Row], key: str) -> list[Any]:
-    try:
-        return list(map(itemgetter(key), rows))
-    except KeyError:
-        return [row.get(key) for row in rows]
 
 
 def _column_cells(values: list[Any], column: Column) -> tuple[str, Iterable[object]]:

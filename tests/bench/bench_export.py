@@ -1,0 +1,184 @@
+"""Speed and memory of the writers, against the libraries a person would reach for.
+
+    python -m tests.bench.bench_export [--rows 200000] [--big 1000000] [--repeat 5]
+
+Every writer runs in a process of its own on the same generated rows (ten columns of mixed text, Chinese text
+and numbers, some needing quoting or escaping) and writes a file. The clock runs from the first row to the last byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.export_samples import mixed_rows
+
+Rows = Iterator[dict[str, Any]]
+SAMPLE = 20_000
+SLOW = 50_000
+KEYS = list(next(mixed_rows(1)))
+
+BARS = {
+    ("tidegate xlsx", "openpyxl write-only + lxml"): 10.0,
+    ("tidegate xlsx", "XlsxWriter constant_memory"): 8.0,
+    ("tidegate xlsx", "rustpy-xlsxwriter"): 1.0,
+    ("tidegate csv", "csv.writer"): 0.8,
+}
+MEMORY_BAR_MB = 120
+MEMORY_GROWTH = 1.10
+
+
+def tidegate_xlsx(rows: Rows, path: Path) -> None:
+    from tidegate.domain.table import Table
+    from tidegate.rendering.xlsx_writer import TableRows, xlsx_chunks
+
+    with path.open("wb") as out:
+        out.writelines(xlsx_chunks([TableRows(Table(), KEYS, rows)]))
+
+
+def tidegate_csv(rows: Rows, path: Path) -> None:
+    from tidegate.rendering.csv_writer import PLAIN_CSV, csv_chunks
+
+    with path.open("wb") as out:
+        out.writelines(csv_chunks(rows, KEYS, PLAIN_CSV))
+
+
+def bare_csv(rows: Rows, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(KEYS)
+        writer.writerows(row.values() for row in rows)
+
+
+def openpyxl_write_only(rows: Rows, path: Path) -> None:
+    import lxml.etree
+    import openpyxl
+
+    if not openpyxl.LXML or not lxml.etree.LXML_VERSION:
+        raise SystemExit("openpyxl runs without lxml here, which would flatter us")
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet()
+    sheet.append(KEYS)
+    for row in rows:
+        sheet.append(list(row.values()))
+    book.save(path)
+
+
+def xlsxwriter_constant_memory(rows: Rows, path: Path) -> None:
+    import xlsxwriter
+
+    book = xlsxwriter.Workbook(str(path), {"constant_memory": True, "strings_to_formulas": False})
+    sheet = book.add_worksheet()
+    sheet.write_row(0, 0, KEYS)
+    for number, row in enumerate(rows, 1):
+        sheet.write_row(number, 0, row.values())
+    book.close()
+
+
+def pyexcelerate_writer(rows: Rows, path: Path) -> None:
+    import pyexcelerate
+
+    book = pyexcelerate.Workbook()
+    book.new_sheet("s", data=[KEYS, *(list(row.values()) for row in rows)])
+    book.save(str(path))
+
+
+def rust_writer(rows: Rows, path: Path) -> None:
+    import rustpy_xlsxwriter
+
+    rustpy_xlsxwriter.write_worksheet(rows, str(path))
+
+
+WRITERS: dict[str, Callable[[Rows, Path], None]] = {
+    "tidegate xlsx": tidegate_xlsx,
+    "openpyxl write-only + lxml": openpyxl_write_only,
+    "XlsxWriter constant_memory": xlsxwriter_constant_memory,
+    "pyexcelerate": pyexcelerate_writer,
+    "rustpy-xlsxwriter": rust_writer,
+    "tidegate csv": tidegate_csv,
+    "csv.writer": bare_csv,
+}
+
+
+def cycled(count: int) -> Rows:
+    """Ready rows, cheap to hand out, so that what is timed is the writer and not the source."""
+    sample = list(mixed_rows(min(count, SAMPLE)))
+    for start in range(0, count, SAMPLE):
+        yield from sample[: count - start]
+
+
+def peak_mb() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) / 1024
+
+
+def one(name: str, count: int) -> None:
+    rows = cycled(count)
+    first = next(rows)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "out.bin"
+        # Imports are paid once a process, not once an export.
+        WRITERS[name](iter([first]), Path(place) / "warm.bin")
+        started = time.perf_counter()
+        WRITERS[name](rows, path)
+        seconds = time.perf_counter() - started
+        print(json.dumps({"rows_s": (count - 1) / seconds, "peak_mb": peak_mb(), "mb": path.stat().st_size / 1e6}))
+
+
+def measured(name: str, count: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.bench.bench_export", "--one", name, "--rows", str(count)]
+    answer: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return answer
+
+
+def best(count: int, repeat: int) -> dict[str, dict[str, float]]:
+    """The best of several rounds; the slow writers, whose margin is wide, run in the first only."""
+    found: dict[str, dict[str, float]] = {}
+    for _ in range(repeat):
+        for name in WRITERS:
+            if name in found and found[name]["rows_s"] < SLOW:
+                continue
+            run = measured(name, count)
+            if name not in found or run["rows_s"] > found[name]["rows_s"]:
+                found[name] = run
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--big", type=int, default=1_000_000)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--one", choices=WRITERS)
+    args = parser.parse_args()
+    if args.one:
+        one(args.one, args.rows)
+        return 0
+    found = best(args.rows, args.repeat)
+    print(f"{args.rows:,} rows of {len(KEYS)} columns")
+    for name, run in found.items():
+        print(f"  {name:28} {run['rows_s']:>9,.0f} rows/s  {run['peak_mb']:>6.0f} MB peak  {run['mb']:>6.1f} MB file")
+    failed = 0
+    for (ours, theirs), bar in BARS.items():
+        ratio = found[ours]["rows_s"] / found[theirs]["rows_s"]
+        failed += ratio < bar
+        print(f"  {ours} / {theirs}: {ratio:.2f} (at least {bar}) {'ok' if ratio >= bar else 'MISSED'}")
+    for name in ("tidegate xlsx", "tidegate csv"):
+        small, big = found[name]["peak_mb"], measured(name, args.big)["peak_mb"]
+        ok = big <= MEMORY_BAR_MB and big <= small * MEMORY_GROWTH
+        failed += not ok
+        verdict = "ok" if ok else "MISSED"
+        print(f"  {name} at {args.big:,} rows: {big:.0f} MB peak ({small:.0f} at {args.rows:,}) {verdict}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
