@@ -51,8 +51,7 @@ $(STAMP):
 lint: $(STAMP) lock-check  ## style, imports, template
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q . || { echo "  → make format" >&2; exit 1; }
-	@$(BIN)/lint-imports --no-logo 2>/dev/null | tail -n 3
-	@$(BIN)/lint-imports >/dev/null 2>&1 || { $(BIN)/lint-imports; exit 1; }
+	@mkdir -p .local && $(BIN)/lint-imports >.local/imports.txt 2>&1 || { cat .local/imports.txt; exit 1; }
 	@$(BIN)/cfn-lint template.yaml
 
 format: $(STAMP)  ## put the style right
