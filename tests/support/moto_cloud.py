@@ -89,7 +89,7 @@ class MotoCloud:
         self._undo_env = moto_resources.aws_environment()
         self.names = moto_resources.create(hash_key(ADMIN_KEY))
         self._undo_env = self._undo_env + moto_resources.set_environment({**self.names.environment, **self._env})
-        self._undo_machines = moto_machines.patch(self.clock, self.invoke, self._world_goes_on)
+        self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
         bootstrap.install(bootstrap.App(clock=self.clock))
         return self
 
@@ -98,6 +98,9 @@ class MotoCloud:
         self._undo_machines()
         moto_resources.restore_environment(self._undo_env)
         self._mock.stop()
+
+    def _invoked_by_machine(self, name: str, event: Any) -> Any:
+        return self.invoke(name, event)
 
     def _world_goes_on(self) -> None:
         for act in self.while_waiting:

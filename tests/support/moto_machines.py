@@ -29,9 +29,11 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callab
         name = directories[function_name.rsplit(":", 1)[-1]]
         try:
             return json.dumps(invoke(name, json.loads(body or "{}"))).encode()
-        except Exception as error:
+        except BaseException as error:
             response_headers["x-amz-function-error"] = "Unhandled"
-            return json.dumps({"errorType": type(error).__name__, "errorMessage": str(error)}).encode()
+            # A process that was killed has no exception to name.
+            kind = type(error).__name__ if isinstance(error, Exception) else "Lambda.Unknown"
+            return json.dumps({"errorType": kind, "errorMessage": str(error)}).encode()
 
     def wait(_: Any, env: Any, wait_seconds: float) -> None:
         clock.advance(max(0, wait_seconds))

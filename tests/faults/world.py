@@ -1,0 +1,96 @@
+"""The world around functions that die: callers that ask again, queues that deliver again, a poll that comes again."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from tests.faults.dying import Calls, Died
+from tests.support.moto_cloud import Answer, MotoCloud
+from tests.support.template import queue_functions
+from tidegate.domain.compensation import OVERDUE_SECONDS
+
+_TICKS = "CompensationQueue"
+_PATIENCE_SECONDS = 20
+
+
+class World:
+    def __init__(self, cloud: MotoCloud, calls: Calls) -> None:
+        self.cloud = cloud
+        self.calls = calls
+        self._busy = False
+        cloud.while_waiting.append(self.deliver_all)
+
+    def ask(self, method: str, path: str, *, key: str, json: Any = None, tries: int = 4) -> Answer:
+        """A caller that got no answer, or a 5xx, asks again with the same Idempotency-Key."""
+        headers = {"idempotency-key": uuid.uuid4().hex} if method == "POST" else {}
+        for _ in range(tries):
+            try:
+                answer = self.cloud.http(method, path, key=key, json=json, headers=headers)
+            except Died:
+                # The key is held by the dead request until its function would have timed out.
+                self.cloud.clock.advance(1)
+                headers = {}
+                continue
+            if answer.status < 500:
+                return answer
+        raise AssertionError(f"{method} {path} was never answered")
+
+    def deliver_all(self) -> None:
+        """Every queue once; a message whose function died comes again when its visibility ends."""
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            for queue in queue_functions():
+                if queue != _TICKS:
+                    self.deliver(queue)
+        finally:
+            self._busy = False
+
+    def deliver(self, queue: str) -> None:
+        try:
+            self.cloud.deliver(queue, limit=1000)
+        except Died:
+            return
+        except Exception as error:
+            if self.calls.happened is None:
+                raise AssertionError(f"{queue}'s function failed by itself") from error
+
+    def compensate(self) -> None:
+        """The minute's schedule, then the tick that is due."""
+        for event in ({"source": "aws.events"}, None):
+            try:
+                if event:
+                    self.cloud.invoke("compensate", event)
+                else:
+                    self.cloud.deliver(_TICKS, limit=1)
+            except Died:
+                return
+
+    def wait_for_machines(self) -> None:
+        client = self.cloud.client("stepfunctions")
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        for machine in self.cloud.names.machines.values():
+            while client.list_executions(stateMachineArn=machine, statusFilter="RUNNING")["executions"]:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"an execution of {machine} does not end")
+                time.sleep(0.01)
+
+    def settle(self, done: Callable[[], bool], rounds: int = 40) -> None:
+        """Lets everything happen that will happen by itself, until `done`."""
+        for _ in range(rounds):
+            self.deliver_all()
+            self.wait_for_machines()
+            if done():
+                return
+            self.cloud.clock.advance(OVERDUE_SECONDS + 10)
+            self.compensate()
+        raise AssertionError(f"not over after {rounds} rounds; {self.calls.happened}; {self._left()}")
+
+    def _left(self) -> str:
+        table = self.cloud.client("dynamodb").scan(TableName=self.cloud.names.refs["Table"])["Items"]
+        return json.dumps([item for item in table if "due_at" in item], default=str)[:2000]
