@@ -3,7 +3,6 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 # uv then trusts what this machine trusts, also behind a company's proxy.
 export UV_SYSTEM_CERTS := 1
-export PYTHONDONTWRITEBYTECODE := 1
 
 UV_VERSION := 0.13.7
 SAM_VERSION := 1.170.0

@@ -80,7 +80,6 @@ class Emulator:
         return {
             **kept,
             "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(place.port),
             "AWS_ENDPOINT_URL": place.endpoint,
