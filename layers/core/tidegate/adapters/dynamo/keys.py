@@ -94,6 +94,22 @@ def notice(project_id: str, notice_id: str) -> dict[str, str]:
     return _key(project_id, "NOTICE", notice_id)
 
 
+def delivery(project_id: str, delivery_id: str) -> dict[str, str]:
+    return _key(project_id, "DELIVERY", delivery_id)
+
+
+def deliveries_list(project_id: str) -> str:
+    return partition(project_id, "DELIVERIES")
+
+
+def deliveries_of(project_id: str, record_id: str) -> str:
+    return partition(project_id, "DELIVERIES_OF", digest(record_id, length=32))
+
+
+def circuit(project_id: str, host: str) -> dict[str, str]:
+    return _key(project_id, "CIRCUIT", host)
+
+
 def watched(project_id: str, record_id: str) -> dict[str, str]:
     return _key(project_id, "WATCH", digest(record_id, length=32))
 

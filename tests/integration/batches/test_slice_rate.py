@@ -1,0 +1,75 @@
+"""The rate, the hand-over and the size of what is stored."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from tests.support.batch_lab import PROJECT, Lab
+from tests.support.batch_receiver import Receiver, busiest_second, receiver
+from tests.support.moto_cloud import MotoCloud
+from tidegate.adapters.dynamo import keys
+from tidegate.domain.batches import FINISHED
+from tidegate.services.batch_slice import ENDED
+
+
+@pytest.fixture(scope="module")
+def business() -> Iterator[Receiver]:
+    with receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def lab(cloud: MotoCloud, business: Receiver) -> Lab:
+    business.forget()
+    return Lab(cloud.app.table, business.url)
+
+
+def test_1000_items_at_100_a_second_take_10_seconds_and_no_second_has_more_than_110(
+    lab: Lab, business: Receiver
+) -> None:
+    batch = lab.batch(1000, rate=100)
+    started = time.monotonic()
+    assert lab.run(batch) == ENDED
+    assert 9.0 <= time.monotonic() - started <= 11.0
+    calls = business.calls()
+    assert sorted(index for _, index, _ in calls) == list(range(1000))
+    assert busiest_second([moment for moment, _, _ in calls]) <= 110
+    ended, progress = lab.now(batch)
+    assert (ended.status, progress.position, progress.errors) == (FINISHED, 1000, 0)
+
+
+def test_slices_hand_over_without_a_gap_of_two_seconds(lab: Lab, business: Receiver) -> None:
+    lab = lab.faster(slice_seconds=1)
+    batch = lab.batch(150, rate=50)
+    assert lab.run(batch) == ENDED
+    moments = sorted(moment for moment, _, _ in business.calls())
+    assert len(moments) == 150
+    assert max(later - earlier for earlier, later in pairwise(moments)) < 1.0
+
+
+def test_a_rate_changed_while_it_runs_holds_within_a_second(lab: Lab, business: Receiver) -> None:
+    batch = lab.batch(220, rate=10)
+    running = lab.in_background(lambda: lab.run(batch))
+    time.sleep(1.2)
+    lab.batches.patch(lab.now(batch)[0], {"rate": 200})
+    running.join(10)
+    assert len(business.calls()) == 220
+    assert lab.now(batch)[0].status == FINISHED
+
+
+def test_ten_billion_items_are_one_small_record_and_little_memory(lab: Lab, business: Receiver) -> None:
+    total = 10**10
+    batch = lab.batch(total, rate=500, start_index=total - 300)
+    before = sys.getallocatedblocks()
+    assert lab.run(batch) == ENDED
+    assert sorted(index for _, index, _ in business.calls()) == list(range(total - 300, total))
+    assert lab.now(batch)[1].position == total
+    record = lab.table.get(keys.batch_progress(PROJECT, batch.batch_id))
+    assert record is not None
+    assert len(str(record)) < 2000
+    assert sys.getallocatedblocks() - before < 100_000

@@ -1,0 +1,112 @@
+"""The real slice runner on a moto table, in real time, against a real HTTP receiver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate.adapters.dynamo.batch_runs import BatchRunRepository
+from tidegate.adapters.dynamo.batches import BatchRepository
+from tidegate.adapters.dynamo.table import Table
+from tidegate.adapters.http.client import SafeHttp
+from tidegate.adapters.http.webhooks import signed_headers
+from tidegate.domain.batches import RUNNING, STOPPED, STOPPING, Batch, Progress
+from tidegate.domain.sliding_window import Ledger
+from tidegate.services.batch_slice import CONTINUE, Pace, SliceRunner
+from tidegate.services.batch_work import CountedItems, Items, ItemWork, ListedItems
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+PROJECT = "prj-lab"
+
+
+def real_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class Beats:
+    beats: int = 0
+
+    def beat(self, batch: Batch, progress: Progress) -> None:
+        self.beats += 1
+
+
+@dataclass
+class Lab:
+    table: Table
+    url: str
+    pace: Pace = field(default_factory=Pace)
+    beats: Beats = field(default_factory=Beats)
+
+    def __post_init__(self) -> None:
+        self.batches = BatchRepository(self.table)
+        self.runs = BatchRunRepository(self.table)
+        self.http = SafeHttp()
+
+    def batch(self, total: int, rate: float, *, start_index: int = 0, job_data: Any = None, **more: Any) -> Batch:
+        batch = Batch(
+            batch_id=f"bat-{id(object())}-{total}",
+            project_id=PROJECT,
+            biz_id="biz-1",
+            name="lab",
+            total=total,
+            rate=rate,
+            status=RUNNING,
+            created_at="2026-01-01T00:00:00.000Z",
+            start_index=start_index,
+            run=1,
+            **more,
+        )
+        self.batches.add(batch, Progress(Ledger(start_index)), job_data)
+        return batch
+
+    # --- Preparation
+
+    def work(self, batch: Batch) -> ItemWork:
+        return ItemWork(batch, self.url, [SECRET], self.http, signed_headers, real_clock, private=True)
+
+    def items(self, batch: Batch) -> Items:
+        data = self.batches.job_data(batch.project_id, batch.batch_id)
+        return ListedItems(data) if isinstance(data, list) else CountedItems(data)
+
+    def total(self, batch: Batch) -> int:
+        assert batch.total is not None
+        return batch.total
+
+    # ---
+
+    def runner(self, **changed: Any) -> SliceRunner:
+        parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "pace": self.pace}
+        parts |= changed
+        return SliceRunner(prepare=self, heartbeat=self.beats, **parts)
+
+    def run(self, batch: Batch) -> str:
+        """Slice after slice, as the machine does."""
+        outcome = CONTINUE
+        while outcome == CONTINUE:
+            outcome = self.runner().run(batch.project_id, batch.batch_id, batch.run)
+        return outcome
+
+    def in_background(self, act: Callable[[], Any]) -> threading.Thread:
+        thread = threading.Thread(target=act, daemon=True)
+        thread.start()
+        return thread
+
+    def now(self, batch: Batch) -> tuple[Batch, Progress]:
+        found = self.batches.get(batch.project_id, batch.batch_id)
+        assert found
+        return found, self.batches.progress(batch.project_id, batch.batch_id)[0]
+
+    def ask_to_stop(self, batch: Batch) -> None:
+        self.batches.move(self.now(batch)[0], STOPPING, {"stop_reason": "enough"})
+
+    def start_again(self, batch: Batch) -> Batch:
+        found, _ = self.now(batch)
+        assert found.status == STOPPED
+        return self.batches.move(found, RUNNING, {"run": found.run + 1})
+
+    def faster(self, slice_seconds: float = 240, lease_seconds: float = 15) -> Lab:
+        return replace(self, pace=Pace(slice_seconds, lease_seconds))
