@@ -24,7 +24,7 @@ class Socket:
         if not address:
             raise SocketFailed("no WebSocket address is known")
         try:
-            self._connection = websocket.create_connection(
+            self._connection: Any = websocket.create_connection(
                 f"{address}?{urlencode({'ticket': ticket['ticket']})}", timeout=timeout
             )
         except (OSError, websocket.WebSocketException) as error:
@@ -53,7 +53,9 @@ class Socket:
         return message if isinstance(message, dict) else {}
 
     def close(self) -> None:
-        self._connection.close()
+        self._connection.close(timeout=1)
+        # After the server's own goodbye, close() takes the connection for closed and leaves the socket open.
+        self._connection.shutdown()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

@@ -34,9 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_agent(
-    api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StartAgent]:
+def start_agent(api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartAgent]:
     """Agents in threads, stopped at the end of the test."""
     monkeypatch.setattr(daemon, "SHORTEST_ROUND", 0.1)
     running: list[tuple[Agent, threading.Thread]] = []

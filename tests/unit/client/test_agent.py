@@ -136,7 +136,9 @@ def test_a_symlink_that_stays_inside_is_followed(api: AgentApi, root: Path, star
     assert (root / "real/f").read_bytes() == CONTENT
 
 
-def test_the_owner_is_the_target_user_where_the_agent_may_say_so(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_the_owner_is_the_target_user_where_the_agent_may_say_so(
+    api: AgentApi, root: Path, start_agent: StartAgent
+) -> None:
     transfer = api.add("f", CONTENT, target_user="nobody")
 
     start_agent()
@@ -194,9 +196,7 @@ def test_several_transfers_to_one_place_fetch_it_once(
     assert names_in(root / "data") == ["f"]
 
 
-def test_containers_have_roots_of_their_own(
-    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
-) -> None:
+def test_containers_have_roots_of_their_own(api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent) -> None:
     (tmp_path / "containers/c1").mkdir(parents=True)
     inside = api.add("f", CONTENT, container_id="c1")
     beside = api.add("g", CONTENT, container_id="../root")

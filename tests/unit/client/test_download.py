@@ -34,9 +34,7 @@ def fetch(pool: urllib3.PoolManager, store: Store, to: Path, signature: str | No
     download_to(pool, lambda _refused: store.link("f"), to, size=len(CONTENT), signature=wanted)
 
 
-def test_a_cut_connection_is_resumed_where_it_was_cut(
-    pool: urllib3.PoolManager, stored: Store, tmp_path: Path
-) -> None:
+def test_a_cut_connection_is_resumed_where_it_was_cut(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
     stored.cuts = [300_000, 0, 200_000]
 
     fetch(pool, stored, tmp_path / "f")
@@ -76,9 +74,7 @@ def test_a_part_with_wrong_bytes_gets_a_second_chance_from_the_start(
     assert (tmp_path / "f").read_bytes() == CONTENT
 
 
-def test_wrong_content_is_refused_and_nothing_appears(
-    pool: urllib3.PoolManager, stored: Store, tmp_path: Path
-) -> None:
+def test_wrong_content_is_refused_and_nothing_appears(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
     with pytest.raises(ChecksumMismatch):
         fetch(pool, stored, tmp_path / "f", signature="0" * 64)
 

@@ -1,0 +1,199 @@
+"""The command: what it sends, what it prints, how it exits."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tests.support.deployed import free_port
+from tests.unit.client.fakes import Store, sha256
+from tidegate_client.cli import main
+
+CONTENT = b"tide" * 100_000
+Run = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in ("TIDEGATE_API_URL", "TIDEGATE_KEY", "TIDEGATE_WS_URL", "TIDEGATE_PROJECT"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def logged_in(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> HTTPServer:
+    monkeypatch.setenv("TIDEGATE_API_URL", httpserver.url_for("").rstrip("/"))
+    monkeypatch.setenv("TIDEGATE_KEY", "k-1")
+    return httpserver
+
+
+def file_record(**more: Any) -> dict[str, Any]:
+    record = {"file_id": "f-1", "biz_id": 1, "app_id": 2, "file_path": "/a/b", "file_name": "b.bin", "state": "ready"}
+    return record | {"signature": sha256(CONTENT), "size": len(CONTENT), "created_at": "2026-01-01T00:00:00Z"} | more
+
+
+def sent(server: HTTPServer, path: str) -> Any:
+    return [json.loads(request.get_data()) for request, _ in server.log if request.path == path]
+
+
+def test_login_checks_the_key_and_stores_it_for_its_owner_alone(httpserver: HTTPServer, home: Path) -> None:
+    httpserver.expect_request("/v1/files").respond_with_json({"items": []})
+    url = httpserver.url_for("").rstrip("/")
+
+    assert main(["login", "--api-url", url, "--key", "k-9"]) == 0
+
+    stored = home / "config/tidegate/config.json"
+    assert stat.S_IMODE(stored.stat().st_mode) == 0o600
+    assert json.loads(stored.read_text()) == {"api_url": url, "key": "k-9"}
+    httpserver.expect_request("/v1/jobs", headers={"Authorization": "Bearer k-9"}).respond_with_json({"items": []})
+    assert main(["job", "list"]) == 0
+
+
+def test_login_with_an_unknown_key_stores_nothing(httpserver: HTTPServer, home: Path) -> None:
+    httpserver.expect_request("/v1/files").respond_with_json({"code": "unauthenticated", "detail": "no"}, 401)
+
+    assert main(["login", "--api-url", httpserver.url_for(""), "--key", "bad"]) == 3
+    assert not (home / "config").exists()
+
+
+def test_a_key_whose_scopes_do_not_read_files_can_log_in(httpserver: HTTPServer) -> None:
+    httpserver.expect_request("/v1/files").respond_with_json({"code": "scope_missing", "detail": "no"}, 403)
+
+    assert main(["login", "--api-url", httpserver.url_for(""), "--key", "agent-key"]) == 0
+
+
+def test_a_stored_key_is_not_sent_to_another_address(
+    httpserver: HTTPServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = home / "config/tidegate/config.json"
+    stored.parent.mkdir(parents=True)
+    stored.write_text(json.dumps({"api_url": "https://tidegate.example", "key": "secret"}))
+    monkeypatch.setenv("TIDEGATE_API_URL", httpserver.url_for("").rstrip("/"))
+    httpserver.expect_request("/v1/jobs").respond_with_json({"items": []})
+
+    main(["job", "list"])
+
+    assert "Authorization" not in httpserver.log[0][0].headers
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, 2), (401, 3), (403, 3), (404, 4), (409, 5), (410, 4), (413, 2), (422, 2)]
+)
+def test_exit_codes_tell_what_went_wrong(
+    logged_in: HTTPServer, capsys: pytest.CaptureFixture[str], status: int, code: int
+) -> None:
+    problem = {"code": "why", "detail": "because", "errors": [{"loc": ["body", "name"], "msg": "too short"}]}
+    logged_in.expect_request("/v1/files/f").respond_with_json(problem, status)
+
+    assert main(["file", "show", "f"]) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "because (why)" in told.err
+    assert "body.name: too short" in told.err
+
+
+def test_errors_are_json_too(logged_in: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    logged_in.expect_request("/v1/files/f").respond_with_json({"code": "not_found", "detail": "no"}, 404)
+
+    assert main(["file", "show", "f", "--json"]) == 4
+    told = json.loads(capsys.readouterr().err)
+    assert (told["code"], told["status"], told["error"]) == ("not_found", 404, "NotFound")
+
+
+def test_a_failing_server_is_7_and_an_absent_one_6(logged_in: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_client.http.BoundedRetry.get_backoff_time", lambda _self: 0.01)
+    logged_in.expect_request("/v1/queue/stats").respond_with_json({}, 500)
+    assert main(["queue", "stats"]) == 7
+
+    monkeypatch.setenv("TIDEGATE_API_URL", f"http://127.0.0.1:{free_port()}")
+    assert main(["queue", "stats"]) == 6
+
+
+def test_no_login_is_3_and_wrong_usage_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["queue", "stats"]) == 3
+    assert "tidegate login" in capsys.readouterr().err
+    for wrong in (["queue"], ["nonsense"], ["request", "prioritize", "r", "11"], ["queue", "capacity", "export"]):
+        with pytest.raises(SystemExit) as raised:
+            main(wrong)
+        assert raised.value.code == 2
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["--help"])
+
+    assert raised.value.code == 0
+    assert "6  the API cannot be reached" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_json_may_stand_before_or_after_the_command(
+    logged_in: HTTPServer, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    page = {"items": [{"project_id": "p", "name": "海"}], "next_cursor": "c"}
+    logged_in.expect_request("/v1/projects").respond_with_json(page)
+
+    main(["--json", "project", "list"] if where == "before" else ["project", "list", "--json"])
+
+    assert json.loads(capsys.readouterr().out) == page
+
+
+def test_tables_align_wide_characters(logged_in: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    items = [{"project_id": "p1", "name": "海门"}, {"project_id": "p2", "name": "tide", "group": "g"}]
+    logged_in.expect_request("/v1/projects").respond_with_json({"items": items})
+
+    main(["project", "list"])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "PROJECT ID  NAME  GROUP",
+        "p1          海门  -",
+        "p2          tide  g",
+    ]
+
+
+def test_file_put_uploads_and_completes(
+    logged_in: HTTPServer, store: Store, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "b.bin").write_bytes(CONTENT)
+    created = {"file_id": "f-1", "upload_url": store.link("up"), "expires_at": "x"}
+    logged_in.expect_request("/v1/files", "POST").respond_with_json(created, 201)
+    logged_in.expect_request("/v1/files/f-1/complete", "POST").respond_with_json(file_record())
+
+    code = main(["file", "put", "b.bin", "--biz-id", "1", "--app-id", "2", "--file-path", "/a/b", "--json"])
+
+    assert code == 0
+    assert store.objects["up"] == CONTENT
+    assert sent(logged_in, "/v1/files")[0]["signature"] == sha256(CONTENT)
+    assert json.loads(capsys.readouterr().out)["file_id"] == "f-1"
+
+
+def test_file_get_resumes_verifies_and_says_where(
+    logged_in: HTTPServer, store: Store, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.objects["f"], store.cuts = CONTENT, [100_000]
+    logged_in.expect_request("/v1/files/f-1").respond_with_json(file_record())
+    logged_in.expect_request("/v1/files/f-1/url").respond_with_json({"url": store.link("f"), "expires_at": "x"})
+
+    assert main(["file", "get", "f-1"]) == 0
+
+    assert (home / "b.bin").read_bytes() == CONTENT
+    told = capsys.readouterr()
+    assert "saved_to" in told.out
+    assert "100 %" in told.err
+
+
+def test_file_get_of_wrong_bytes_is_1(logged_in: HTTPServer, store: Store, home: Path) -> None:
+    store.objects["f"] = CONTENT[:-1] + b"x"
+    logged_in.expect_request("/v1/files/f-1").respond_with_json(file_record())
+    logged_in.expect_request("/v1/files/f-1/url").respond_with_json({"url": store.link("f"), "expires_at": "x"})
+
+    assert main(["file", "get", "f-1", "-o", "out.bin"]) == 1
+    assert not (home / "out.bin").exists()

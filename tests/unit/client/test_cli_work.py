@@ -1,0 +1,206 @@
+"""Commands that start work and follow it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tests.unit.client.fakes import Store
+from tidegate_client import watching
+from tidegate_client.cli import main
+
+SIGNATURE = "ab" * 32
+TASK = "AsyncDownloadTask:1:2:/a/b:0b50a6a8-7e5b-4f39-9f0e-2f2f6ad0c111"
+WHERE = ["--user", "root", "--dir", "/data"]
+WHAT = ["--biz-id", "1", "--app-id", "2", "--file-path", "/a/b", "--file-name", "b.bin", "--signature", SIGNATURE]
+
+
+@pytest.fixture(autouse=True)
+def api(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HTTPServer:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("TIDEGATE_API_URL", httpserver.url_for("").rstrip("/"))
+    monkeypatch.setenv("TIDEGATE_KEY", "k-1")
+    monkeypatch.setattr(watching, "FIRST_POLL", 0.01)
+    monkeypatch.chdir(tmp_path)
+    return httpserver
+
+
+def sent(server: HTTPServer, path: str) -> Any:
+    return [json.loads(request.get_data()) for request, _ in server.log if request.path == path]
+
+
+def test_download_submit_of_one_target(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {"task_id": TASK, "job_id": "j", "status": "Pending", "window_closes_at": "t"}
+    api.expect_request("/v1/downloads", "POST").respond_with_json(answer, 202)
+
+    assert main(["download", "submit", *WHAT, *WHERE, "--target", "a1:c1", "--json"]) == 0
+
+    body = sent(api, "/v1/downloads")[0]
+    assert (body["target_agent_id"], body["target_container_id"], body["biz_id"]) == ("a1", "c1", 1)
+    assert "callback" not in body
+    assert json.loads(capsys.readouterr().out)["task_id"] == TASK
+
+
+def test_download_submit_takes_what_it_needs_from_a_library_file(api: HTTPServer) -> None:
+    record = {"biz_id": 1, "app_id": 2, "file_path": "/a/b", "file_name": "b.bin", "signature": SIGNATURE}
+    api.expect_request("/v1/files/f-1").respond_with_json(record)
+    api.expect_request("/v1/downloads/batch", "POST").respond_with_json({"job_id": "j", "tasks": []}, 202)
+
+    targets = ["--target", "a1", "--target", "a2"]
+    assert main(["download", "submit", "--file", "f-1", *WHERE, *targets]) == 0
+
+    body = sent(api, "/v1/downloads/batch")[0]
+    assert body["targets"] == [{"agent_id": "a1", "container_id": ""}, {"agent_id": "a2", "container_id": ""}]
+    assert (body["file_signature"], body["file_name"]) == (SIGNATURE, "b.bin")
+
+
+def test_download_submit_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["download", "submit", "--biz-id", "1", *WHERE, "--target", "a"]) == 2
+    assert "file_path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ended", "code"), [("Success", 0), ("Failed", 1), ("Timeout", 1)])
+def test_download_watch_ends_with_the_tasks_outcome(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str], ended: str, code: int
+) -> None:
+    path = "/v1/downloads/0b50a6a8-7e5b-4f39-9f0e-2f2f6ad0c111"
+    for status in ("Pending", "Running", ended):
+        record = {"task_id": TASK, "status": status, "file_name": "b.bin"}
+        api.expect_ordered_request(path).respond_with_json(record)
+
+    assert main(["download", "watch", path.rpartition("/")[2], "--poll", "--json"]) == code
+
+    told = [json.loads(line)["status"] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["Pending", "Running", ended]
+
+
+def test_a_view_without_a_terminal_prints_lines_not_escapes(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = {"total": 4, "success": 1, "failed": 0, "downloading": 3, "timeout": 0}
+    for status, done in (("Running", 1), ("Running", 2), ("Success", 4)):
+        job = {"job_id": "j", "status": status, "file_name": "b.bin", "counts": counts | {"success": done}}
+        api.expect_ordered_request("/v1/jobs/AsyncDownloadJob:1").respond_with_json(job)
+    api.expect_request("/v1/ws-tickets").respond_with_json({}, 404)
+
+    assert main(["watch", "AsyncDownloadJob:1", "--poll"]) == 0
+
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert "\r" not in told
+    assert "1/4" in told
+    assert "4/4" in told
+
+
+def test_giving_up_waiting_is_8(api: HTTPServer) -> None:
+    api.expect_request("/v1/batches/bat-1").respond_with_json({"batch_id": "bat-1", "status": "running"})
+
+    assert main(["watch", "bat-1", "--poll", "--timeout", "0.1"]) == 8
+
+
+def test_job_show_lists_its_targets(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"job_id": "j", "status": "Success", "counts": {"total": 1, "success": 1}}
+    api.expect_request("/v1/jobs/j").respond_with_json(job)
+    targets = [{"agent_id": "a1", "container_id": "", "status": "Success", "error_code": 0}]
+    api.expect_request("/v1/jobs/j/targets").respond_with_json({"items": targets})
+
+    assert main(["job", "show", "j", "--json"]) == 0
+
+    assert json.loads(capsys.readouterr().out) == job | {"targets": targets}
+
+
+def test_export_submit_watch_downloads_the_result(
+    api: HTTPServer, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.objects["e"] = b"a,b\n1,2\n"
+    (tmp_path / "rows.json").write_text('[{"a": 1, "b": 2}]')
+    done = {"task_id": "exp-1", "name": "n", "status": "completed", "file_name": "导出.csv", "size": 8}
+    done |= {"progress": {"rows": 1, "total": 1, "percent": 100}}
+    api.expect_request("/v1/task", "POST").respond_with_json({"task_id": "exp-1"}, 202)
+    api.expect_oneshot_request("/v1/task", "GET").respond_with_json(done | {"status": "running"})
+    api.expect_request("/v1/task", "GET").respond_with_json(done)
+    api.expect_request("/v1/ws-tickets").respond_with_json({"code": "no", "detail": "no sockets"}, 404)
+    api.expect_request("/v1/download/url").respond_with_json({"url": store.link("e"), "expires_at": "x"})
+
+    arguments = ["--name", "n", "--data", "rows.json", "--type", "csv", "--template", '{"a": "A"}', "--watch"]
+    assert main(["export", "submit", *arguments]) == 0
+
+    assert (tmp_path / "导出.csv").read_bytes() == store.objects["e"]
+    body = next(json.loads(request.get_data()) for request, _ in api.log if request.method == "POST")
+    assert body == {"name": "n", "type": "csv", "template": {"a": "A"}, "source_data": [{"a": 1, "b": 2}]}
+    assert "saved to 导出.csv" in capsys.readouterr().out
+
+
+def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = {"task_id": "exp-1", "name": "n", "status": "failed", "failed_reason": "the source answered 500"}
+    api.expect_request("/v1/task", "POST").respond_with_json({"task_id": "exp-1"}, 202)
+    api.expect_request("/v1/task", "GET").respond_with_json(failed)
+
+    assert main(["export", "submit", "--name", "n", "--source-url", "https://x.example", "--watch"]) == 1
+    assert "the source answered 500" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "path", "body"),
+    [
+        ("queue pause", "POST", "/v1/queue/pause", {"scope": "all"}),
+        ("queue resume export", "POST", "/v1/queue/resume", {"scope": "export"}),
+        ("queue capacity export=4 batch=2", "POST", "/v1/queue/capacity", {"export": 4, "batch": 2}),
+        ("request cancel r1", "POST", "/v1/requests/r1/cancel", {}),
+        ("request prioritize r1 2", "POST", "/v1/requests/r1/prioritize", {"priority": 2}),
+        ("request create check --priority 1", "POST", "/v1/requests", {"type": "check", "payload": {}, "priority": 1}),
+        ("subscription create s https://x", "POST", "/v1/subscriptions", {"name": "s", "source_url": "https://x"}),
+        ("subscription download s1", "POST", "/v1/subscriptions/s1/download", {}),
+        ("batch start b1", "POST", "/v1/batches/b1/start", {}),
+        ("batch stop b1", "POST", "/v1/batches/b1/stop", {}),
+        ("batch rate b1 50", "PATCH", "/v1/batches/b1", {"rate": 50}),
+        ("biz create n https://x", "POST", "/v1/biz", {"name": "n", "process_url": "https://x"}),
+        ("export delete t1 t2", "POST", "/v1/tasks/delete", {"task_ids": ["t1", "t2"]}),
+        ("compensation trigger", "POST", "/v1/compensation/trigger", {}),
+        ("project create name", "POST", "/v1/projects", {"name": "name", "allow_private_urls": False}),
+        ("key create p1 --scope read --scope write", "POST", "/v1/projects/p1/keys", {"scopes": ["read", "write"]}),
+    ],
+)
+def test_each_command_calls_its_route(
+    api: HTTPServer, command: str, method: str, path: str, body: dict[str, Any]
+) -> None:
+    api.expect_request(path, method).respond_with_json({"ok": True, "deleted": 2})
+
+    assert main([*command.split(), "--json"]) == 0
+    assert sent(api, path) == [body]
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("stats --since 2026-01-01T00:00:00Z", "/v1/stats"),
+        ("audit req-1", "/v1/audit"),
+        ("compensation show", "/v1/compensation"),
+        ("queue stats", "/v1/queue/stats"),
+        ("queue list --channel export", "/v1/queue"),
+        ("request show r1", "/v1/requests/r1"),
+        ("subscription list", "/v1/subscriptions"),
+        ("subscription tasks s1", "/v1/subscriptions/s1/tasks"),
+        ("batch show b1", "/v1/batches/b1"),
+        ("batch logs b1", "/v1/batches/b1/logs"),
+        ("biz list", "/v1/biz"),
+        ("export list --status failed", "/v1/tasks"),
+        ("export status t1", "/v1/task"),
+        ("download list --job j", "/v1/downloads"),
+        ("callback list --task t", "/v1/callbacks"),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_each_question_prints_in_both_forms(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str], command: str, path: str, form: list[str]
+) -> None:
+    api.expect_request(path, "GET").respond_with_json({"items": [], "next_cursor": None})
+
+    assert main([*command.split(), *form]) == 0
+    out = capsys.readouterr().out
+    if form:
+        assert json.loads(out)["items"] == []

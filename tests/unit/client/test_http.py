@@ -1,0 +1,181 @@
+"""Every call: what is sent, what is tried again, what an error becomes."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
+
+from tests.support.deployed import free_port
+from tidegate_client import (
+    ApiError,
+    Client,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    RateLimited,
+    ServerError,
+    Unauthorized,
+    Unreachable,
+)
+from tidegate_client.resources.paging import walk
+
+
+@pytest.fixture
+def client(httpserver: HTTPServer) -> Iterator[Client]:
+    with Client(httpserver.url_for("").rstrip("/"), "k-1", attempts=3, backoff=0.01) as made:
+        yield made
+
+
+def answers(httpserver: HTTPServer, *statuses: int, headers: dict[str, str] | None = None) -> list[Request]:
+    """Answer with these statuses in turn, 200 afterwards; gives the requests as they come."""
+    left, seen = list(statuses), list[Request]()
+
+    def answer(request: Request) -> Response:
+        request.get_data()
+        seen.append(request)
+        status = left.pop(0) if left else 200
+        body = {"items": [], "project_id": "p"} if status < 400 else {"code": "busy", "detail": "wait"}
+        return Response(json.dumps(body), status, headers, content_type="application/json")
+
+    httpserver.expect_request(re.compile("/.*")).respond_with_handler(answer)
+    return seen
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_read_is_tried_again(httpserver: HTTPServer, client: Client, status: int) -> None:
+    seen = answers(httpserver, status, status)
+
+    client.projects.list()
+
+    assert len(seen) == 3
+
+
+def test_a_creating_post_is_tried_again_with_the_same_idempotency_key(httpserver: HTTPServer, client: Client) -> None:
+    seen = answers(httpserver, 503)
+
+    client.projects.create("one")
+    client.projects.create("one")
+
+    keys = [request.headers["Idempotency-Key"] for request in seen]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_change_that_may_have_happened_is_not_sent_twice(httpserver: HTTPServer, client: Client) -> None:
+    seen = answers(httpserver, 503)
+
+    with pytest.raises(ServerError):
+        client.requests.cancel("req-1")
+
+    assert len(seen) == 1
+
+
+def test_retry_after_is_honoured(httpserver: HTTPServer, client: Client) -> None:
+    answers(httpserver, 429, headers={"Retry-After": "1"})
+    began = time.monotonic()
+
+    client.projects.list()
+
+    assert time.monotonic() - began >= 1
+
+
+def test_a_first_try_still_at_work_is_waited_for(httpserver: HTTPServer, client: Client) -> None:
+    problem = {"code": "idempotency_in_progress", "detail": "still running"}
+    httpserver.expect_ordered_request("/v1/projects", "POST").respond_with_json(problem, 409)
+    httpserver.expect_ordered_request("/v1/projects", "POST").respond_with_json({"project_id": "p-1"}, 201)
+
+    assert client.projects.create("one")["project_id"] == "p-1"
+
+
+def test_the_key_and_the_project_go_along(httpserver: HTTPServer) -> None:
+    seen = answers(httpserver)
+
+    Client(httpserver.url_for(""), "k-1", project_id="p-9").projects.list(limit=5)
+
+    assert seen[0].headers["Authorization"] == "Bearer k-1"
+    assert seen[0].headers["X-Project-Id"] == "p-9"
+    assert seen[0].args.to_dict() == {"limit": "5"}
+
+
+def test_ids_with_slashes_stay_one_path_segment(httpserver: HTTPServer, client: Client) -> None:
+    seen = answers(httpserver)
+
+    client.jobs.get("AsyncDownloadJob:1:2:/a/b c:77")
+
+    assert seen[0].environ["REQUEST_URI"] == "/v1/jobs/AsyncDownloadJob%3A1%3A2%3A%2Fa%2Fb%20c%3A77"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, Invalid),
+        (401, Unauthorized),
+        (403, Forbidden),
+        (404, NotFound),
+        (409, Conflict),
+        (410, Gone),
+        (413, Invalid),
+        (418, ApiError),
+        (422, Invalid),
+        (429, RateLimited),
+        (500, ServerError),
+    ],
+)
+def test_a_problem_becomes_a_typed_exception(
+    httpserver: HTTPServer, client: Client, status: int, kind: type[ApiError]
+) -> None:
+    problem = {"status": status, "code": "some_code", "detail": "why", "errors": [{"loc": ["body", "x"], "msg": "no"}]}
+    httpserver.expect_request("/v1/files/f").respond_with_json(problem, status)
+
+    with pytest.raises(kind) as raised:
+        client.files.get("f")
+
+    assert (raised.value.status, raised.value.code, raised.value.detail) == (status, "some_code", "why")
+    assert raised.value.errors[0]["loc"] == ["body", "x"]
+
+
+def test_an_answer_that_is_no_problem_document_is_understood_too(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_request("/v1/files/f").respond_with_data("<html>gone wrong</html>", 404)
+
+    with pytest.raises(NotFound, match="HTTP 404"):
+        client.files.get("f")
+
+
+def test_nobody_there_is_unreachable() -> None:
+    with pytest.raises(Unreachable):
+        Client(f"http://127.0.0.1:{free_port()}", "k", attempts=1, backoff=0.01).projects.list()
+
+
+def test_pages_are_walked_to_the_end(httpserver: HTTPServer, client: Client) -> None:
+    first = {"items": [{"project_id": "a"}, {"project_id": "b"}], "next_cursor": "c 1"}
+    httpserver.expect_ordered_request("/v1/projects", query_string={}).respond_with_json(first)
+    httpserver.expect_ordered_request("/v1/projects", query_string={"cursor": "c 1"}).respond_with_json(
+        {"items": [{"project_id": "c"}]}
+    )
+
+    found = [project["project_id"] for project in walk(lambda cursor: client.projects.list(cursor=cursor))]
+
+    assert found == ["a", "b", "c"]
+
+
+def test_the_key_does_not_follow_a_redirect_to_the_store(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_request("/v1/download/sync").respond_with_data(
+        b"", 303, headers={"Location": httpserver.url_for("/store/x")}
+    )
+    stored: list[str | None] = []
+
+    def store(request: Request) -> Response:
+        stored.append(request.headers.get("Authorization"))
+        return Response(b"a,b\n")
+
+    httpserver.expect_request("/store/x").respond_with_handler(store)
+
+    assert client.exports.sync({"name": "n", "source_data": []}) == b"a,b\n"
+    assert stored == [None]

@@ -1,0 +1,133 @@
+"""Watching: over a real WebSocket, and by polling where there is none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+from websockets.sync.server import ServerConnection
+from websockets.sync.server import serve as serve_websocket
+
+from tidegate_client import Client, NotFound, watching
+from tidegate_client.errors import WaitTimeout
+from tidegate_client.watching import Watch
+
+TICKET = {"ticket": "t-1", "expires_at": "2099-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def client(httpserver: HTTPServer) -> Client:
+    return Client(httpserver.url_for("").rstrip("/"), "k", attempts=0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "FIRST_POLL", 0.02)
+
+
+@contextmanager
+def socket_server(talk: Callable[[ServerConnection, dict[str, Any]], None]) -> Iterator[str]:
+    """Calls `talk` with each message that a client sends."""
+
+    def handle(connection: ServerConnection) -> None:
+        for text in connection:
+            talk(connection, json.loads(text))
+
+    with serve_websocket(handle, "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}/live"
+        server.shutdown()
+
+
+def export(status: str, **more: Any) -> dict[str, Any]:
+    return {"task_id": "exp-1", "name": "report", "status": status} | more
+
+
+def test_changes_come_over_the_websocket_until_the_end(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_request("/v1/task").respond_with_json(export("queued"))
+    httpserver.expect_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
+    asked: list[Any] = []
+
+    def talk(connection: ServerConnection, message: dict[str, Any]) -> None:
+        assert connection.request
+        asked.append((connection.request.path, message))
+        for status in ("running", "completed"):
+            connection.send(json.dumps({"type": f"task.{status}", "data": export(status)}))
+
+    with socket_server(talk) as ws_url:
+        seen = [change.status for change in Watch(client, ["exp-1"], ws_url=ws_url, timeout=10)]
+
+    assert seen == ["queued", "running", "completed"]
+    assert asked == [("/live?ticket=t-1", {"action": "watch", "task_ids": ["exp-1"]})]
+
+
+def test_a_message_lost_is_made_up_for_when_it_stays_quiet(
+    httpserver: HTTPServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "QUIET_SECONDS", 0.1)
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("running"))
+    httpserver.expect_ordered_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("completed"))
+    said: list[str] = []
+
+    with socket_server(lambda _connection, message: said.append(message["action"])) as ws_url:
+        seen = [change.status for change in Watch(client, ["exp-1"], ws_url=ws_url, timeout=10)]
+
+    assert seen == ["running", "completed"]
+    assert said == ["watch", "ping"]
+
+
+def test_without_a_websocket_it_polls(httpserver: HTTPServer, client: Client) -> None:
+    for status in ("running", "running", "failed"):
+        httpserver.expect_ordered_request("/v1/batches/bat-1").respond_with_json({"batch_id": "b", "status": status})
+    reasons: list[str] = []
+    watch = Watch(client, ["bat-1"], use_socket=False, timeout=10, on_fallback=reasons.append)
+
+    changes = list(watch)
+
+    assert [change.status for change in changes] == ["running", "failed"]
+    assert (changes[-1].ended, changes[-1].succeeded) == (True, False)
+    assert reasons == []
+
+
+def test_a_broken_websocket_falls_back_to_polling(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("running"))
+    httpserver.expect_ordered_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("completed"))
+    reasons: list[str] = []
+
+    with socket_server(lambda connection, _message: connection.close()) as ws_url:
+        watch = Watch(client, ["exp-1"], ws_url=ws_url, timeout=10, on_fallback=reasons.append)
+        seen = [change.status for change in watch]
+
+    assert seen == ["running", "completed"]
+    assert len(reasons) == 1
+
+
+def test_an_id_whose_shape_says_nothing_is_looked_for(httpserver: HTTPServer, client: Client) -> None:
+    missing = {"code": "not_found", "detail": "no"}
+    for path in ("/v1/downloads/x1", "/v1/jobs/x1", "/v1/task"):
+        httpserver.expect_request(path).respond_with_json(missing, 404)
+    httpserver.expect_request("/v1/requests/x1").respond_with_json({"request_id": "x1", "status": "completed"})
+
+    assert [change.status for change in Watch(client, ["x1"])] == ["completed"]
+
+
+def test_nothing_of_that_name(httpserver: HTTPServer, client: Client) -> None:
+    for kind in ("downloads/x1", "jobs/x1", "task", "requests/x1", "batches/x1"):
+        httpserver.expect_request(f"/v1/{kind}").respond_with_json({"code": "not_found"}, 404)
+
+    with pytest.raises(NotFound):
+        list(Watch(client, ["x1"]))
+
+
+def test_waiting_has_an_end(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_request("/v1/task").respond_with_json(export("running"))
+
+    with pytest.raises(WaitTimeout, match="exp-1"):
+        list(Watch(client, ["exp-1"], use_socket=False, timeout=0.2))

@@ -1,0 +1,91 @@
+"""Callbacks are believed only if they are Tidegate's, fresh and untouched."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+
+import pytest
+import urllib3
+from standardwebhooks.webhooks import Webhook
+
+from tests.support.deployed import free_port
+from tidegate_client.webhooks import NotVerified, verify
+
+SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
+OTHER = "whsec_" + base64.b64encode(b"another secret, another secret!!").decode()
+BODY = json.dumps({"type": "task.completed", "timestamp": "now", "data": {"name": "导出"}}).encode()
+
+
+def signed(secret: str = SECRET, at: float | None = None, body: bytes = BODY) -> dict[str, str]:
+    """As the library of the standard signs."""
+    moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
+    return {
+        "Webhook-Id": "msg_1",
+        "Webhook-Timestamp": str(int(moment.timestamp())),
+        "Webhook-Signature": Webhook(secret).sign("msg_1", moment, body.decode()),
+    }
+
+
+def test_what_the_standards_own_library_signs_is_verified() -> None:
+    assert verify(SECRET, signed(), BODY) == "msg_1"
+
+
+def test_while_a_secret_is_rotated_either_signature_will_do() -> None:
+    headers = signed()
+    headers["Webhook-Signature"] = f"{signed(OTHER)['Webhook-Signature']} {headers['Webhook-Signature']}"
+
+    assert verify(SECRET, headers, BODY) == verify(OTHER, headers, BODY) == "msg_1"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "reason"),
+    [
+        (signed(), BODY + b" ", "no signature"),
+        (signed(OTHER), BODY, "no signature"),
+        (signed(at=time.time() - 600), BODY, "five minutes"),
+        (signed(at=time.time() + 600), BODY, "five minutes"),
+        (signed() | {"Webhook-Timestamp": "soon"}, BODY, "not a number"),
+        ({}, BODY, "webhook-id is missing"),
+        (signed() | {"Webhook-Signature": "v1a," + "A" * 44}, BODY, "no signature"),
+    ],
+)
+def test_anything_else_is_not(headers: dict[str, str], body: bytes, reason: str) -> None:
+    with pytest.raises(NotVerified, match=reason):
+        verify(SECRET, headers, body)
+
+
+def test_webhook_listen_verifies_and_prints() -> None:
+    port = free_port()
+    command = [
+        sys.executable,
+        "-m",
+        "tidegate_client",
+        "webhook",
+        "listen",
+        "--port",
+        str(port),
+        "--count",
+        "2",
+        "--json",
+    ]
+    environment = os.environ | {"TIDEGATE_CALLBACK_SECRET": SECRET}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as listener:
+        pool = urllib3.PoolManager(retries=urllib3.Retry(20, backoff_factor=0.05, backoff_max=0.2))
+        statuses = [
+            pool.request("POST", f"http://127.0.0.1:{port}/", body=BODY, headers=headers).status
+            for headers in (signed(OTHER), signed(), signed())
+        ]
+        out, _ = listener.communicate(timeout=10)
+
+    told = [json.loads(line) for line in out.splitlines()]
+    assert statuses == [401, 204, 204]
+    assert [one["verified"] for one in told] == [False, True, True]
+    assert [one["repeated"] for one in told[1:]] == [False, True]
+    assert told[1]["data"] == {"name": "导出"}
+    assert listener.returncode == 0
