@@ -196,3 +196,22 @@ class Busy(DomainError):
 
 class LeaseLost(DomainError):
     code, status, title = "lease_lost", 409, "Another owner holds the lease"
+
+
+# --- what became of a queued request
+
+
+class RequestTimedOut(DomainError):
+    code, status, title, retryable = "request_timeout", 504, "The request ran longer than its type may", True
+
+
+class WorkerLost(DomainError):
+    code, status, title, retryable = "worker_lost", 500, "Whatever ran the request died", True
+
+
+class NoSpace(DomainError):
+    code, status, title = "no_space", 507, "There is no room for the content"
+
+
+class CredentialMissing(DomainError):
+    code, status, title = "credential_missing", 422, "No credential has this name"

@@ -16,7 +16,10 @@ class Settings:
     files_bucket: str = ""
     targets_queue_url: str = ""
     admission_queue_url: str = ""
+    wakeups_queue_url: str = ""
     callbacks_queue_url: str = ""
+    callbacks_dead_queue_url: str = ""
+    callback_timeout_seconds: int = 10
     compensation_queue_url: str = ""
     notifications_topic_arn: str = ""
     download_job_machine_arn: str = ""
@@ -32,6 +35,9 @@ class Settings:
     transfer_engine: str = "agent"
     transfer_max_targets: int = 100_000
     url_allow_list: str = ""
+    # JSON: what differs from domain/request_policies.py, e.g. {"download": {"retries": 5}} and {"no_cookie": 20}.
+    request_policies: str = ""
+    channel_capacities: str = ""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.errors import WrongState
@@ -86,7 +86,13 @@ def next_state(action: str, status: str) -> str:
     return target or status
 
 
+def moved(request: Request, action: str, **changes: Any) -> Request:
+    """The request after an action: the one way from state to state."""
+    return replace(request, status=next_state(action, request.status), version=request.version + 1, **changes)
+
+
 def notice_kind(request_type: str, status: str) -> str:
+    """Exports are the tasks of the download centre; other records that ride on a request tell their own ends."""
     if request_type == "export":
-        return f"task.{status}"
-    return "batch.finished" if request_type == "batch" else "request.finished"
+        return "task.completed" if status == COMPLETED else "task.failed"
+    return "request.finished"

@@ -94,16 +94,16 @@ def notice(project_id: str, notice_id: str) -> dict[str, str]:
     return _key(project_id, "NOTICE", notice_id)
 
 
-def delivery(project_id: str, delivery_id: str) -> dict[str, str]:
-    return _key(project_id, "DELIVERY", delivery_id)
+def callback(project_id: str, delivery_id: str) -> dict[str, str]:
+    return _key(project_id, "CALLBACK", delivery_id)
 
 
-def deliveries_list(project_id: str) -> str:
-    return partition(project_id, "DELIVERIES")
+def callbacks_list(project_id: str) -> str:
+    return partition(project_id, "CALLBACKS")
 
 
-def deliveries_of(project_id: str, record_id: str) -> str:
-    return partition(project_id, "DELIVERIES_OF", digest(record_id, length=32))
+def callbacks_of(project_id: str, record_id: str) -> str:
+    return partition(project_id, "CALLBACKS_OF", digest(record_id, length=32))
 
 
 def circuit(project_id: str, host: str) -> dict[str, str]:
@@ -213,3 +213,83 @@ def retained(record_id: str, until: float) -> dict[str, str | int]:
 
 def retention_partition(shard: int) -> str:
     return f"RETAIN#{shard}"
+
+
+# --- distribution
+
+TASK_SPREAD = 8
+
+
+def job(project_id: str, job_key: str) -> dict[str, str]:
+    return _key(project_id, "JOB", job_key)
+
+
+def jobs_list(project_id: str) -> str:
+    return partition(project_id, "JOBS")
+
+
+def jobs_at_path(project_id: str, biz_id: int, app_id: int, file_path: str) -> str:
+    return partition(project_id, "JOBPATH", digest(str(biz_id), str(app_id), file_path, length=32))
+
+
+def chunks(project_id: str, job_key: str) -> str:
+    return partition(project_id, "CHUNKS", job_key)
+
+
+def chunk(project_id: str, job_key: str, chunk_id: str) -> dict[str, str]:
+    return _key(project_id, "CHUNKS", job_key, sk=chunk_id)
+
+
+def job_callbacks(project_id: str, job_key: str) -> str:
+    return partition(project_id, "JOBCALLBACKS", job_key)
+
+
+def job_callback(project_id: str, job_key: str, chunk_id: str) -> dict[str, str]:
+    return _key(project_id, "JOBCALLBACKS", job_key, sk=chunk_id)
+
+
+def shard(project_id: str, job_key: str, number: int) -> dict[str, str]:
+    return _key(project_id, "SHARD", job_key, str(number))
+
+
+def transfers(project_id: str, job_key: str) -> str:
+    return partition(project_id, "TRANSFERS", job_key)
+
+
+def transfer(project_id: str, job_key: str, number: int) -> dict[str, str]:
+    return _key(project_id, "TRANSFERS", job_key, sk=f"{number:05d}")
+
+
+def task(project_id: str, uuid: str) -> dict[str, str]:
+    return _key(project_id, "TASK", uuid)
+
+
+def task_spread(uuid: str) -> int:
+    return int(digest(uuid, length=8), 16) % TASK_SPREAD
+
+
+def tasks_of_job(project_id: str, job_key: str, spread: int) -> str:
+    """A Job may have 100,000 Tasks within seconds: more than one partition of an index takes."""
+    return partition(project_id, "JOBTASKS", job_key, str(spread))
+
+
+def tasks_list(project_id: str, spread: int) -> str:
+    return partition(project_id, "TASKS", str(spread))
+
+
+def orders(project_id: str, job_key: str, shard_number: int) -> str:
+    return partition(project_id, "ORDERS", job_key, str(shard_number))
+
+
+def order(project_id: str, job_key: str, shard_number: int, agent_id: str, container_id: str) -> dict[str, str]:
+    """What an agent was asked to fetch, and what it reported."""
+    target = digest(agent_id, container_id, length=32)
+    return _key(project_id, "ORDERS", job_key, str(shard_number), sk=target)
+
+
+def staging(project_id: str, agent_id: str, signature: str) -> dict[str, str]:
+    return _key(project_id, "STAGING", agent_id, signature)
+
+
+def inbox(project_id: str, agent_id: str) -> str:
+    return partition(project_id, "INBOX", agent_id)

@@ -1,0 +1,11 @@
+"""One step of an ingest request: fetch, scan, associate or check. It ends the request itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.bootstrap import app
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    return app().ingest.work(event, seconds_left=context.get_remaining_time_in_millis() / 1000)

@@ -1,0 +1,21 @@
+"""A back-off is over: tells the channel's admission. FIFO messages cannot be delayed one by one, these can."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from tidegate.bootstrap import app
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    now = app().clock()
+    for record in event["Records"]:
+        body = json.loads(record["body"])
+        at = datetime.fromisoformat(body["at"])
+        if at > now:
+            app().pokes.wake(body["channel"], at, now)
+        else:
+            app().pokes.poke(body["channel"])
+    return {"batchItemFailures": []}

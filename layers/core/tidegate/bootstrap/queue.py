@@ -1,0 +1,84 @@
+"""The request queue."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tidegate.bootstrap.notifications import NotificationsWiring
+from tidegate.domain.request_policies import Policy, capacities_from, policies_from
+
+if TYPE_CHECKING:
+    from tidegate.adapters.admission import AdmissionPokes
+    from tidegate.adapters.dynamo.channels import ChannelRepository
+    from tidegate.adapters.dynamo.requests import RequestRepository
+    from tidegate.adapters.sfn import RequestRunner
+    from tidegate.services.queue import Queue
+    from tidegate.services.queue_admission import Admission
+    from tidegate.services.queue_ports import View
+
+
+class QueueWiring(NotificationsWiring):
+    @cached_property
+    def request_policies(self) -> dict[str, Policy]:
+        return policies_from(self.settings.request_policies)
+
+    @cached_property
+    def channel_capacities(self) -> dict[str, int]:
+        return capacities_from(self.settings.channel_capacities)
+
+    def request_views(self) -> dict[str, View]:
+        """By type: how a request's end is told, where not as the request itself. Features add theirs to super()'s."""
+        return {}
+
+    @cached_property
+    def request_store(self) -> RequestRepository:
+        from tidegate.adapters.dynamo.requests import RequestRepository
+
+        return RequestRepository(self.table)
+
+    @cached_property
+    def channel_store(self) -> ChannelRepository:
+        from tidegate.adapters.dynamo.channels import ChannelRepository
+
+        return ChannelRepository(self.table)
+
+    @cached_property
+    def pokes(self) -> AdmissionPokes:
+        from tidegate.adapters import sqs
+        from tidegate.adapters.admission import AdmissionPokes
+
+        admission = sqs.Queue(self.sqs, self.settings.admission_queue_url)
+        return AdmissionPokes(admission, sqs.Queue(self.sqs, self.settings.wakeups_queue_url))
+
+    @cached_property
+    def runner(self) -> RequestRunner:
+        from tidegate.adapters.sfn import Machines, RequestRunner
+
+        arns = {
+            "ingest": self.settings.ingest_machine_arn,
+            "export": self.settings.export_machine_arn,
+            "batch": self.settings.batch_machine_arn,
+        }
+        return RequestRunner(Machines(self.sfn), arns, self.request_policies)
+
+    @cached_property
+    def queue(self) -> Queue:
+        from tidegate.services.queue import Queue
+
+        return Queue(
+            self.request_store, self.pokes, self.notifier, self.clock, self.request_policies, self.request_views()
+        )
+
+    @cached_property
+    def admission(self) -> Admission:
+        from tidegate.services.queue_admission import Admission
+
+        return Admission(
+            self.request_store,
+            self.channel_store,
+            self.runner,
+            self.clock,
+            self.request_policies,
+            self.channel_capacities,
+        )
