@@ -21,7 +21,7 @@ def text(rows: list[dict[str, Any]], **options: Any) -> str:
 
 
 def test_first_line_the_keys_then_rows_by_key() -> None:
-    rows = [{"a": 1, "b": "x"}, {"b": "y", "a": 2.5}, {"c": None, "a": True}]
+    rows: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"b": "y", "a": 2.5}, {"c": None, "a": True}]
     assert text(rows) == "a,b,c\n1,x,\n2.5,y,\ntrue,,\n"
 
 

@@ -44,7 +44,9 @@ def test_rows_per_file_splits_a_workbook_with_heads_in_each() -> None:
 
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert (ending, archive.namelist()) == ("zip", ["1.xlsx", "2.xlsx", "3.xlsx"])
-    sheets = [list(openpyxl.load_workbook(io.BytesIO(archive.read(name))).active.values) for name in archive.namelist()]
+    sheets = [
+        list(openpyxl.load_workbook(io.BytesIO(archive.read(name))).worksheets[0].values) for name in archive.namelist()
+    ]
     assert [len(rows) - 3 for rows in sheets] == [84, 84, 82]
     assert all(rows[:2] == [("标题", None), ("n", "t")] and rows[-1][0] == "签名：x" for rows in sheets)
     assert [row[0] for rows in sheets for row in rows[2:-1]] == list(range(250))

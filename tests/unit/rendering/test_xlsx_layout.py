@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from openpyxl.cell.cell import MergedCell
-from openpyxl.workbook import Workbook
 
 from tests.support.export_samples import SEED_TABLE, leaf, seed_rows
 from tidegate.domain.columns import flat_rows, keys_of
@@ -15,7 +14,7 @@ from tidegate.domain.template_parser import parse_template
 from tidegate.errors import BadTable
 from tidegate.rendering.xlsx_writer import TableRows
 
-Render = Callable[..., Workbook]
+Render = Callable[..., Any]
 
 SEED_MERGES = """
 A1:L1 A2:L2 A3:L3 A4:C8 D4:I4 D5:D8 E5:I5 E6:E8 F6:F8 G6:I6 G7:G8 H7:I7 J4:L4 J5:J8 K5:L5 K6:K8 L6:L8
@@ -35,7 +34,15 @@ def test_the_seeds_picture(render: Render) -> None:
     sheet = render(source(SEED_TABLE, seed_rows())).active
 
     assert merges(sheet) == set(SEED_MERGES.split())
-    at = {"A1": "员工信息表", "D4": "人员", "D5": "姓名", "H7": "室外", "I8": "空中", "K5": "小区", "L6": "楼盘"}
+    at: dict[str, Any] = {
+        "A1": "员工信息表",
+        "D4": "人员",
+        "D5": "姓名",
+        "H7": "室外",
+        "I8": "空中",
+        "K5": "小区",
+        "L6": "楼盘",
+    }
     at |= {"A9": "云研发", "B11": "后端", "A15": "线下", "B18": "智能设备", "C20": "大屏", "D9": "张三", "E22": 32}
     assert {ref: sheet[ref].value for ref in at} == at
     assert sheet["A23"].value == "负责人：linvanda        签名：        "
