@@ -50,7 +50,7 @@ class Agent:
         self._journal = Journal(options.state_dir)
         self._inbox = Inbox()
         self._reporter = Reporter(client, options.agent_id, self._inbox, self._journal, every=options.report_every)
-        self._waiting: queue.SimpleQueue[Transfer] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self.failure: ApiError | None = None
@@ -88,8 +88,10 @@ class Agent:
     def _drain(self, workers: list[threading.Thread]) -> None:
         log.info("draining: %d under way", self._inbox.active())
         deadline = time.monotonic() + self._options.drain_seconds
+        for _ in workers:
+            self._waiting.put(None)
         while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline:
-            if self._aborting.wait(0.05):
+            if self._aborting.wait(0.02):
                 break
         self._aborting.set()
         for worker in workers:
@@ -138,15 +140,7 @@ class Agent:
         return bool(new)
 
     def _work(self) -> None:
-        while True:
-            try:
-                transfer = self._waiting.get(timeout=0.2)
-            except queue.Empty:
-                if self._draining.is_set():
-                    return
-                continue
-            if self._draining.is_set():
-                return
+        while (transfer := self._waiting.get()) and not self._draining.is_set():
             self._deliver(transfer)
 
     def _deliver(self, transfer: Transfer) -> None:

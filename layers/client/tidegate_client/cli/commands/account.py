@@ -13,7 +13,7 @@ from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, ConfigError, Unauthorized
 
-SCOPES = ("read", "write", "agent", "admin")
+SCOPES = ("read", "write", "agent")
 
 
 def register(subparsers: Subparsers) -> None:
