@@ -39,7 +39,7 @@ def _trigger(context: Context, _args: argparse.Namespace) -> None:
 def _callbacks(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.callbacks.list(task_id=args.task, limit=args.limit, cursor=cursor),
-        ("delivery_id", "type", "url", "callback_state", "attempts", "next_attempt_at"),
+        ("delivery_id", "type", "task_id", "callback_state", "tries", "next_attempt_at", "url"),
     )
 
 
