@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from local.lock import pins, problems, unmet
+
+
+def test_the_lock_and_the_layer_are_current() -> None:
+    assert problems() == []
+
+
+def test_a_range_that_the_lock_does_not_satisfy_is_named() -> None:
+    assert unmet(["pydantic>=99", "urllib3>=2"], {"pydantic": "2.13.5", "urllib3": "2.8.0"}) == ["pydantic>=99"]
+
+
+def test_a_requirement_that_was_never_locked_is_named() -> None:
+    assert unmet(["new-thing>=1"], {}) == ["new-thing>=1"]
+
+
+def test_pins_are_read_past_extras_markers_and_hashes(tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("Moto[s3]==5.2.5 \\\n    --hash=sha256:00\nPy_Yaml==6.0 ; python_version < '4'\n    # via x\n")
+    assert pins(lock) == {"moto": "5.2.5", "py-yaml": "6.0"}
+
+
+def test_no_file_of_the_lock_names_a_registry() -> None:
+    root = Path(__file__).parents[3]
+    for path in (root / ".lock" / "dev.txt", root / "layers" / "deps" / "requirements.txt"):
+        assert "://" not in path.read_text()
