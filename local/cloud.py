@@ -39,7 +39,7 @@ def cloud_up(place: Place, tell: Say = say, *, extra_environment: dict[str, str]
     first = not place.deployed_file.exists()
     emulator = Emulator(place, extra_environment=extra_environment)
     try:
-        with step(f"MiniStack on {place.endpoint}", tell):
+        with step(f"{'emulator' if place.external else 'MiniStack'} on {place.endpoint}", tell):
             emulator.start()
         with step("functions and layers packaged", tell):
             stack = Stack(place)
@@ -58,7 +58,7 @@ def cloud_up(place: Place, tell: Say = say, *, extra_environment: dict[str, str]
 
 
 def described(place: Place, outputs: dict[str, str]) -> Cloud:
-    api_url = place.endpoint + SHORT_PATH
+    api_url = outputs["ApiUrl"] if place.external else place.endpoint + SHORT_PATH
     return Cloud(
         api_url=api_url,
         ws_url=outputs.get("WebSocketUrl", ""),

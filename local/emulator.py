@@ -11,7 +11,10 @@ import time
 import urllib.error
 import urllib.request
 from typing import Any
+from urllib.parse import urlsplit
 
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
 from localstack_client.session import Session
 
 from local.place import REGION, ROOT, Place
@@ -30,6 +33,9 @@ class Emulator:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        if self.place.external:
+            self._check_external()
+            return
         if port_in_use(self.place.port):
             raise Failure(
                 f"Port {self.place.port} is in use by another program",
@@ -62,7 +68,7 @@ class Emulator:
             process.wait()
 
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return bool(self.place.external) or (self._process is not None and self._process.poll() is None)
 
     def kill(self) -> None:
         """Ends it as a power cut would; what it had not saved is lost."""
@@ -97,6 +103,14 @@ class Emulator:
             **self._extra,
         }
 
+    def _check_external(self) -> None:
+        self.place.home.mkdir(parents=True, exist_ok=True)
+        try:
+            self.client("sts", config=Config(retries={"total_max_attempts": 1})).get_caller_identity()
+        except BotoCoreError as error:
+            advice = "start it, or unset AWS_ENDPOINT_URL to have one started here"
+            raise Failure(f"Nothing answers at AWS_ENDPOINT_URL={self.place.external}", advice) from error
+
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -116,12 +130,12 @@ class Emulator:
 
 
 def client(place: Place, service: str, **options: Any) -> Any:
-    """A boto3 client of the emulator's root account; AWS_ENDPOINT_URL, where set, names another emulator."""
+    """A boto3 client of the emulator's root account."""
     session = Session(
         aws_access_key_id=ROOT_KEY,
         aws_secret_access_key=ROOT_SECRET,
         region_name=REGION,
-        localstack_host=f"127.0.0.1:{place.port}",
+        localstack_host=urlsplit(place.endpoint).netloc,
     )
     return session.client(service, **options)
 

@@ -25,17 +25,20 @@ class Place:
     home: Path = ROOT / ".local"
     port: int = DEFAULT_PORT
     params: Mapping[str, str] = field(default_factory=dict)
+    # An emulator that runs already, such as someone's LocalStack; else one is started here.
+    external: str = ""
 
     @classmethod
     def from_environment(cls) -> Place:
         port = os.environ.get("PORT") or str(DEFAULT_PORT)
         if not port.isdigit() or not 0 < int(port) < 65536:
             raise Failure(f"PORT={port} is not a port number", "give one between 1 and 65535, e.g. PORT=4600 make run")
-        return cls(port=int(port), params=parse_params(os.environ.get("TIDEGATE_PARAMS", "")))
+        params = parse_params(os.environ.get("TIDEGATE_PARAMS", ""))
+        return cls(port=int(port), params=params, external=os.environ.get("AWS_ENDPOINT_URL", "").rstrip("/"))
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return self.external or f"http://127.0.0.1:{self.port}"
 
     @property
     def state_dir(self) -> Path:

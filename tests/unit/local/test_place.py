@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,13 @@ def test_the_same_content_is_the_same_zip(tmp_path: Path) -> None:
     first = folder_zip(tmp_path)
     (tmp_path / "app.py").write_text("x = 1")
     assert folder_zip(tmp_path) == first
+
+
+def test_another_emulator_is_used_where_one_is_named_and_missed_where_it_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    place = replace(Place.from_environment(), home=tmp_path)
+    assert place.endpoint == "http://127.0.0.1:9"
+    with pytest.raises(Failure, match="AWS_ENDPOINT_URL"):
+        Emulator(place).start()
