@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from botocore.exceptions import ClientError
+
 from tests.faults.dying import Calls, Died
-from tests.support.moto_cloud import Answer, MotoCloud
+from tests.support.moto_cloud import Answer, MotoCloud, Project
 from tests.support.template import queue_functions
 from tidegate.domain.compensation import OVERDUE_SECONDS
 
@@ -24,13 +26,25 @@ class World:
         self._busy = False
         cloud.while_waiting.append(self.deliver_all)
 
+    def new_project(self) -> Project:
+        """Made by the test itself, so that its calls are no crash points."""
+        with self.calls.uncounted():
+            return self.cloud.project()
+
+    def put_object(self, key: str, content: bytes) -> None:
+        self.cloud.client("s3").put_object(Bucket=self.cloud.names.refs["FilesBucket"], Key=key, Body=content)
+
+    def objects(self) -> list[str]:
+        found = self.cloud.client("s3").list_objects_v2(Bucket=self.cloud.names.refs["FilesBucket"])
+        return [entry["Key"] for entry in found.get("Contents", [])]
+
     def ask(self, method: str, path: str, *, key: str, json: Any = None, tries: int = 4) -> Answer:
         """A caller that got no answer, or a 5xx, asks again with the same Idempotency-Key."""
         headers = {"idempotency-key": uuid.uuid4().hex} if method == "POST" else {}
         for _ in range(tries):
             try:
                 answer = self.cloud.http(method, path, key=key, json=json, headers=headers)
-            except Died:
+            except (Died, ClientError):
                 # The key is held by the dead request until its function would have timed out.
                 self.cloud.clock.advance(1)
                 headers = {}
@@ -68,7 +82,7 @@ class World:
                     self.cloud.invoke("compensate", event)
                 else:
                     self.cloud.deliver(_TICKS, limit=1)
-            except Died:
+            except (Died, ClientError):
                 return
 
     def wait_for_machines(self) -> None:

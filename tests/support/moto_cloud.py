@@ -87,7 +87,11 @@ class MotoCloud:
     def __enter__(self) -> MotoCloud:
         self._mock.start()
         self._undo_env = moto_resources.aws_environment()
-        self.names = moto_resources.create(hash_key(ADMIN_KEY))
+        try:
+            self.names = moto_resources.create(hash_key(ADMIN_KEY))
+        except BaseException:
+            self._mock.stop()
+            raise
         self._undo_env = self._undo_env + moto_resources.set_environment({**self.names.environment, **self._env})
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
         bootstrap.install(bootstrap.App(clock=self.clock))

@@ -1,0 +1,72 @@
+"""What a function costs before its first event: its imports, against the libraries it cannot do without."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.figures import Figure
+from tests.support.template import ROOT, directory_of, functions
+
+SECTION = "Cold start: imports"
+FLOOR = (
+    "import boto3, aws_lambda_powertools.event_handler, aws_lambda_powertools.event_handler.openapi.models, pydantic"
+)
+HOT = ("submit", "collect_targets", "api")
+_BAR = 1.5
+_TIMED = """
+import sys, time
+began = time.perf_counter()
+{imports}
+print(time.perf_counter() - began, len(sys.modules), "openpyxl" in sys.modules)
+"""
+
+
+def _once(imports: str) -> tuple[float, int, bool]:
+    env = {"PATH": os.environ["PATH"], "AWS_DEFAULT_REGION": "us-east-1", "POWERTOOLS_METRICS_NAMESPACE": "Tidegate"}
+    env["PYTHONPATH"] = os.pathsep.join(str(ROOT / "layers" / layer) for layer in ("core", "client"))
+    ran = subprocess.run(
+        [sys.executable, "-c", _TIMED.format(imports=imports)], env=env, capture_output=True, text=True, check=True
+    )
+    seconds, modules, openpyxl = ran.stdout.split()
+    return float(seconds), int(modules), openpyxl == "True"
+
+
+def _handler(name: str) -> str:
+    return f"sys.path.insert(0, {str(ROOT / 'functions' / name)!r}); import app"
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    rounds = 3 if quick else 7
+    names = sorted({directory_of(function) for function in functions().values()})
+    times: dict[str, list[float]] = {name: [] for name in ("", *names)}
+    modules: dict[str, int] = {}
+    loads_openpyxl = []
+    for _ in range(rounds):
+        # Interleaved, so that a busy moment of the machine falls on all of them.
+        for name in times:
+            seconds, modules[name], openpyxl = _once(_handler(name) if name else FLOOR)
+            times[name].append(seconds)
+            if openpyxl and name not in loads_openpyxl:
+                loads_openpyxl.append(name)
+    floor = min(times[""])
+    yield Figure(SECTION, "boto3 + Powertools' event handler + pydantic", statistics.median(times[""]) * 1000, "ms")
+    for name in names:
+        ratio = min(times[name]) / floor
+        bar = _BAR if name in HOT else None
+        yield Figure(SECTION, f"`{name}`", ratio, "×", bar, note=f"{modules[name]} modules")
+    rendering = [name for name in loads_openpyxl if "render" not in name]
+    yield Figure(SECTION, "handlers that import openpyxl and do not render", len(rendering), "", 0)
+
+
+def sizes(artifacts: Path) -> Iterator[Figure]:
+    """Of what `make build` built, if it did."""
+    if not artifacts.is_dir():
+        return
+    for layer in ("DepsLayer", "CoreLayer"):
+        size = sum(file.stat().st_size for file in (artifacts / layer).rglob("*") if file.is_file())
+        yield Figure(SECTION, f"{layer}, unzipped", size / 1e6, "MB")

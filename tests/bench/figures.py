@@ -1,0 +1,58 @@
+"""A figure, its bar, and the table that shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was measured. `bar` is what it must reach: at most, unless `at_least`."""
+
+    section: str
+    name: str
+    value: float
+    unit: str = ""
+    bar: float | None = None
+    at_least: bool = False
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        if self.bar is None:
+            return True
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+def _number(value: float) -> str:
+    if value == 0 or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _bar(figure: Figure) -> str:
+    if figure.bar is None:
+        return ""
+    return f"{'≥' if figure.at_least else '≤'} {_number(figure.bar)} {'✓' if figure.holds else '✗'}"
+
+
+def table(figures: Iterable[Figure]) -> str:
+    """Markdown, so that the README can hold it as it is printed."""
+    lines = ["| | measured | bar | |", "| --- | ---: | ---: | --- |"]
+    section = ""
+    for figure in figures:
+        if figure.section != section:
+            section = figure.section
+            lines.append(f"| **{section}** | | | |")
+        measured = f"{_number(figure.value)} {figure.unit}".strip()
+        lines.append(f"| {figure.name} | {measured} | {_bar(figure)} | {figure.note} |")
+    return "\n".join(lines)
+
+
+def save(figures: Iterable[Figure], path: Path, about: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {"about": about, "figures": [asdict(figure) | {"holds": figure.holds} for figure in figures]}
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False))

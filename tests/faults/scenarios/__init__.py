@@ -1,0 +1,8 @@
+"""What the crash sweep plays."""
+
+from __future__ import annotations
+
+from tests.faults.scenarios import upload
+from tests.faults.sweep import Scenario
+
+ALL: tuple[Scenario, ...] = (upload.SCENARIO,)

@@ -1,0 +1,30 @@
+"""A file is announced, uploaded and completed."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tests.faults.sweep import Scenario
+from tests.faults.world import World
+from tidegate.domain.files import content_object, upload_object
+
+CONTENT = b"nothing accepted is lost" * 1000
+SHA = hashlib.sha256(CONTENT).hexdigest()
+
+
+def run(world: World) -> None:
+    project = world.new_project()
+    body = {"biz_id": 1, "app_id": 1, "file_path": "/a", "signature": SHA}
+    file_id = world.ask("POST", "/v1/files", key=project.key, json=body).json()["file_id"]
+    uploaded = upload_object(project.id, file_id)
+    world.put_object(uploaded, CONTENT)
+
+    done = world.ask("POST", f"/v1/files/{file_id}/complete", key=project.key)
+
+    assert (done.status, done.json()["state"]) == (200, "ready"), done.body
+    assert content_object(project.id, SHA) in world.objects()
+    # A leftover upload is swept by the bucket's lifecycle rule within a day.
+    assert set(world.objects()) <= {content_object(project.id, SHA), uploaded}
+
+
+SCENARIO = Scenario("upload", run)

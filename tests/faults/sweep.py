@@ -1,0 +1,62 @@
+"""The crash sweep: a scenario is run once to count its AWS calls, then again for each call going wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tests.faults.dying import Died, dying
+from tests.faults.world import World
+from tests.support.moto_cloud import MotoCloud
+
+# `make test` takes a share of the crash points, `make faults` (SWEEP_STRIDE=1) all of them.
+STRIDE = int(os.environ.get("SWEEP_STRIDE", "12"))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`run` does what callers and the world do, and raises AssertionError if a promise was broken."""
+
+    name: str
+    run: Callable[[World], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    points: int
+    faults: tuple[str, ...]
+
+    @property
+    def row(self) -> str:
+        return f"{self.points} crash points, {self.points - len(self.faults)} survived"
+
+
+def _play(scenario: Scenario, at: int | None, mode: str) -> list[str]:
+    """Answers the calls made; the name of the one that went wrong is in any AssertionError."""
+    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode) as calls:
+        try:
+            scenario.run(World(cloud, calls))
+        except (Exception, Died) as error:
+            raise AssertionError(f"{calls.happened}: {type(error).__name__}: {error}") from error
+        return calls.made
+
+
+def sweep(scenario: Scenario, mode: str, stride: int = STRIDE) -> Outcome:
+    total = len(_play(scenario, None, mode))
+    points = _sample(total, stride)
+    faults = []
+    for at in points:
+        try:
+            _play(scenario, at, mode)
+        except AssertionError as error:
+            faults.append(f"call {at} of {total}: {error}")
+    return Outcome(len(points), tuple(faults))
+
+
+def _sample(total: int, stride: int) -> list[int]:
+    return list(range(1 + (total - 1) % stride, total + 1, stride))
+
+
+def report(rows: Iterable[tuple[str, str, Outcome]]) -> str:
+    return "\n".join(f"{name:<24} {mode:<10} {outcome.row}" for name, mode, outcome in rows)
