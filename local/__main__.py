@@ -39,7 +39,7 @@ def demo(place: Place) -> int:
 def clean(place: Place) -> int:
     for path in (place.state_dir, place.objects_dir, place.home / "demo"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in (place.deployed_file, place.cloud_file, place.log_file, place.home / "admin-key"):
+    for path in (place.cloud_file, place.log_file, place.home / "admin-key"):
         path.unlink(missing_ok=True)
     say("The local cloud is forgotten.")
     return 0

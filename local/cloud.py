@@ -36,13 +36,13 @@ class Up:
 
 @contextmanager
 def cloud_up(place: Place, tell: Say = say, *, extra_environment: dict[str, str] | None = None) -> Iterator[Up]:
-    first = not place.deployed_file.exists()
     emulator = Emulator(place, extra_environment=extra_environment)
     try:
         with step(f"{'emulator' if place.external else 'MiniStack'} on {place.endpoint}", tell):
             emulator.start()
         with step("functions and layers packaged", tell):
             stack = Stack(place)
+        first = not stack.exists()
         if stack.current():
             tell("  ✓ stack is current, nothing to deploy")
         else:

@@ -56,10 +56,6 @@ class Place:
     def cloud_file(self) -> Path:
         return self.home / "cloud.json"
 
-    @property
-    def deployed_file(self) -> Path:
-        return self.home / "deployed.json"
-
     def admin_key(self) -> str:
         return kept_key(self.home / "admin-key")
 

@@ -15,6 +15,7 @@ from local.place import ROOT, STACK_NAME, Place, sha256_hex
 from local.progress import Failure
 
 DEPLOY_SECONDS = 120
+HASH_OUTPUT = "LocalHash"
 CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 
 
@@ -35,16 +36,17 @@ class Stack:
         self._template = local_template()
         self._artifacts = artifacts.package(self._template)
         self._parameters = self._checked_parameters()
-        self._body = json.dumps(self._template, indent=1, default=str)
-        self._hash = sha256_hex(self._body + json.dumps(self._parameters, sort_keys=True))
+        self._hash = sha256_hex(json.dumps([self._template, self._parameters], sort_keys=True, default=str))
+        # Kept in the stack itself, so that it cannot outlive a state that a power cut took back.
+        self._template["Outputs"][HASH_OUTPUT] = {"Value": self._hash}
         self._cloudformation = client(place, "cloudformation")
 
+    def exists(self) -> bool:
+        return self._status() is not None
+
     def current(self) -> bool:
-        try:
-            known = json.loads(self.place.deployed_file.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return False
-        return bool(known["hash"] == self._hash and self._status() in {"CREATE_COMPLETE", "UPDATE_COMPLETE"})
+        done = self._status() in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}
+        return done and self.outputs().get(HASH_OUTPUT) == self._hash
 
     def deploy(self) -> None:
         url = self._send_artifacts()
@@ -72,7 +74,6 @@ class Stack:
         if self._wait() not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
             raise Failure("The stack did not deploy:\n" + self._reasons(), "mend template.yaml, then `make run` again")
         self._set_time_to_live()
-        self.place.deployed_file.write_text(json.dumps({"hash": self._hash}))
 
     def outputs(self) -> dict[str, str]:
         stack = self._cloudformation.describe_stacks(StackName=STACK_NAME)["Stacks"][0]
@@ -98,7 +99,9 @@ class Stack:
         for artifact in self._artifacts:
             if artifact.key not in there:
                 s3.put_object(Bucket=artifacts.BUCKET, Key=artifact.key, Body=artifact.body)
-        s3.put_object(Bucket=artifacts.BUCKET, Key="template.json", Body=self._body.encode())
+        s3.put_object(
+            Bucket=artifacts.BUCKET, Key="template.json", Body=json.dumps(self._template, default=str).encode()
+        )
         return f"{self.place.endpoint}/{artifacts.BUCKET}/template.json"
 
     def _status(self) -> str | None:
