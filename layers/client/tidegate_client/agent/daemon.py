@@ -118,6 +118,8 @@ class Agent:
             except TidegateError as error:
                 self._back_off(backoff, error)
                 continue
+            if backoff.failures:
+                log.info("the API answers again")
             accepted = True
             backoff.reset()
             if not self._take(items):

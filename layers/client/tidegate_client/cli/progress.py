@@ -12,6 +12,7 @@ from tidegate_client.cli.output import Output, width_of
 REDRAW_SECONDS = 0.1
 LINE_SECONDS = 5.0
 BAR_CELLS = 24
+ERASE = "\r\x1b[2K"
 
 
 def human_bytes(count: float) -> str:
@@ -56,7 +57,13 @@ class Live:
         room = shutil.get_terminal_size().columns - 1
         while width_of(text) > room:
             text = text[:-1]
-        print(f"\r\x1b[2K{text}", end="", file=self._stream, flush=True)
+        print(f"{ERASE}{text}", end="", file=self._stream, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays, above the one that moves."""
+        if not self._silent:
+            print(f"{ERASE}{text}" if self._terminal else text, file=self._stream, flush=True)
+            self._text = ""
 
     def close(self) -> None:
         if self._terminal and self._text and not self._silent:

@@ -54,7 +54,7 @@ class Overview:
             self._live.show(line_of(change.record, time.monotonic() - self._began), important=news)
             return
         if change.ended and not change.succeeded:
-            self._output.note(f"\n{line_of(change.record)}".lstrip("\n"))
+            self._live.say(line_of(change.record))
         states = Counter(self._states.values())
         ended = sum(1 for state in self._states.values() if state.lower() not in {"pending", "running", "queued"})
         told = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))

@@ -11,7 +11,7 @@ from tidegate_client import config
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
 from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
-from tidegate_client.errors import ApiError, ConfigError, Unauthorized
+from tidegate_client.errors import ApiError, Unauthorized, UsageError
 
 SCOPES = ("read", "write", "agent")
 
@@ -44,7 +44,7 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
     if key == "-":
         key = sys.stdin.readline().strip()
     if not api_url or not key:
-        raise ConfigError("an API address and a key are needed")
+        raise UsageError("an API address and a key are needed")
     _check(Client(api_url, key))
     ws_url = args.ws_url or os.environ.get("TIDEGATE_WS_URL")
     path = config.save(config.Config(api_url=api_url.rstrip("/"), key=key, ws_url=ws_url))

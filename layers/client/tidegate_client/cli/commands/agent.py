@@ -10,7 +10,6 @@ import signal
 import sys
 from pathlib import Path
 
-from tidegate_client.agent.daemon import Agent, AgentOptions
 from tidegate_client.cli.context import Context, Subparsers, add_command
 from tidegate_client.cli.exits import Exit, exit_for
 from tidegate_client.config import state_path
@@ -37,6 +36,9 @@ def _positive(text: str) -> int:
 
 
 def _agent(context: Context, args: argparse.Namespace) -> Exit | None:
+    # Imported here: the daemon needs a Unix, the rest of the command does not.
+    from tidegate_client.agent.daemon import Agent, AgentOptions
+
     if not args.root.is_dir():
         raise UsageError(f"--root {args.root} is not a directory")
     _log_to_stderr(as_json=context.output.as_json)
