@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest -q
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test lint format types unit integration workflow faults e2e build-test build deploy bench lock lock-check newcomer setup
+.PHONY: help run demo clean test lint format types unit integration workflow faults e2e build-test build deploy bench browser test-browser lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,7 +29,7 @@ clean:  ## forget the local cloud and its state
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m local clean; fi
 	@rm -rf .local/pytest .aws-sam
 
-test: lint types unit integration workflow faults build-test e2e  ## everything that must hold
+test: lint types unit integration workflow faults build-test e2e browser  ## everything that must hold
 
 setup: $(STAMP)  ## .venv with the locked dependencies
 
@@ -88,8 +88,16 @@ $(SAM_BIN)/sam: | $(STAMP)
 	@echo "  … installing aws-sam-cli into .local/sam"
 	@$(BIN)/uv venv -q --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python aws-sam-cli==$(SAM_VERSION)
 
-bench: $(STAMP)  ## measurements; no pass or fail
-	@$(PYTEST) -s tests/bench
+bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three minutes
+	@$(BIN)/python -m tests.bench $(if $(QUICK),--quick)
+
+browser: $(STAMP)  ## the console in Chromium, where there is one
+	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then $(PYTEST) tests/browser $(AGAIN) tests/browser; \
+	  else echo "  no Chromium here: the console is not tested (make test-browser installs it)"; fi
+
+test-browser:  ## the same, installing Debian's Chromium first
+	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -q -y chromium chromium-driver; }
+	@$(MAKE) browser
 
 lock: $(STAMP)  ## pyproject.toml changed: lock again
 	@$(BIN)/python -m local.lock write
