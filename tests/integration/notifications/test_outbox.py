@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.notifications.receiving import compensate, overdue
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.outbox import notice_write
 from tidegate.domain.notices import Notice, notice_id_for
 from tidegate.errors import Busy
@@ -19,20 +19,6 @@ def notice_about(project: Project, record_id: str = "req-1", **given: Any) -> No
     fields = {"status": "completed", "data": {"task_id": record_id, "rate": 0.1}, "callback": "http://127.0.0.1/hook"}
     made = project.cloud.clock()
     return Notice(notice_id_for(kind, record_id), project.id, kind, record_id, created_at=made, **(fields | given))
-
-
-def overdue(cloud: MotoCloud) -> list[dict[str, Any]]:
-    now = int(cloud.clock().timestamp()) + 60
-    pages = [
-        cloud.app.table.query(keys.due_partition(shard), index="due", sk_between=(0, now))
-        for shard in range(keys.DUE_SHARDS)
-    ]
-    return [item for page in pages for item in page.items]
-
-
-def compensate(cloud: MotoCloud) -> None:
-    for item in overdue(cloud):
-        cloud.app.due_handlers()[item["due_kind"]](item)
 
 
 def listener(cloud: MotoCloud, policy: dict[str, Any] | None = None) -> str:
@@ -68,7 +54,7 @@ def test_a_publisher_killed_before_publishing_is_made_good_by_compensation(cloud
     url, notice = listener(cloud), notice_about(project)
     cloud.app.table.transact([notice_write(notice)])
 
-    compensate(cloud)
+    compensate(cloud, 31)
 
     assert [message["message_id"] for message in heard(cloud, url)] == [notice.message_id]
     assert overdue(cloud) == []
@@ -83,7 +69,7 @@ def test_a_topic_that_does_not_answer_fails_nobody_and_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(cloud.app.topic, "publish", lambda _: (_ for _ in ()).throw(Busy("down")))
         cloud.app.notifier.publish([notice])
-    compensate(cloud)
+    compensate(cloud, 31)
 
     assert len(heard(cloud, url)) == 1
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
-from tidegate.adapters.dynamo.writes import delete, put, put_new
+from tidegate.adapters.dynamo.writes import delete, put, put_new, update
 from tidegate.domain.projects import ApiKey, Project
 from tidegate.errors import ProjectExists
 from tidegate.services.ports import Listed
@@ -40,6 +40,15 @@ class ProjectRepository:
     def get(self, project_id: str) -> Project | None:
         item = self._table.get(keys.project(project_id))
         return _project(item) if item else None
+
+    def set_callback_secrets(self, project_id: str, was: tuple[str, ...], now: tuple[str, ...]) -> None:
+        changed = update(
+            keys.project(project_id),
+            {"callback_secrets": list(now)},
+            condition="#callback_secrets = :was",
+            was=list(was),
+        )
+        self._table.write(changed)
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]:
         page = self._table.query(keys.projects_list(), index="gsi1", newest_first=True, limit=limit, cursor=cursor)

@@ -1,0 +1,37 @@
+"""Callbacks from the queue to their receivers, side by side: one that hangs holds no other of its batch."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    records = event["Records"]
+    # Wired before the threads start, or each would wire it for itself.
+    deliverer = app().deliverer
+
+    def carried(record: dict[str, Any]) -> bool:
+        try:
+            message = json.loads(record["body"])
+            if "message_id" in message:
+                deliverer.accept(message)
+            else:
+                deliverer.resume(message["project_id"], message["delivery_id"], message["due"])
+        except Exception:
+            logger.exception("a callback was left in the queue", message_id=record["messageId"])
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(records)) as threads:
+        outcomes = list(threads.map(carried, records))
+    logger.info("callbacks", taken=len(records), failed=outcomes.count(False))
+    failed = [record["messageId"] for record, done in zip(records, outcomes, strict=True) if not done]
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

@@ -1,0 +1,115 @@
+"""A receiver of callbacks, and the steps that the cloud would take by itself in time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import time_machine
+from standardwebhooks import Webhook
+
+from tests.support.http_servers import Handler, serve
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.outbox import notice_write
+from tidegate.domain.notices import Notice, notice_id_for
+
+
+@dataclass
+class Receiver:
+    """Answers as told, one entry a request, the last for all after: a status, or a function of the request."""
+
+    answers: list[int | Callable[[Handler], None]]
+    port: int = 0
+    seen: list[tuple[dict[str, str], str]] = field(default_factory=list)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
+
+    @property
+    def ids(self) -> list[str]:
+        return [headers["webhook-id"] for headers, _ in self.seen]
+
+    def route(self, request: Handler) -> None:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.seen.append((headers, request.body().decode()))
+        answer = self.answers[min(len(self.seen), len(self.answers)) - 1]
+        if callable(answer):
+            answer(request)
+        else:
+            request.answer(answer)
+
+    def hang(self, request: Handler) -> None:
+        self.released.wait(20)
+
+
+@contextmanager
+def receiver(*answers: int | Callable[[Handler], None] | str) -> Iterator[Receiver]:
+    made = Receiver([])
+    made.answers = [made.hang if answer == "hang" else answer for answer in answers or (200,)]  # type: ignore[misc]
+    with serve(made.route) as port:
+        made.port = port
+        yield made
+        made.released.set()
+
+
+def told(project: Project, url: str, record_id: str = "req-1", **data: Any) -> Notice:
+    """A record ends and is told of, as every feature does it."""
+    cloud = project.cloud
+    notice = Notice(
+        notice_id_for("task.completed", record_id),
+        project.id,
+        "task.completed",
+        record_id,
+        "completed",
+        {"task_id": record_id, "status": "completed", **data},
+        url,
+        cloud.clock(),
+    )
+    cloud.app.table.transact([notice_write(notice)])
+    cloud.app.notifier.publish([notice])
+    return notice
+
+
+def overdue(cloud: MotoCloud) -> list[dict[str, Any]]:
+    now = int(cloud.clock().timestamp())
+    pages = [
+        cloud.app.table.query(keys.due_partition(shard), index="due", sk_between=(0, now))
+        for shard in range(keys.DUE_SHARDS)
+    ]
+    return [item for page in pages for item in page.items]
+
+
+def pass_time(cloud: MotoCloud, seconds: float) -> None:
+    """Moves the clock, and with it the queue, a quarter of an hour at most at a time."""
+    while seconds > 0:
+        cloud.clock.advance(min(seconds, 900))
+        seconds -= 900
+        cloud.deliver("CallbacksQueue")
+
+
+def compensate(cloud: MotoCloud, seconds: float) -> None:
+    """Moves the clock; then what compensation does with work that is overdue."""
+    cloud.clock.advance(seconds)
+    for item in overdue(cloud):
+        cloud.app.due_handlers()[item["due_kind"]](item)
+    cloud.deliver("CallbacksQueue")
+
+
+def callbacks(project: Project, **query: Any) -> list[dict[str, Any]]:
+    answer = project.cloud.http("GET", "/v1/callbacks", query=query, key=project.key)
+    assert answer.status == 200, answer.body
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+def verified(secret: str, headers: dict[str, str], body: str, late: float = 0) -> Any:
+    """By the library, at the moment that the sender's clock showed, or so much later."""
+    with time_machine.travel(datetime.fromtimestamp(int(headers["webhook-timestamp"]) + late, UTC), tick=False):
+        return Webhook(secret).verify(body, headers)

@@ -1,0 +1,87 @@
+"""Which URLs may be called back, and with which secrets the calls are signed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.notifications.receiving import compensate, receiver, told, verified
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.errors import UrlNotAllowed
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://10.0.0.1/x", "http://127.0.0.1/x", "http://169.254.169.254/x", "http://[::1]/x", "ftp://a.example/x", "x"],
+)
+def test_a_callback_url_at_a_private_address_is_refused_at_submission(cloud: MotoCloud, url: str) -> None:
+    public = cloud.project(allow_private_urls=False)
+
+    with pytest.raises(UrlNotAllowed) as refused:
+        cloud.app.callbacks.check(public.id, url)
+
+    assert refused.value.status == 422
+    assert refused.value.errors[0]["loc"] == ["body", "callback"]
+
+
+def test_a_project_with_private_urls_may_be_called_back_there_but_not_at_metadata(
+    cloud: MotoCloud, project: Project
+) -> None:
+    cloud.app.callbacks.check(project.id, "http://127.0.0.1:8080/hook")
+    cloud.app.callbacks.check(project.id, None)
+    with pytest.raises(UrlNotAllowed):
+        cloud.app.callbacks.check(project.id, "http://169.254.169.254/latest")
+
+
+def test_a_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:
+    public = cloud.project(allow_private_urls=False)
+    with receiver() as at:
+        told(public, at.url)
+        cloud.deliver("CallbacksQueue")
+
+        assert at.seen == []
+
+
+def test_two_secrets_are_valid_during_a_rotation_and_both_sign(cloud: MotoCloud, project: Project) -> None:
+    path = f"/v1/projects/{project.id}/callback-secrets"
+    old = cloud.app.projects.get(project.id).callback_secrets[0]
+    rotated = cloud.http("POST", path, key=cloud.admin_key)
+    assert rotated.status == 201
+    new = rotated.json()["callback_secret"]
+
+    with receiver() as at:
+        told(project, at.url, "req-1")
+        cloud.deliver("CallbacksQueue")
+        ((headers, body),) = at.seen
+        assert len(headers["webhook-signature"].split()) == 2
+        assert verified(old, headers, body) == verified(new, headers, body)
+
+        assert cloud.http("POST", path, key=cloud.admin_key).json()["code"] == "wrong_state"
+        assert cloud.http("DELETE", f"{path}/previous", key=cloud.admin_key).status == 204
+        told(project, at.url, "req-2")
+        cloud.deliver("CallbacksQueue")
+        headers, body = at.seen[1]
+        assert len(headers["webhook-signature"].split()) == 1
+        verified(new, headers, body)
+    assert cloud.http("DELETE", f"{path}/previous", key=cloud.admin_key).status == 409
+
+
+def test_a_rotation_is_the_admins(cloud: MotoCloud, project: Project) -> None:
+    path = f"/v1/projects/{project.id}/callback-secrets"
+
+    assert cloud.http("POST", path, key=project.key).status == 403
+    assert cloud.http("POST", "/v1/projects/prj-none/callback-secrets", key=cloud.admin_key).status == 404
+
+
+def test_a_function_that_dies_during_an_attempt_is_made_good(
+    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiver() as at:
+        with monkeypatch.context() as killed:
+            killed.setattr(cloud.app.deliverer._store, "settle", lambda *_: (_ for _ in ()).throw(SystemExit))
+            told(project, at.url)
+            with pytest.raises(SystemExit):
+                cloud.deliver("CallbacksQueue")
+        compensate(cloud, 60)
+
+        assert len(set(at.ids)) == 1
+        assert len(at.ids) == 2

@@ -1,0 +1,64 @@
+"""One slow or dead receiver does not delay the others."""
+
+from __future__ import annotations
+
+import time
+
+from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
+from tests.support.moto_cloud import MotoCloud, Project
+
+
+def test_a_receiver_that_hangs_does_not_hold_the_others_of_its_batch(cloud: MotoCloud, project: Project) -> None:
+    with receiver("hang") as slow, receiver() as quick:
+        for number in range(5):
+            told(project, slow.url, f"slow-{number}")
+            told(project, quick.url, f"quick-{number}")
+        started = time.monotonic()
+        cloud.deliver("CallbacksQueue")
+
+        assert len(quick.seen) == 5
+        assert time.monotonic() - started < 4, "five time-outs of one second, side by side"
+
+
+def test_a_dead_host_is_left_alone_and_its_callbacks_arrive_when_it_is_back(cloud: MotoCloud, project: Project) -> None:
+    down = [True]
+    with receiver(lambda request: request.answer(503 if down[0] else 200)) as at:
+        for number in range(10):
+            told(project, at.url, f"req-{number}")
+        cloud.deliver("CallbacksQueue")
+        while_open = len(at.seen)
+        cloud.clock.advance(4)
+        cloud.deliver("CallbacksQueue")
+        assert len(at.seen) == while_open <= 10, "not even a probe yet"
+
+        down[0] = False
+        for _ in range(12):
+            pass_time(cloud, 20)
+
+        assert len(at.seen) == while_open + 10
+    assert {shown["callback_state"] for shown in callbacks(project, limit=100)} == {"delivered"}
+
+
+def test_while_the_circuit_is_open_no_attempt_is_spent(cloud: MotoCloud, project: Project) -> None:
+    with receiver(503) as at:
+        for number in range(4):
+            told(project, at.url, f"req-{number}")
+            cloud.deliver("CallbacksQueue")
+        told(project, at.url, "late")
+        cloud.deliver("CallbacksQueue")
+
+        assert len(at.seen) == 3
+    (late,) = callbacks(project, task_id="late")
+    assert (late["callback_state"], late["attempts"], late["tries"]) == ("pending", [], 0)
+
+
+def test_the_circuit_of_one_project_does_not_close_the_host_to_another(cloud: MotoCloud, project: Project) -> None:
+    other = cloud.project()
+    with receiver(503) as at:
+        for number in range(4):
+            told(project, at.url, f"req-{number}")
+            cloud.deliver("CallbacksQueue")
+        told(other, at.url)
+        cloud.deliver("CallbacksQueue")
+
+        assert len(at.seen) == 4
