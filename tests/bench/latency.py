@@ -1,4 +1,4 @@
-"""How soon what follows a window's end is seen, on MiniStack: the file's URL at an agent, the Job running, the Task done."""
+"""How soon what follows a window's end is seen, on MiniStack: the URL at an agent, the Job running, the Task done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests a second and latency of the hot routes on MiniStack, beside a Lambda that does nothing behind the same API."""
+"""Rate and latency of the hot routes on MiniStack, beside a Lambda that does nothing behind the same API."""
 
 from __future__ import annotations
 
