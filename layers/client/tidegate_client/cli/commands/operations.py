@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
 
@@ -33,7 +32,7 @@ def _compensation(context: Context, _args: argparse.Namespace) -> None:
 
 
 def _trigger(context: Context, _args: argparse.Namespace) -> None:
-    context.output.record(context.client.compensation.trigger() or {"triggered": True})
+    context.output.record(context.client.compensation.trigger())
 
 
 def _callbacks(context: Context, args: argparse.Namespace) -> None:
@@ -44,7 +43,7 @@ def _callbacks(context: Context, args: argparse.Namespace) -> None:
 
 
 def _redeliver(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.callbacks.redeliver(args.delivery_id) or {"redelivered": args.delivery_id})
+    context.output.record(context.client.callbacks.redeliver(args.delivery_id))
 
 
 def _audit(context: Context, args: argparse.Namespace) -> None:
@@ -59,15 +58,8 @@ def _stats(context: Context, args: argparse.Namespace) -> None:
     if context.output.as_json:
         context.output.record(stats)
         return
-    context.output.table(type_rows(stats), ("type", "count", "success_rate", "mean_s", "p95_s"))
-
-
-def type_rows(stats: dict[str, Any]) -> list[dict[str, Any]]:
-    types = stats.get("types") or stats.get("items") or stats
-    if isinstance(types, dict):
-        return [{"type": name, **values} for name, values in types.items() if isinstance(values, dict)]
-    return list(types)
+    context.output.table(stats.get("types", []), ("type", "count", "success_rate", "mean_s", "p95_s"))
 
 
 def _cleanup(context: Context, _args: argparse.Namespace) -> None:
-    context.output.record(context.client.operations.cleanup() or {"cleanup": "started"})
+    context.output.record(context.client.operations.cleanup())

@@ -67,19 +67,15 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _stats(context: Context, _args: argparse.Namespace) -> None:
-    stats = context.client.queue.stats()
+    _show_channels(context, context.client.queue.stats())
+
+
+def _show_channels(context: Context, stats: dict[str, Any]) -> None:
     if context.output.as_json:
         context.output.record(stats)
         return
-    context.output.table(channel_rows(stats), ("channel", "capacity", "running", "queued", "paused", "oldest_wait_s"))
-
-
-def channel_rows(stats: dict[str, Any]) -> list[dict[str, Any]]:
-    """Channels as rows, whether they came as a list or by name."""
-    channels = stats.get("channels", stats)
-    if isinstance(channels, dict):
-        return [{"channel": name, **values} for name, values in channels.items() if isinstance(values, dict)]
-    return [{"channel": row.get("name"), **row} for row in channels]
+    columns = ("channel", "capacity", "running", "queued", "paused", "oldest_wait_s")
+    context.output.table(stats.get("channels", []), columns)
 
 
 def _list(context: Context, args: argparse.Namespace) -> None:
@@ -94,14 +90,13 @@ def _list(context: Context, args: argparse.Namespace) -> None:
 def _switch(name: str) -> Command:
     def run(context: Context, args: argparse.Namespace) -> None:
         switch = context.client.queue.pause if name == "pause" else context.client.queue.resume
-        context.output.record(switch(args.scope) or {name: args.scope})
+        _show_channels(context, switch(args.scope))
 
     return run
 
 
 def _capacity(context: Context, args: argparse.Namespace) -> None:
-    wanted = dict(args.channels)
-    context.output.record(context.client.queue.capacity(wanted) or wanted)
+    _show_channels(context, context.client.queue.capacity(dict(args.channels)))
 
 
 def _create(context: Context, args: argparse.Namespace) -> Exit | None:
