@@ -1,0 +1,53 @@
+// The HTTP contract, relative to the page: it works wherever the stack is mounted.
+import { session } from "./session.js";
+import { t } from "./i18n.js";
+
+export class ApiError extends Error {
+  constructor(status, problem) {
+    super(problem.detail || problem.title || t("error.unknown"));
+    this.status = status;
+    this.code = problem.code || "unknown";
+    this.fields = problem.errors || [];
+  }
+}
+
+export async function call(method, path, { body, query, key, once } = {}) {
+  const url = new URL(path, document.baseURI);
+  for (const [name, value] of Object.entries(query || {})) {
+    if (value !== undefined && value !== null && value !== "") url.searchParams.set(name, value);
+  }
+  const headers = { authorization: `Bearer ${key || session.key}`, accept: "application/json" };
+  if (session.project) headers["x-project-id"] = session.project;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  if (once) headers["idempotency-key"] = once;
+  let answer;
+  try {
+    answer = await fetch(url, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store" });
+  } catch {
+    throw new ApiError(0, { code: "network", detail: t("error.network") });
+  }
+  const text = await answer.text();
+  const data = parsed(text);
+  if (answer.ok) return data;
+  if (answer.status === 401 && !key) session.end("error.expired");
+  throw new ApiError(answer.status, data || { detail: t("error.status", { n: answer.status }) });
+}
+
+function parsed(text) {
+  try {
+    return text ? JSON.parse(text) : null;
+  } catch {
+    return null;
+  }
+}
+
+export const get = (path, query) => call("GET", path, { query });
+export const post = (path, body) => call("POST", path, { body: body ?? {} });
+export const patch = (path, body) => call("PATCH", path, { body });
+// A press of a button twice, or a retry after a lost answer, makes one record.
+export const create = (path, body, once) => call("POST", path, { body, once });
+export const at = (id) => encodeURIComponent(id);
+
+export function onceKey() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

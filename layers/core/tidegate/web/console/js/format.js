@@ -1,0 +1,67 @@
+// Values as people read them, in the page's language.
+import { language, t } from "./i18n.js";
+
+const locale = () => (language() === "zh" ? "zh-CN" : "en-GB");
+
+export function count(value) {
+  return value === undefined || value === null ? "–" : new Intl.NumberFormat(locale()).format(value);
+}
+
+export function bytes(size) {
+  if (size === undefined || size === null) return "–";
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  const step = size < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log(size) / Math.log(1024)));
+  const shown = size / 1024 ** step;
+  return `${step && shown < 100 ? shown.toFixed(1) : Math.round(shown)} ${units[step]}`;
+}
+
+export function percent(share, digits = 0) {
+  return share === undefined || share === null ? "–" : `${(share * 100).toFixed(digits).replace(/\.0+$/, "")}%`;
+}
+
+export function duration(seconds) {
+  if (seconds === undefined || seconds === null || Number.isNaN(seconds)) return "–";
+  if (seconds < 1) return t("unit.ms", { n: Math.round(seconds * 1000) });
+  if (seconds < 60) return t("unit.s", { n: seconds < 10 ? Math.round(seconds * 10) / 10 : Math.round(seconds) });
+  if (seconds < 3600) return t("unit.m", { n: Math.floor(seconds / 60), s: Math.round(seconds % 60) });
+  return t("unit.h", { n: Math.floor(seconds / 3600), m: Math.floor((seconds % 3600) / 60) });
+}
+
+export function moment(iso) {
+  const at = asDate(iso);
+  if (!at) return "–";
+  const today = at.toDateString() === new Date().toDateString();
+  const style = today ? { timeStyle: "medium" } : { dateStyle: "medium", timeStyle: "short" };
+  return new Intl.DateTimeFormat(locale(), style).format(at);
+}
+
+export function clock(iso) {
+  const at = asDate(iso);
+  if (!at) return "–";
+  return new Intl.DateTimeFormat(locale(), { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 }).format(at);
+}
+
+export function secondsUntil(iso) {
+  const at = asDate(iso);
+  return at ? (at.getTime() - Date.now()) / 1000 : 0;
+}
+
+export function ago(iso) {
+  const at = asDate(iso);
+  if (!at) return "–";
+  const past = (Date.now() - at.getTime()) / 1000;
+  if (past < 5) return t("unit.now");
+  const [unit, size] = past < 60 ? ["second", 1] : past < 3600 ? ["minute", 60] : past < 86400 ? ["hour", 3600] : ["day", 86400];
+  return new Intl.RelativeTimeFormat(locale(), { numeric: "always", style: "short" }).format(-Math.round(past / size), unit);
+}
+
+function asDate(value) {
+  if (value === undefined || value === null || value === "") return null;
+  const at = typeof value === "number" ? new Date(value * 1000) : new Date(value);
+  return Number.isNaN(at.getTime()) ? null : at;
+}
+
+export function short(id, length = 10) {
+  const text = String(id ?? "");
+  return text.length > length + 2 ? `…${text.slice(-length)}` : text;
+}

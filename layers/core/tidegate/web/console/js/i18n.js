@@ -1,0 +1,39 @@
+// The page's words, by the browser's language or the person's choice.
+import { en } from "./words/en.js";
+import { zh } from "./words/zh.js";
+
+const DICTIONARIES = { en, zh };
+const CHOICE = "tidegate.language";
+let current = null;
+
+export function language() {
+  if (!current) {
+    const wanted = localStorage.getItem(CHOICE) || navigator.language || "en";
+    current = wanted.toLowerCase().startsWith("zh") ? "zh" : "en";
+    document.documentElement.lang = current === "zh" ? "zh-CN" : "en";
+  }
+  return current;
+}
+
+export function speak(chosen) {
+  localStorage.setItem(CHOICE, chosen);
+  current = null;
+  language();
+}
+
+export function t(key, values) {
+  const found = word(DICTIONARIES[language()], key) ?? word(en, key);
+  if (found === undefined) return key;
+  return values ? found.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "") : found;
+}
+
+// A word for something the server names; what it invents later shows as it is.
+export function named(group, value) {
+  const text = String(value ?? "");
+  return word(DICTIONARIES[language()], `${group}.${text}`) ?? text;
+}
+
+function word(dictionary, key) {
+  const found = key.split(".").reduce((at, part) => (at && Object.hasOwn(at, part) ? at[part] : undefined), dictionary);
+  return typeof found === "string" ? found : undefined;
+}

@@ -1,0 +1,81 @@
+// The console: signs in, draws the frame, and puts the view that the address names into it.
+import { draw } from "./dom.js";
+import { call } from "./api.js";
+import { language, t } from "./i18n.js";
+import { live } from "./live.js";
+import { failure, skeleton } from "./parts/basics.js";
+import { go, here } from "./router.js";
+import { session } from "./session.js";
+import { shell, switches, wearTheme } from "./shell.js";
+import { batchPage } from "./views/batch.js";
+import { batches } from "./views/batches.js";
+import { callbacks } from "./views/callbacks.js";
+import { exportForm } from "./views/export_form.js";
+import { exportPage } from "./views/export.js";
+import { exportsList } from "./views/exports.js";
+import { files } from "./views/files.js";
+import { job } from "./views/job.js";
+import { jobs } from "./views/jobs.js";
+import { overview } from "./views/overview.js";
+import { queue } from "./views/queue.js";
+import { requestPage } from "./views/request.js";
+import { signIn } from "./views/signin.js";
+import { submit } from "./views/submit.js";
+import { task } from "./views/task.js";
+
+const root = document.getElementById("app");
+const VIEWS = {
+  overview: { list: overview },
+  distribution: { list: jobs, one: job, new: submit },
+  tasks: { list: jobs, one: task, under: "distribution" },
+  exports: { list: exportsList, one: exportPage, new: exportForm },
+  batches: { list: batches, one: batchPage },
+  queue: { list: queue, one: requestPage },
+  callbacks: { list: callbacks },
+  files: { list: files },
+};
+let shown = null;
+let frame = null;
+
+function leave() {
+  shown?.stop();
+  frame?.stop();
+  shown = frame = null;
+}
+
+function show() {
+  leave();
+  language();
+  if (!session.me) return session.key ? resume() : door();
+  const { area: asked, id, query } = here();
+  const views = VIEWS[asked] || VIEWS.overview;
+  const area = views.under || (VIEWS[asked] ? asked : "overview");
+  frame = shell(root, area, show);
+  document.title = `${t(`nav.${area}`)} · Tidegate`;
+  draw(frame.view);
+  const view = id === "new" && views.new ? views.new : id && views.one ? views.one : views.list;
+  shown = view(frame.view, { id, query, go });
+  return undefined;
+}
+
+function door(reason) {
+  document.title = "Tidegate";
+  draw(root);
+  signIn(root, () => { live.start(); show(); }, reason, switches(show));
+}
+
+async function resume() {
+  draw(root, skeleton(5));
+  try {
+    session.describe(await call("GET", "v1/me"));
+    live.start();
+    show();
+  } catch (error) {
+    if (session.key) draw(root, failure(error, show));
+  }
+}
+
+wearTheme();
+session.onEnd((reason) => { live.stop(); leave(); door(reason); });
+window.addEventListener("hashchange", () => { show(); window.scrollTo(0, 0); });
+show();

@@ -1,0 +1,68 @@
+// Bars and small charts, drawn by calls; widths go through CSSOM, which the policy allows.
+import { h, svg } from "../dom.js";
+import { count, duration, percent } from "../format.js";
+import { t } from "../i18n.js";
+
+export function bar(share, label, kind = "busy") {
+  const width = Math.max(0, Math.min(1, share || 0));
+  return h("div", { class: "bar", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": Math.round(width * 100), "aria-label": label },
+    h("div", { class: `fill ${kind}`, style: { width: `${width * 100}%` } }));
+}
+
+const PARTS = [["success", "good"], ["failed", "bad"], ["timeout", "warn"], ["downloading", "busy"]];
+
+export function splitBar(counts, label) {
+  const total = counts?.total || 0;
+  const spoken = PARTS.map(([name]) => `${t(`status.${name}`)} ${count(counts?.[name] || 0)}`).join(", ");
+  return h("div", { class: "bar split", role: "img", "aria-label": `${label}: ${spoken} / ${count(total)}` },
+    PARTS.map(([name, kind]) => h("div", { class: `fill ${kind}`, "data-key": name, style: { width: `${total ? ((counts[name] || 0) / total) * 100 : 0}%` } })));
+}
+
+export function splitLegend(counts) {
+  return h("ul", { class: "legend" }, PARTS.map(([name, kind]) =>
+    h("li", null, h("span", { class: `dot ${kind}` }), t(`status.${name}`), h("strong", null, count(counts?.[name] || 0)))));
+}
+
+export function capacity(channel) {
+  const { capacity: size = 0, running = 0 } = channel;
+  const slots = Math.min(size, 20);
+  const filled = size ? Math.round((Math.min(running, size) / size) * slots) : 0;
+  return h("div", { class: "slots", role: "img", "aria-label": t("queue.slots", { running, size }) },
+    Array.from({ length: slots }, (_, index) => h("span", { class: index < filled ? "slot taken" : "slot" })));
+}
+
+// Share of successes as a ring, with the number inside it.
+export function ring(share, label) {
+  const radius = 26;
+  const around = 2 * Math.PI * radius;
+  const known = share !== undefined && share !== null;
+  const kind = !known ? "calm" : share >= 0.99 ? "good" : share >= 0.9 ? "warn" : "bad";
+  return svg("svg", { class: `ring ${kind}`, viewBox: "0 0 64 64", role: "img", "aria-label": `${label}: ${percent(share)}` },
+    svg("circle", { class: "track", cx: 32, cy: 32, r: radius }),
+    svg("circle", { class: "part", cx: 32, cy: 32, r: radius, "stroke-dasharray": `${around * (share || 0)} ${around}`, transform: "rotate(-90 32 32)" }),
+    svg("text", { x: 32, y: 37, "text-anchor": "middle" }, percent(share)));
+}
+
+// One column an interval, the failures stacked in red on top: an hour at a glance.
+export function columns(points, label) {
+  const width = 240;
+  const height = 48;
+  const most = Math.max(1, ...points.map((point) => point.count));
+  const each = width / Math.max(1, points.length);
+  const drawn = points.flatMap((point, index) => {
+    const whole = (point.count / most) * (height - 2);
+    const failed = point.count ? whole * ((point.failed || 0) / point.count) : 0;
+    const x = index * each + each * 0.15;
+    return [
+      svg("rect", { class: "column", x, width: each * 0.7, y: height - whole + failed, height: Math.max(0, whole - failed), rx: 1 }),
+      failed ? svg("rect", { class: "column bad", x, width: each * 0.7, y: height - whole, height: failed, rx: 1 }) : null,
+    ];
+  });
+  const total = points.reduce((sum, point) => sum + point.count, 0);
+  return svg("svg", { class: "columns", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${count(total)}` },
+    svg("line", { class: "axis", x1: 0, x2: width, y1: height - 0.5, y2: height - 0.5 }), drawn);
+}
+
+export function spread(seconds, longest, label) {
+  return h("div", { class: "measure" }, bar(longest ? seconds / longest : 0, label, "calm"), h("span", null, duration(seconds)));
+}

@@ -1,0 +1,51 @@
+// Dialogs and short messages.
+import { draw, h } from "../dom.js";
+import { t } from "../i18n.js";
+import { button } from "./basics.js";
+
+export function dialog(title, make, { wide = false } = {}) {
+  const box = h("dialog", { class: wide ? "dialog wide" : "dialog", "aria-label": title });
+  const close = () => box.close();
+  draw(box,
+    h("header", { class: "dialog-head" }, h("h2", null, title), h("button", { type: "button", class: "button quiet", "aria-label": t("action.close"), onclick: close }, "✕")),
+    h("div", { class: "dialog-body" }, make(close)));
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
+  return close;
+}
+
+export function confirm(question, label, act) {
+  dialog(question, (close) => [
+    h("p", null, t("confirm.sure")),
+    h("div", { class: "tools end" }, button(t("action.cancelDialog"), close), button(label, async () => { close(); await act(); }, { kind: "danger" })),
+  ]);
+}
+
+export function toast(message, kind = "good") {
+  const made = h("div", { class: `toast ${kind}` }, message);
+  shelf().append(made);
+  setTimeout(() => made.remove(), kind === "bad" ? 9000 : 4500);
+}
+
+function shelf() {
+  const here = document.getElementById("toasts");
+  if (here) return here;
+  const made = h("div", { id: "toasts", role: "status", "aria-live": "polite" });
+  document.body.append(made);
+  return made;
+}
+
+// Runs what a button does: says how it went, then has the view read again.
+export async function act(doing, done, refresh) {
+  try {
+    const answer = await doing();
+    if (done) toast(done);
+    return answer;
+  } catch (error) {
+    toast(error.message, "bad");
+    return null;
+  } finally {
+    refresh?.();
+  }
+}

@@ -1,0 +1,8 @@
+// A filter typed by a person, applied on Enter or when they leave the field.
+import { h } from "../dom.js";
+
+export function searchBox(name, label, value, apply) {
+  const changed = (event) => { if (event.target.value.trim() !== value) apply(event.target.value.trim()); };
+  return h("label", { class: "search", "data-key": `search-${name}` }, h("span", { class: "sr" }, label),
+    h("input", { type: "search", name, value, placeholder: label, autocomplete: "off", onchange: changed }));
+}

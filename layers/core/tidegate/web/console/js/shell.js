@@ -1,0 +1,65 @@
+// The frame around every view: where to go, who is signed in, how live the page is.
+import { draw, h } from "./dom.js";
+import { get } from "./api.js";
+import { language, speak, t } from "./i18n.js";
+import { live } from "./live.js";
+import { icon } from "./parts/basics.js";
+import { logo } from "./parts/logo.js";
+import { session } from "./session.js";
+
+const AREAS = ["overview", "distribution", "exports", "batches", "queue", "callbacks", "files"];
+const THEME = "tidegate.theme";
+
+export function wearTheme() {
+  const chosen = localStorage.getItem(THEME);
+  if (chosen) document.documentElement.dataset.theme = chosen;
+}
+
+export function switches(redraw) {
+  const other = language() === "zh" ? ["en", "English"] : ["zh", "中文"];
+  return h("div", { class: "switches" },
+    h("button", { type: "button", class: "button quiet", lang: other[0], onclick: () => { speak(other[0]); redraw(); } }, other[1]),
+    h("button", { type: "button", class: "button quiet", "aria-label": t("nav.theme"), title: t("nav.theme"), onclick: turnTheme }, icon("sun")));
+}
+
+function turnTheme() {
+  const dark = document.documentElement.dataset.theme
+    ? document.documentElement.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  localStorage.setItem(THEME, dark ? "light" : "dark");
+  wearTheme();
+}
+
+export function shell(root, area, redraw) {
+  const at = (id) => document.getElementById(id);
+  const said = () => draw(at("live"), h("span", { class: `live ${live.mode}`, role: "status", title: t(`live.${live.mode}Title`) }, h("span", { class: "live-dot" }), t(`live.${live.mode}`)));
+  draw(root,
+    h("a", { class: "skip", href: "#view", onclick: (event) => { event.preventDefault(); at("view").focus(); } }, t("nav.skip")),
+    h("div", { class: "frame" },
+      h("aside", { class: "side" },
+        h("a", { class: "brand", href: "#/" }, logo(), h("span", null, "Tidegate")),
+        h("nav", { class: "areas", "aria-label": t("nav.main") }, AREAS.map((each) =>
+          h("a", { href: `#/${each}`, "aria-current": each === area ? "page" : null }, icon(each), h("span", null, t(`nav.${each}`))))),
+        h("a", { class: "docs", href: "docs", target: "_blank", rel: "noreferrer" }, t("nav.docs"))),
+      h("div", { class: "main" },
+        h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("span", { id: "live" }), switches(redraw),
+          h("button", { type: "button", class: "button quiet", "aria-label": t("nav.signOut"), title: t("nav.signOut"), onclick: () => session.end() }, icon("out")))),
+        h("main", { id: "view", tabindex: "-1" }))));
+  said();
+  showProjects(at("project"), redraw);
+  return { view: at("view"), stop: live.onMode(said) };
+}
+
+function showProjects(place, redraw) {
+  const me = session.me;
+  draw(place, h("span", { class: "clip" }, me.project_name || me.project_id));
+  if (!session.isAdmin) return;
+  get("v1/projects", { limit: 100 }).then(({ items }) => {
+    const chosen = session.project || me.project_id;
+    const known = items.some((project) => project.project_id === chosen);
+    const options = [...(known ? [] : [{ project_id: chosen, name: chosen }]), ...items];
+    draw(place, h("label", null, h("span", { class: "sr" }, t("nav.project")),
+      h("select", { onchange: (event) => { session.choose(event.target.value); redraw(); } },
+        options.map((project) => h("option", { value: project.project_id, selected: project.project_id === chosen }, project.name)))));
+  }, () => {});
+}

@@ -1,0 +1,83 @@
+// One batch: its pace and its errors, started, stopped and throttled from here.
+import { h } from "../dom.js";
+import { at, get, patch, post } from "../api.js";
+import { clock, count, duration, moment } from "../format.js";
+import { t } from "../i18n.js";
+import { session } from "../session.js";
+import { badge, button, card, code, empty, facts, link, pageHead } from "../parts/basics.js";
+import { act, dialog, toast } from "../parts/dialog.js";
+import { field, form } from "../parts/form.js";
+import { screen } from "../parts/screen.js";
+import { batchProgress } from "./batches.js";
+
+export function batchPage(root, { id }) {
+  return screen(root, {
+    async load() {
+      const [batch, logs] = await Promise.all([get(`v1/batches/${at(id)}`), get(`v1/batches/${at(id)}/logs`, { limit: 50 })]);
+      return { batch, logs: logs.items };
+    },
+    watch: () => [id],
+    view: ({ batch, logs }, refresh) => [
+      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.batches"), "#/batches")),
+      pageHead(batch.name, batch.batch_id, badge(batch.status), session.can("write") && actions(batch, refresh)),
+      h("div", { class: "grid" },
+        card(t("jobs.progress"), { wide: true, id: "progress" }, batchProgress(batch), numbers(batch)),
+        card(t("batches.logs"), { id: "logs" }, logs.length ? logList(logs) : empty(t("batches.noLogs"), t("batches.noLogsAdvice"))),
+        card(t("jobs.details"), { id: "details" }, details(batch))),
+    ],
+    quick: 1500,
+    slow: 3000,
+  });
+}
+
+function actions(batch, refresh) {
+  const made = [];
+  const path = `v1/batches/${at(batch.batch_id)}`;
+  if (["created", "stopped"].includes(batch.status)) made.push(button(t("batches.start"), () => act(() => post(`${path}/start`), t("batches.started"), refresh), { kind: "primary", key: "start" }));
+  if (["running", "waiting_biz"].includes(batch.status)) made.push(button(t("batches.stop"), () => act(() => post(`${path}/stop`), t("batches.stopped"), refresh), { kind: "danger", key: "stop" }));
+  if (batch.status !== "finished") made.push(button(t("batches.changeRate"), () => rateDialog(batch, refresh), { key: "rate" }));
+  return made;
+}
+
+function rateDialog(batch, refresh) {
+  const close = dialog(t("batches.changeRate"), () => form([
+    field("rate", t("batches.rate"), { type: "number", min: 1, value: String(batch.rate), required: true, hint: t("batches.rateHint") }),
+  ], t("action.save"), async ({ rate }) => {
+    await patch(`v1/batches/${at(batch.batch_id)}`, { rate: Number(rate) });
+    toast(t("batches.rateChanged"));
+    close();
+    refresh();
+  }));
+}
+
+function numbers(batch) {
+  const { processed = 0, total, errors = 0, rate_now: now } = batch.progress || {};
+  const left = total && now ? (total - processed) / now : null;
+  return h("ul", { class: "figures" },
+    figure(t("batches.rateNow"), now === undefined || now === null ? "–" : t("batches.perSecond", { n: Math.round(now * 10) / 10 })),
+    figure(t("batches.rate"), t("batches.perSecond", { n: batch.rate })),
+    figure(t("batches.errors"), count(errors)),
+    figure(t("batches.left"), batch.status === "running" && left ? duration(left) : "–"));
+}
+
+const figure = (label, value) => h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
+
+function logList(logs) {
+  return h("ul", { class: "logs" }, logs.map((line, index) => h("li", { "data-key": `log-${line.log_id || line.id || index}` },
+    h("time", { class: "muted", datetime: line.at || line.time }, clock(line.at || line.time || line.create_time)),
+    line.index === undefined || line.index === null ? null : code(`#${line.index}`),
+    h("span", null, line.message ?? line.msg ?? line.text ?? JSON.stringify(line)))));
+}
+
+function details(batch) {
+  return facts([
+    [t("batches.business"), code(batch.biz_id)],
+    [t("batches.total"), count(batch.total)],
+    [t("batches.startIndex"), batch.start_index],
+    [t("batches.maxErrors"), batch.max_errors],
+    [t("batches.stopReason"), batch.stop_reason],
+    [t("field.created"), moment(batch.create_time || batch.created_at)],
+    [t("field.started"), batch.start_time && moment(batch.start_time)],
+    [t("field.finished"), batch.finish_time && moment(batch.finish_time)],
+  ]);
+}

@@ -1,0 +1,38 @@
+// One export: where it stands, why it failed, its file, its callbacks, its life.
+import { h } from "../dom.js";
+import { at, get } from "../api.js";
+import { bytes, moment } from "../format.js";
+import { t } from "../i18n.js";
+import { badge, card, code, facts, link, pageHead } from "../parts/basics.js";
+import { screen } from "../parts/screen.js";
+import { timeline } from "../parts/timeline.js";
+import { exportActions, exportProgress } from "./exports.js";
+
+export function exportPage(root, { id, go }) {
+  return screen(root, {
+    async load() {
+      const [task, audit] = await Promise.all([get("v1/task", { task_id: id }), get("v1/audit", { record: id, limit: 100 })]);
+      return { task, lines: audit.items };
+    },
+    watch: () => [id],
+    view: ({ task, lines }, refresh) => [
+      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.exports"), "#/exports")),
+      pageHead(task.name, task.file_name, badge(task.status), exportActions(task, refresh, () => go("exports"))),
+      h("div", { class: "grid" },
+        card(t("jobs.progress"), { wide: true, id: "progress" }, exportProgress(task)),
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
+        card(t("jobs.details"), { id: "details" }, facts([
+          [t("exports.id"), code(task.task_id)],
+          [t("field.type"), task.type],
+          [t("field.size"), bytes(task.size)],
+          [t("field.attempts"), task.attempts],
+          [t("exports.reason"), task.failed_reason],
+          [t("field.created"), moment(task.create_time)],
+          [t("field.finished"), task.finish_time && moment(task.finish_time)],
+          [t("nav.callbacks"), link(t("callbacks.ofThis"), `#/callbacks?task_id=${at(task.task_id)}`)],
+        ]))),
+    ],
+    quick: 2000,
+    slow: 6000,
+  });
+}

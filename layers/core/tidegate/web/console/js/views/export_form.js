@@ -1,0 +1,85 @@
+// Ask for an export, and see the sheet while its template is still being typed.
+import { draw, h } from "../dom.js";
+import { create } from "../api.js";
+import { readTemplate, TemplateError } from "../header_tree.js";
+import { language, t } from "../i18n.js";
+import { button, card, link, pageHead } from "../parts/basics.js";
+import { toast } from "../parts/dialog.js";
+import { field, FieldError, form, readJson } from "../parts/form.js";
+import { sheet } from "../parts/sheet.js";
+import { samples } from "./export_samples.js";
+
+const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
+const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id"];
+const OBJECTS = ["source_data", "template", "header", "footer"];
+
+export function exportForm(root, { go }) {
+  const preview = h("div", { class: "preview", "aria-live": "polite" });
+  const asked = form(fields(), t("exports.send"), async (given, once) => {
+    const made = await create("v1/task", bodyOf(given), once);
+    toast(t("exports.sent"));
+    go(`exports/${encodeURIComponent(made.task_id)}`);
+  });
+  const again = () => show(preview, Object.fromEntries(new FormData(asked)));
+  asked.addEventListener("input", again);
+  const fill = (sample) => {
+    for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+    again();
+  };
+  const examples = samples(language());
+  draw(root,
+    h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.exports"), "#/exports")),
+    pageHead(t("exports.new"), t("exports.newLead"), examples.map(([label, sample]) => button(label, () => fill(sample), { kind: "small" }))),
+    h("div", { class: "split" },
+      card(t("exports.what"), {}, asked),
+      h("div", { class: "sticky" }, card(t("exports.preview"), {}, preview, h("p", { class: "hint" }, t("exports.previewHint"))))));
+  fill(examples[0][1]);
+  return { stop() {} };
+}
+
+function fields() {
+  return [
+    h("div", { class: "pair" },
+      field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
+      field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"]], value: "excel" })),
+    field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }),
+    field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
+    field("source_url", t("exports.url"), { type: "url", hint: t("exports.urlHint"), placeholder: "https://" }),
+    h("div", { class: "pair" }, field("title", t("exports.title")), field("summary", t("exports.summary"))),
+    h("details", null, h("summary", null, t("exports.moreFields")),
+      h("div", { class: "pair" }, field("header", t("exports.header"), { hint: t("exports.pairsHint") }), field("footer", t("exports.footer"), { hint: t("exports.pairsHint") })),
+      h("div", { class: "pair" }, field("header_align", t("exports.headerAlign"), { options: aligns(), value: "" }), field("footer_align", t("exports.footerAlign"), { options: aligns(), value: "" })),
+      h("div", { class: "pair" }, field("file_name", t("exports.fileName"), { maxlength: 120 }), number("priority", { min: 1, max: 10, hint: t("exports.priorityHint") })),
+      h("div", { class: "pair" }, number("step", { min: 100, max: 5000 }), number("rows_per_file", { min: 1 })),
+      h("div", { class: "pair" }, number("default_width", { min: 1 }), number("default_height", { min: 1 })),
+      h("div", { class: "pair" }, number("max_exec_time", { min: 1 }), field("operator_id", t("exports.operator"))),
+      h("div", { class: "pair" }, number("merchant_type", { min: 0, max: 3 }), number("merchant_id", { min: 0 })),
+      field("callback", t("field.callback"), { type: "url", hint: t("field.callbackHint"), placeholder: "https://" })),
+  ];
+}
+
+const aligns = () => [["", t("exports.alignDefault")], ["left", t("exports.left")], ["center", t("exports.center")], ["right", t("exports.right")]];
+const number = (name, more) => field(name, t(`exports.${name}`), { type: "number", ...more });
+
+function bodyOf(given) {
+  const body = {};
+  for (const name of PLAIN) if (given[name]?.trim()) body[name] = given[name].trim();
+  for (const name of NUMBERS) if (given[name]) body[name] = Number(given[name]);
+  for (const name of OBJECTS) {
+    const value = readJson(name, given[name]);
+    if (value !== undefined) body[name] = value;
+  }
+  if (!body.source_data && !body.source_url) throw new FieldError("source_data", t("exports.sourceMissing"));
+  return body;
+}
+
+function show(preview, given) {
+  try {
+    const read = Object.fromEntries(OBJECTS.map((name) => [name, readJson(name, given[name])]));
+    const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data, template: readTemplate(read.template) };
+    draw(preview, given.type === "csv" && h("p", { class: "notice" }, t("exports.csvPlain")), sheet(parts));
+  } catch (error) {
+    const fault = error instanceof TemplateError ? t("exports.badNode", { where: error.message }) : error.message;
+    draw(preview, h("p", { class: "notice warn" }, fault));
+  }
+}

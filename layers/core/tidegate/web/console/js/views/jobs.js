@@ -1,0 +1,48 @@
+// Distribution: every Job, newest first, moving as its targets report.
+import { h } from "../dom.js";
+import { at, get } from "../api.js";
+import { count } from "../format.js";
+import { named, t } from "../i18n.js";
+import { session } from "../session.js";
+import { badge, chips, empty, link, pageHead, when } from "../parts/basics.js";
+import { splitBar } from "../parts/bars.js";
+import { screen } from "../parts/screen.js";
+import { Pages, table } from "../parts/table.js";
+
+const STATUSES = ["", "Pending", "Running", "Success", "Failed", "Timeout"];
+
+export function jobLink(job) {
+  return link(job.file_name || job.file_path || job.job_id, `#/distribution/${at(job.key || job.job_id)}`, "strong");
+}
+
+export function jobs(root, { query, go }) {
+  const status = query.get("status") || "";
+  const pages = new Pages((page) => get("v1/jobs", { status, ...page }));
+  return screen(root, {
+    load: () => pages.read(),
+    watch: (data) => data.items.filter((job) => ["Pending", "Running"].includes(job.status)).map((job) => job.job_id),
+    view: (data, refresh) => [
+      pageHead(t("nav.distribution"), t("jobs.lead"), session.can("write") && link(t("jobs.submit"), "#/distribution/new", "button primary")),
+      chips(t("jobs.filter"), STATUSES.map((each) => [each, each ? named("status", each.toLowerCase()) : t("action.any")]), status,
+        (chosen) => go("distribution", chosen ? { status: chosen } : {})),
+      data.items.length ? list(data.items) : empty(t("jobs.none"), t("jobs.noneAdvice"), session.can("write") && link(t("jobs.submit"), "#/distribution/new", "button")),
+      pages.moreButton(data, refresh),
+    ],
+  });
+}
+
+function list(items) {
+  return table(t("nav.distribution"), [
+    { title: t("jobs.file"), kind: "main", cell: (job) => [jobLink(job), h("span", { class: "under clip" }, job.file_path)] },
+    { title: t("field.status"), cell: (job) => badge(job.status) },
+    { title: t("jobs.progress"), kind: "grow", cell: (job) => progress(job) },
+    { title: t("jobs.user"), cell: (job) => h("span", { class: "clip" }, `${job.target_user}:${job.target_file_dir}`) },
+    { title: t("field.created"), cell: (job) => when(job.create_time) },
+  ], items, { keyOf: (job) => job.key || job.job_id });
+}
+
+function progress(job) {
+  const counts = job.counts || {};
+  return h("div", { class: "progress" }, splitBar(counts, t("jobs.progress")),
+    h("span", { class: "nowrap muted" }, `${count(counts.success || 0)} / ${count(counts.total || 0)}`));
+}

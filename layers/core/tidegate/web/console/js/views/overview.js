@@ -1,0 +1,113 @@
+// What is running now, what waits, how it went in the last hour.
+import { h } from "../dom.js";
+import { get } from "../api.js";
+import { count, duration, percent, secondsUntil } from "../format.js";
+import { named, t } from "../i18n.js";
+import { badge, card, code, empty, facts, link, pageHead, when } from "../parts/basics.js";
+import { bar, capacity, columns, ring, splitBar, spread } from "../parts/bars.js";
+import { screen } from "../parts/screen.js";
+import { jobLink } from "./jobs.js";
+
+export function overview(root) {
+  return screen(root, {
+    load: () => get("v1/overview"),
+    watch: (data) => data.jobs.map((job) => job.job_id),
+    view: (data) => [pageHead(t("nav.overview"), t("overview.lead")), tiles(data), h("div", { class: "grid" },
+      windows(data), channels(data), lastHour(data), recent(data), compensation(data))],
+    quick: 3000,
+    slow: 4000,
+    tick: true,
+  });
+}
+
+function tiles(data) {
+  const running = sum(data.channels, "running");
+  const jobsRunning = data.jobs.filter((job) => job.status === "Running").length;
+  const ended = sum(data.stats, "count");
+  const succeeded = data.stats.reduce((total, each) => total + each.count * (each.success_rate || 0), 0);
+  const oldest = Math.max(0, ...data.channels.map((channel) => channel.oldest_wait_s || 0));
+  return h("ul", { class: "tiles" },
+    tile(t("overview.running"), count(running + jobsRunning), t("overview.runningOf", { requests: running, jobs: jobsRunning })),
+    tile(t("overview.waiting"), count(sum(data.channels, "queued")), oldest ? t("overview.oldest", { time: duration(oldest) }) : t("overview.noWait")),
+    tile(t("overview.ended"), count(ended), t("overview.lastHour")),
+    tile(t("overview.success"), ended ? percent(succeeded / ended, 1) : "–", t("overview.lastHour")));
+}
+
+const sum = (list, name) => list.reduce((total, each) => total + (each[name] || 0), 0);
+
+function tile(label, value, note) {
+  return h("li", { class: "tile" }, h("span", { class: "tile-label" }, label), h("strong", { class: "tile-value" }, value), h("span", { class: "muted" }, note));
+}
+
+function windows(data) {
+  const open = data.jobs.filter((job) => job.status === "Pending");
+  const busy = data.jobs.filter((job) => job.status === "Running");
+  const body = open.length + busy.length
+    ? h("ul", { class: "rows" }, open.map((job) => openWindow(job, data.window_seconds)), busy.map(movingJob))
+    : empty(t("overview.noWindows"), t("overview.noWindowsAdvice"), link(t("jobs.submit"), "#/distribution/new", "button"));
+  return card(t("overview.windows"), { id: "windows", tools: link(t("action.all"), "#/distribution") }, body);
+}
+
+function openWindow(job, length) {
+  const left = Math.max(0, secondsUntil(job.window_closes_at));
+  const share = length ? 1 - Math.min(1, left / length) : 1;
+  return h("li", { class: "row", "data-key": job.key },
+    h("div", { class: "row-head" }, jobLink(job), h("span", { class: "muted" }, left > 0 ? t("overview.closesIn", { n: Math.ceil(left) }) : t("overview.closing"))),
+    bar(share, t("overview.filling"), "tide"),
+    h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(job.counts?.total ?? 0) })));
+}
+
+function movingJob(job) {
+  return h("li", { class: "row", "data-key": job.key },
+    h("div", { class: "row-head" }, jobLink(job), badge(job.status)),
+    splitBar(job.counts, job.file_name),
+    h("span", { class: "muted" }, t("jobs.doneOf", { done: count(job.counts?.success ?? 0), total: count(job.counts?.total ?? 0) })));
+}
+
+function channels(data) {
+  if (!data.channels.length) return card(t("overview.channels"), { id: "channels" }, empty(t("queue.none"), t("queue.noneAdvice")));
+  return card(t("overview.channels"), { id: "channels", tools: link(t("action.manage"), "#/queue") }, h("ul", { class: "rows" }, data.channels.map((channel) =>
+    h("li", { class: "row", "data-key": channel.channel },
+      h("div", { class: "row-head" }, h("strong", null, named("channel", channel.channel)), channel.paused ? badge("paused") : h("span", { class: "muted" }, t("queue.waiting", { n: count(channel.queued) }))),
+      h("div", { class: "row-line" }, capacity(channel), h("span", { class: "nowrap" }, `${count(channel.running)} / ${count(channel.capacity)}`))))));
+}
+
+function lastHour(data) {
+  const slowest = Math.max(0, ...data.stats.map((each) => each.p95_seconds || 0));
+  if (!data.stats.length) return card(t("overview.byType"), { id: "hour" }, empty(t("overview.noStats"), t("overview.noStatsAdvice")));
+  return card(t("overview.byType"), { id: "hour", wide: true }, h("ul", { class: "types" }, data.stats.map((each) =>
+    h("li", { class: "type", "data-key": each.type },
+      ring(each.success_rate, t("overview.success")),
+      h("div", { class: "type-body" },
+        h("div", { class: "row-head" }, h("strong", null, named("type", each.type)), h("span", { class: "muted" }, t("overview.nEnded", { n: count(each.count) }))),
+        each.points?.length ? columns(each.points, named("type", each.type)) : null,
+        h("div", { class: "row-line" }, h("span", { class: "muted nowrap" }, "p95"), spread(each.p95_seconds, slowest, "p95")))))));
+}
+
+function recent(data) {
+  const ended = data.jobs.filter((job) => !["Pending", "Running"].includes(job.status)).slice(0, 6);
+  const rows = [...ended.map((job) => [job.finish_time || job.create_time, jobLink(job), t("type.job"), job.status, job.key]),
+    ...data.requests.map((request) => [request.finish_time || request.create_time, link(request.name || request.request_id, requestPage(request)), named("type", request.type), request.status, request.request_id])]
+    .sort(([one], [other]) => String(other).localeCompare(String(one))).slice(0, 8);
+  if (!rows.length) return card(t("overview.recent"), { id: "recent" }, empty(t("overview.nothing"), t("overview.nothingAdvice")));
+  return card(t("overview.recent"), { id: "recent" }, h("ul", { class: "rows tight" }, rows.map(([at, name, kind, status, key]) =>
+    h("li", { class: "row-head", "data-key": key }, h("span", { class: "clip" }, name, h("span", { class: "muted" }, ` ${kind}`)), h("span", { class: "nowrap" }, badge(status), " ", when(at))))));
+}
+
+function requestPage(request) {
+  return request.type === "export" ? `#/exports/${encodeURIComponent(request.request_id)}` : `#/queue/${encodeURIComponent(request.request_id)}`;
+}
+
+function compensation(data) {
+  const state = data.compensation;
+  if (!state) return null;
+  return card(t("overview.compensation"), { id: "compensation" },
+    h("p", { class: "muted" }, t("overview.compensationWhat")),
+    facts([
+      [t("overview.interval"), `${duration(state.interval_s)} (×${state.multiplier})`],
+      [t("overview.lastPoll"), state.last_poll ? when(state.last_poll) : t("overview.never")],
+      [t("overview.nextPoll"), state.next_poll ? t("overview.in", { time: duration(Math.max(0, secondsUntil(state.next_poll))) }) : "–"],
+      [t("overview.overdue"), code(count(state.queue_size))],
+      [t("overview.compensated"), code(count(state.compensated_total))],
+    ]));
+}

@@ -1,0 +1,107 @@
+// The queue: its lanes, and why each request waits.
+import { h } from "../dom.js";
+import { at, get, post } from "../api.js";
+import { count, duration } from "../format.js";
+import { named, t } from "../i18n.js";
+import { session } from "../session.js";
+import { badge, button, card, chips, empty, link, pageHead, when } from "../parts/basics.js";
+import { capacity } from "../parts/bars.js";
+import { act, confirm, dialog, toast } from "../parts/dialog.js";
+import { field, form } from "../parts/form.js";
+import { screen } from "../parts/screen.js";
+import { Pages, table } from "../parts/table.js";
+
+const STATUSES = ["", "pending", "queued", "running", "paused", "failed", "completed", "cancelled"];
+const WAITING = ["pending", "queued"];
+
+export function queue(root, { query, go }) {
+  const channel = query.get("channel") || "";
+  const status = query.get("status") || "";
+  const pages = new Pages((page) => get("v1/queue", { channel, status, ...page }));
+  return screen(root, {
+    async load() {
+      const [shown, stats] = await Promise.all([pages.read(), get("v1/queue/stats")]);
+      return { ...shown, channels: lanes(stats) };
+    },
+    watch: (data) => data.items.filter((request) => [...WAITING, "running"].includes(request.status)).map((request) => request.request_id),
+    view: (data, refresh) => [
+      pageHead(t("nav.queue"), t("queue.lead"), session.isAdmin && allTools(refresh)),
+      h("div", { class: "lanes" }, data.channels.map((lane) => laneCard(lane, refresh))),
+      h("div", { class: "filters" },
+        chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", given({ channel: chosen, status }))),
+        chips(t("queue.filterStatus"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("queue", given({ channel, status: chosen })))),
+      data.items.length ? list(data.items, refresh) : empty(t("queue.none"), t("queue.noneAdvice")),
+      pages.moreButton(data, refresh),
+    ],
+    quick: 2500,
+    slow: 5000,
+  });
+}
+
+const given = (all) => Object.fromEntries(Object.entries(all).filter(([, value]) => value));
+
+// The stats name channels as keys or as a list; both are read.
+export function lanes(stats) {
+  const found = stats.channels || stats.items || stats;
+  if (Array.isArray(found)) return found.map((lane) => ({ ...lane, channel: lane.channel || lane.name }));
+  return Object.entries(found).map(([channel, lane]) => ({ channel, ...lane }));
+}
+
+function allTools(refresh) {
+  return [
+    button(t("queue.pauseAll"), () => confirm(t("queue.pauseAll"), t("action.pause"), () => act(() => post("v1/queue/pause", { scope: "all" }), t("queue.paused"), refresh))),
+    button(t("queue.resumeAll"), () => act(() => post("v1/queue/resume", { scope: "all" }), t("queue.resumed"), refresh)),
+  ];
+}
+
+function laneCard(lane, refresh) {
+  const scope = lane.channel;
+  const toggle = lane.paused
+    ? button(t("action.resume"), () => act(() => post("v1/queue/resume", { scope }), t("queue.resumed"), refresh), { kind: "small", key: "toggle" })
+    : button(t("action.pause"), () => act(() => post("v1/queue/pause", { scope }), t("queue.paused"), refresh), { kind: "small", key: "toggle" });
+  const tools = session.isAdmin && [toggle, button(t("queue.capacity"), () => capacityDialog(lane, refresh), { kind: "small", key: "capacity" })];
+  return card(named("channel", scope), { id: scope, tools }, h("div", { class: "row-line" }, capacity(lane), h("span", { class: "nowrap" }, `${count(lane.running)} / ${count(lane.capacity)}`)),
+    h("p", { class: "muted" }, lane.paused ? [badge("paused"), " "] : null, t("queue.waiting", { n: count(lane.queued) }), lane.oldest_wait_s ? ` · ${t("overview.oldest", { time: duration(lane.oldest_wait_s) })}` : ""));
+}
+
+function capacityDialog(lane, refresh) {
+  const close = dialog(`${named("channel", lane.channel)}: ${t("queue.capacity")}`, () => form([
+    field("capacity", t("queue.capacity"), { type: "number", min: 0, max: 10000, value: String(lane.capacity), required: true, hint: t("queue.capacityHint") }),
+  ], t("action.save"), async (form_) => {
+    await post("v1/queue/capacity", { [lane.channel]: Number(form_.capacity) });
+    toast(t("queue.capacityChanged"));
+    close();
+    refresh();
+  }));
+}
+
+function list(items, refresh) {
+  return table(t("nav.queue"), [
+    { title: t("queue.request"), kind: "main", cell: (request) => [link(named("type", request.type), `#/queue/${at(request.request_id)}`, "strong"), h("span", { class: "under clip" }, request.request_id)] },
+    { title: t("field.status"), cell: (request) => badge(request.status) },
+    { title: t("queue.why"), kind: "grow", cell: (request) => reason(request) },
+    { title: t("queue.channel"), cell: (request) => named("channel", request.channel) },
+    { title: t("queue.priority"), cell: (request) => request.priority },
+    { title: t("field.created"), cell: (request) => when(request.create_time) },
+    { title: t("field.actions"), kind: "actions", cell: (request) => requestActions(request, refresh) },
+  ], items, { keyOf: (request) => request.request_id });
+}
+
+export function reason(request) {
+  if (request.error) return h("span", { class: "reason" }, request.error.detail || request.error.code);
+  if (WAITING.includes(request.status) && request.last_wait_reason) return named("wait", request.last_wait_reason);
+  return "–";
+}
+
+export function requestActions(request, refresh) {
+  if (!session.can("write")) return null;
+  const path = `v1/requests/${at(request.request_id)}`;
+  const made = [];
+  const add = (label, verb, done, kind = "small") => made.push(button(label, () => act(() => post(`${path}/${verb}`), done, refresh), { kind, key: verb }));
+  if (request.status === "paused") add(t("action.resume"), "resume", t("queue.requestResumed"));
+  if ([...WAITING, "running"].includes(request.status)) add(t("action.pause"), "pause", t("queue.requestPaused"));
+  if (request.status === "failed") add(t("action.retry"), "retry", t("exports.retried"));
+  if ([...WAITING, "paused"].includes(request.status)) made.push(button(t("queue.prioritise"), () => act(() => post(`${path}/prioritize`, { priority: 1 }), t("queue.prioritised"), refresh), { kind: "small", key: "first", disabled: request.priority === 1 }));
+  if ([...WAITING, "paused", "running"].includes(request.status)) add(t("action.cancel"), "cancel", t("queue.cancelled"), "small danger-quiet");
+  return h("div", { class: "actions" }, made);
+}

@@ -1,0 +1,38 @@
+// One request of the queue and its life.
+import { h } from "../dom.js";
+import { at, get } from "../api.js";
+import { moment } from "../format.js";
+import { named, t } from "../i18n.js";
+import { badge, card, code, facts, link, pageHead } from "../parts/basics.js";
+import { screen } from "../parts/screen.js";
+import { timeline } from "../parts/timeline.js";
+import { reason, requestActions } from "./queue.js";
+
+export function requestPage(root, { id }) {
+  return screen(root, {
+    async load() {
+      const [request, audit] = await Promise.all([get(`v1/requests/${at(id)}`), get("v1/audit", { record: id, limit: 100 })]);
+      return { request, lines: audit.items };
+    },
+    watch: () => [id],
+    view: ({ request, lines }, refresh) => [
+      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.queue"), "#/queue")),
+      pageHead(named("type", request.type), request.request_id, badge(request.status), requestActions(request, refresh)),
+      h("div", { class: "grid" },
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
+        card(t("jobs.details"), { id: "details" }, facts([
+          [t("queue.channel"), named("channel", request.channel)],
+          [t("queue.priority"), request.priority],
+          [t("queue.why"), reason(request)],
+          [t("field.attempts"), request.attempts],
+          [t("queue.subscription"), request.subscription_id && code(request.subscription_id)],
+          [t("queue.result"), request.result && code(JSON.stringify(request.result))],
+          [t("field.created"), moment(request.create_time)],
+          [t("field.started"), request.start_time && moment(request.start_time)],
+          [t("field.finished"), request.finish_time && moment(request.finish_time)],
+        ]))),
+    ],
+    quick: 2000,
+    slow: 6000,
+  });
+}

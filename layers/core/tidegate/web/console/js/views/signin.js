@@ -1,0 +1,27 @@
+// The door: a key, and what it is.
+import { draw, h } from "../dom.js";
+import { call } from "../api.js";
+import { t } from "../i18n.js";
+import { session } from "../session.js";
+import { field, form } from "../parts/form.js";
+import { logo } from "../parts/logo.js";
+
+export function signIn(root, entered, reason, switches) {
+  const asked = form([
+    field("key", t("signin.key"), { type: "password", required: true, hint: t("signin.hint"), placeholder: "tg_…", autofocus: true }),
+  ], t("signin.enter"), async ({ key }) => {
+    const trimmed = key.trim();
+    const me = await call("GET", "v1/me", { key: trimmed });
+    session.begin(trimmed);
+    session.describe(me);
+    entered();
+  });
+  draw(root, h("main", { class: "door" },
+    h("div", { class: "door-card" },
+      h("div", { class: "door-brand" }, logo(), h("div", null, h("h1", null, "Tidegate"), h("p", { class: "muted" }, t("brand.lead")))),
+      reason && h("p", { class: "notice warn", role: "status" }, t(reason)),
+      asked,
+      h("p", { class: "hint" }, t("signin.where")),
+      h("div", { class: "door-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
+  asked.querySelector("input").focus();
+}

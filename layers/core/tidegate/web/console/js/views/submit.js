@@ -1,0 +1,65 @@
+// Submit a distribution: a file of the library, and who is to get it.
+import { draw, h } from "../dom.js";
+import { create, get } from "../api.js";
+import { bytes } from "../format.js";
+import { t } from "../i18n.js";
+import { card, failure, link, pageHead, skeleton } from "../parts/basics.js";
+import { toast } from "../parts/dialog.js";
+import { field, FieldError, form } from "../parts/form.js";
+
+const MOST_TARGETS = 1000;
+
+export function submit(root, { query, go }) {
+  draw(root, head(), skeleton(5));
+  get("v1/files", { limit: 100 }).then(
+    ({ items }) => draw(root, head(), h("div", { class: "narrow", "data-key": "asked" }, card(t("jobs.what"), {}, asked(items.filter((file) => file.state === "ready"), query.get("file"), go)))),
+    (error) => draw(root, head(), failure(error, () => submit(root, { query, go }))),
+  );
+  return { stop() {} };
+}
+
+function head() {
+  return [h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution")), pageHead(t("jobs.submit"), t("jobs.submitLead"))];
+}
+
+function asked(files, chosen, go) {
+  if (!files.length) return h("p", null, t("jobs.noFiles"), " ", link(t("files.upload"), "#/files"));
+  const options = files.map((file) => [file.file_id, `${file.file_name} · ${file.file_path} · ${bytes(file.size)}`]);
+  return form([
+    field("file", t("jobs.file"), { options, value: chosen || options[0][0], required: true }),
+    field("targets", t("jobs.targets"), { rows: 5, required: true, hint: t("jobs.targetsHint"), placeholder: "agent-1\nagent-2 container-7" }),
+    h("div", { class: "pair" },
+      field("target_user", t("jobs.targetUser"), { value: "root", required: true }),
+      field("target_file_dir", t("jobs.targetDir"), { value: "/data", required: true })),
+    field("callback", t("field.callback"), { type: "url", hint: t("field.callbackHint"), placeholder: "https://" }),
+  ], t("jobs.send"), async (given, once) => {
+    const file = files.find((each) => each.file_id === given.file);
+    const made = await create("v1/downloads/batch", bodyOf(file, given), once);
+    toast(t("jobs.sent", { n: made.tasks.length }));
+    go(`distribution/${encodeURIComponent(made.job_id)}`);
+  });
+}
+
+function bodyOf(file, given) {
+  return {
+    biz_id: file.biz_id,
+    app_id: file.app_id,
+    file_path: file.file_path,
+    file_name: file.file_name,
+    file_signature: file.signature,
+    target_user: given.target_user,
+    target_file_dir: given.target_file_dir,
+    targets: targetsOf(given.targets),
+    ...(given.callback ? { callback: given.callback } : {}),
+  };
+}
+
+// One target a line: the agent, and after a space its container.
+export function targetsOf(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  if (lines.length < 1 || lines.length > MOST_TARGETS) throw new FieldError("targets", t("jobs.targetsHint"));
+  return lines.map((line) => {
+    const [agent_id, container_id = ""] = line.split(/[\s,]+/);
+    return { agent_id, container_id };
+  });
+}

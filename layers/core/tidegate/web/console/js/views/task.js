@@ -1,0 +1,35 @@
+// One Task: what was asked, where it stands, and its life line by line.
+import { h } from "../dom.js";
+import { at, get } from "../api.js";
+import { moment } from "../format.js";
+import { t } from "../i18n.js";
+import { badge, card, code, facts, link, pageHead } from "../parts/basics.js";
+import { screen } from "../parts/screen.js";
+import { timeline } from "../parts/timeline.js";
+
+export function task(root, { id }) {
+  return screen(root, {
+    async load() {
+      const record = await get(`v1/downloads/${at(id)}`);
+      const audit = await get("v1/audit", { record: record.task_id, limit: 100 });
+      return { record, lines: audit.items };
+    },
+    watch: (data) => [data.record.task_id],
+    view: ({ record, lines }) => [
+      h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution"), link(t("jobs.job"), `#/distribution/${at(record.job_id)}`)),
+      pageHead(record.file_name, `${record.target_agent_id} ${record.target_container_id || ""}`, badge(record.status)),
+      h("div", { class: "grid" },
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
+        card(t("jobs.details"), { id: "details" }, facts([
+          [t("jobs.taskId"), code(record.task_id)],
+          [t("jobs.agent"), code(record.target_agent_id)],
+          [t("jobs.container"), record.target_container_id && code(record.target_container_id)],
+          [t("field.signature"), code(record.file_signature)],
+          [t("jobs.code"), record.error_code !== undefined && record.error_code !== null && code(record.error_code)],
+          [t("jobs.message"), record.error_msg],
+          [t("field.created"), moment(record.create_time)],
+          [t("field.updated"), moment(record.update_time)],
+        ]))),
+    ],
+  });
+}

@@ -1,0 +1,66 @@
+// Files dropped on the page go straight to the bucket by a presigned PUT, with progress.
+import { draw, h } from "../dom.js";
+import { at, create, onceKey, post } from "../api.js";
+import { bytes } from "../format.js";
+import { t } from "../i18n.js";
+import { icon } from "../parts/basics.js";
+import { bar } from "../parts/bars.js";
+import { toast } from "../parts/dialog.js";
+import { field } from "../parts/form.js";
+
+export function dropZone(refresh) {
+  const places = h("div", { class: "triple" },
+    field("biz_id", t("files.biz"), { type: "number", min: 0, value: "1" }),
+    field("app_id", t("files.app"), { type: "number", min: 0, value: "1" }),
+    field("folder", t("files.folder"), { value: "/uploads/" }));
+  const going = h("ul", { class: "uploads", "aria-live": "polite" });
+  const picker = h("input", { type: "file", multiple: true, class: "sr", id: "pick-files", onchange: (event) => { take(event.target.files); event.target.value = ""; } });
+  const zone = h("label", { class: "drop", for: "pick-files" }, icon("upload"), h("strong", null, t("files.drop")), h("span", { class: "muted" }, t("files.dropHint")));
+  const whole = h("section", { class: "card upload-card", "aria-label": t("files.upload") }, picker, zone, places, going);
+
+  const mark = (over) => (event) => { event.preventDefault(); zone.classList.toggle("over", over); };
+  for (const type of ["dragenter", "dragover"]) whole.addEventListener(type, mark(true));
+  for (const type of ["dragleave", "dragend"]) whole.addEventListener(type, mark(false));
+  whole.addEventListener("drop", (event) => { mark(false)(event); take(event.dataTransfer.files); });
+
+  function take(list) {
+    const place = Object.fromEntries(["biz_id", "app_id", "folder"].map((name) => [name, whole.querySelector(`[name=${name}]`).value]));
+    for (const file of list) upload(file, place, going, refresh);
+  }
+  return whole;
+}
+
+async function upload(file, place, going, refresh) {
+  const line = h("li", { class: "row" });
+  going.prepend(line);
+  const show = (share, note, kind) => draw(line, h("div", { class: "row-head" }, h("span", { class: "strong clip" }, file.name), h("span", { class: "muted" }, note)), bar(share, file.name, kind));
+  show(0, t("files.announcing"));
+  try {
+    const file_path = place.folder.replace(/\/*$/, "/") + file.name;
+    const body = { biz_id: Number(place.biz_id), app_id: Number(place.app_id), file_path, file_name: file.name, size: file.size };
+    const made = await create("v1/files", body, onceKey());
+    await put(made.upload_url, file, (sent) => show(sent / Math.max(1, file.size), `${bytes(sent)} / ${bytes(file.size)}`));
+    show(1, t("files.checking"));
+    await post(`v1/files/${at(made.file_id)}/complete`);
+    show(1, t("files.done"), "good");
+    toast(t("files.uploaded", { name: file.name }));
+    setTimeout(() => line.remove(), 6000);
+  } catch (error) {
+    show(1, error.message, "bad");
+    toast(`${file.name}: ${error.message}`, "bad");
+  }
+  refresh();
+}
+
+// XMLHttpRequest and not fetch: only it tells how much has gone up.
+function put(url, file, progress) {
+  return new Promise((done, fail) => {
+    const request = new XMLHttpRequest();
+    request.open("PUT", url);
+    request.upload.onprogress = (event) => progress(event.loaded);
+    request.onload = () => (request.status < 300 ? done() : fail(new Error(t("files.refused", { n: request.status }))));
+    request.onerror = () => fail(new Error(t("files.broken")));
+    // The address is signed for a PUT without a content type.
+    request.send(new Blob([file]));
+  });
+}
