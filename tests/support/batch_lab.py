@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,9 +14,11 @@ from tidegate.adapters.dynamo.table import Table
 from tidegate.adapters.http.client import SafeHttp
 from tidegate.adapters.http.webhooks import signed_headers
 from tidegate.domain.batches import RUNNING, STOPPED, STOPPING, Batch, Progress
+from tidegate.domain.fetching import Reply
 from tidegate.domain.sliding_window import Ledger
 from tidegate.services.batch_slice import CONTINUE, Pace, SliceRunner
 from tidegate.services.batch_work import CountedItems, Items, ItemWork, ListedItems
+from tidegate.services.ports import Line
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 PROJECT = "prj-lab"
@@ -32,6 +34,54 @@ class Beats:
 
     def beat(self, batch: Batch, progress: Progress) -> None:
         self.beats += 1
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after it runs, nothing it knew is written."""
+
+
+class MortalStore(BatchRunRepository):
+    """Dies with its process: `dead` set, it writes no more."""
+
+    def __init__(self, table: Table, dead: threading.Event) -> None:
+        super().__init__(table)
+        self._dead = dead
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        if self._dead.is_set():
+            raise Killed
+        super().save(*args, **kwargs)
+
+    def conclude(self, *args: Any, **kwargs: Any) -> None:
+        if self._dead.is_set():
+            raise Killed
+        super().conclude(*args, **kwargs)
+
+
+class MortalLine:
+    def __init__(self, line: Line, dead: threading.Event) -> None:
+        self._line = line
+        self._dead = dead
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        if self._dead.is_set():
+            raise Killed
+        reply = self._line.post(body, headers)
+        if self._dead.is_set():
+            raise Killed
+        return reply
+
+    def close(self) -> None:
+        self._line.close()
+
+
+class MortalHttp(SafeHttp):
+    def __init__(self, dead: threading.Event) -> None:
+        super().__init__()
+        self._dead = dead
+
+    def line(self, *args: Any, **kwargs: Any) -> Any:
+        return MortalLine(super().line(*args, **kwargs), self._dead)
 
 
 @dataclass
@@ -107,6 +157,14 @@ class Lab:
         found, _ = self.now(batch)
         assert found.status == STOPPED
         return self.batches.move(found, RUNNING, {"run": found.run + 1})
+
+    def mortal(self) -> tuple[Lab, threading.Event]:
+        """The same lab in a process that can be killed."""
+        dead = threading.Event()
+        other = replace(self)
+        other.http = MortalHttp(dead)
+        other.runs = MortalStore(self.table, dead)
+        return other, dead
 
     def faster(self, slice_seconds: float = 240, lease_seconds: float = 15) -> Lab:
         return replace(self, pace=Pace(slice_seconds, lease_seconds))

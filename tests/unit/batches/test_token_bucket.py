@@ -31,7 +31,7 @@ def test_the_rate_is_kept(rate: float) -> None:
 
 @given(st.floats(1, 200), st.lists(st.floats(0, 0.5), max_size=50))
 def test_no_second_goes_a_tenth_above_the_rate_however_late_the_caller_was(rate: float, stalls: list[float]) -> None:
-    assert busiest_second(calls(TokenBucket(rate, 0.0), 0.0, 3.0, stalls)) <= max(rate + 2, rate * 1.05 + 1)
+    assert busiest_second(calls(TokenBucket(rate, 0.0), 0.0, 3.0, stalls)) <= max(rate + 2, rate * 1.1)
 
 
 def test_a_changed_rate_holds_at_once() -> None:

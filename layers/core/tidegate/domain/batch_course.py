@@ -75,6 +75,11 @@ class Course:
     def over(self) -> bool:
         return self.paused or self.verdict is not None
 
+    @property
+    def behind(self) -> bool:
+        """Whether calls come slower than the rate allows."""
+        return self._bucket.saved
+
     def next(self, now: float) -> Call | float | None:
         """A call, the seconds until it is worth asking again, or None when nothing more comes."""
         if self.over:

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
 
 from urllib3.util import Url
 
@@ -17,6 +18,23 @@ from tidegate.adapters.http.addresses import AddressGuard
 from tidegate.adapters.http.sockets import PlainSocket, TlsSocket, deadlined, default_context, open_socket
 from tidegate.domain.fetching import Limits, Reply
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout
+
+
+class _OneWrite:
+    """Collects head and body, which the library sends apart: two packets would wake the other side twice."""
+
+    unsent = b""
+
+    def send(self, data: Any) -> None:
+        self.unsent += data
+
+
+class _Plain(_OneWrite, HTTPConnection):
+    pass
+
+
+class _Tls(_OneWrite, HTTPSConnection):
+    pass
 
 
 class Line:
@@ -38,8 +56,7 @@ class Line:
         self._allow_private = allow_private
         self._limits = limits
         self._context = context
-        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-        self._connection = kind(self._host, self._port)
+        self._connection = (_Tls if url.scheme == "https" else _Plain)(self._host, self._port)
         self._socket: PlainSocket | TlsSocket
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
@@ -71,7 +88,9 @@ class Line:
         if connection.sock is None:
             self._socket = connection.sock = self._open(until)
         self._socket.deadline = until
+        connection.unsent = b""
         connection.request("POST", self._url.request_uri, body, headers)
+        self._socket.sendall(connection.unsent)
         response = connection.getresponse()
         content = self._content(response)
         lowered = {name.lower(): value for name, value in response.getheaders()}

@@ -1,0 +1,129 @@
+"""Runners that die, stall or meet: nothing is lost, and only the last second is repeated."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.batch_lab import Killed, Lab
+from tests.support.batch_receiver import Receiver, receiver
+from tests.support.moto_cloud import MotoCloud
+from tidegate.adapters.dynamo.batch_runs import BatchRunRepository
+from tidegate.domain.batches import FINISHED, Batch, Progress
+from tidegate.errors import LeaseLost
+from tidegate.services.batch_slice import BUSY, ENDED, Pace
+
+RATE = 200
+LEASE = 3.0
+
+
+@pytest.fixture(scope="module")
+def business() -> Iterator[Receiver]:
+    with receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def lab(cloud: MotoCloud, business: Receiver) -> Lab:
+    business.forget()
+    return Lab(cloud.app.table, business.url, Pace(lease_seconds=LEASE))
+
+
+def until(reached: int, lab: Lab, batch: Batch) -> None:
+    deadline = time.monotonic() + 20
+    while lab.now(batch)[1].position < reached:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def go_on(lab: Lab, batch: Batch) -> str:
+    """As the machine does: again while the dead one's lease lasts."""
+    while (outcome := lab.run(batch)) == BUSY:
+        time.sleep(0.1)
+    return outcome
+
+
+def test_a_runner_killed_at_half_costs_at_most_the_calls_of_its_last_second(lab: Lab, business: Receiver) -> None:
+    batch = lab.batch(1000, rate=RATE)
+    first, dead = lab.mortal()
+    ends: list[BaseException] = []
+
+    def run_and_die() -> None:
+        try:
+            first.run(batch)
+        except Killed as error:
+            ends.append(error)
+
+    running = lab.in_background(run_and_die)
+    until(500, lab, batch)
+    time.sleep(0.5)
+    dead.set()
+    running.join(5)
+    assert ends
+    killed_with = Counter(index for _, index, _ in business.calls())
+    assert go_on(lab, batch) == ENDED
+    counted = Counter(index for _, index, _ in business.calls())
+    ended, progress = lab.now(batch)
+    assert (ended.status, progress.position) == (FINISHED, 1000)
+    assert sorted(counted) == list(range(1000))
+    repeated = [index for index, times in counted.items() if times > 1]
+    assert max(killed_with.values()) == 1
+    # The last second, and the write that would have recorded it.
+    assert len(repeated) <= RATE * 1.25
+
+
+class Stalled(BatchRunRepository):
+    """A runner whose writes hang, as in a process that was frozen."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__(lab.table)
+        self.frozen, self.thawed = threading.Event(), threading.Event()
+        self.refused: list[LeaseLost] = []
+
+    def save(self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None) -> None:
+        if self.frozen.is_set():
+            self.thawed.wait(20)
+        try:
+            super().save(batch, fence, progress, lease_until)
+        except LeaseLost as error:
+            self.refused.append(error)
+            raise
+
+
+def test_of_two_runners_the_fenced_one_cannot_write_and_no_item_is_called_by_both(lab: Lab, business: Receiver) -> None:
+    batch = lab.batch(2500, rate=RATE)
+    stalled = Stalled(lab)
+    outcomes: list[str] = []
+    first = lab.in_background(
+        lambda: outcomes.append(lab.runner(runs=stalled).run(batch.project_id, batch.batch_id, batch.run))
+    )
+    until(200, lab, batch)
+    stalled.frozen.set()
+    second = lab.in_background(lambda: outcomes.append(go_on(lab, batch)))
+    time.sleep(LEASE + 1.5)
+    taken_over = business.calls()
+    stalled.thawed.set()
+    first.join(15)
+    second.join(30)
+    assert outcomes == [BUSY, ENDED]
+    assert stalled.refused
+    counted = Counter(index for _, index, _ in business.calls())
+    assert sorted(counted) == list(range(2500))
+    assert lab.now(batch)[1].position == 2500
+    # What was called twice was called by the first before its lease ended, never after the second took over.
+    lease_end = max(moment for moment, _, _ in taken_over) + 0.05
+    late = Counter(index for moment, index, _ in business.calls() if moment > lease_end)
+    assert max(late.values()) == 1
+
+
+def test_a_second_runner_waits_while_the_lease_lasts(lab: Lab) -> None:
+    batch = lab.batch(400, rate=RATE)
+    running = lab.in_background(lambda: lab.run(batch))
+    time.sleep(0.5)
+    assert lab.runner().run(batch.project_id, batch.batch_id, batch.run) == BUSY
+    running.join(10)
+    assert lab.runner().run(batch.project_id, batch.batch_id, batch.run) == ENDED
