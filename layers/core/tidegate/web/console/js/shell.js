@@ -36,16 +36,17 @@ export function shell(root, area, redraw) {
   draw(root,
     h("a", { class: "skip", href: "#view", onclick: (event) => { event.preventDefault(); at("view").focus(); } }, t("nav.skip")),
     h("div", { class: "frame" },
-      h("aside", { class: "side" },
+      h("aside", { class: "side" }, h("div", { class: "side-in" },
         h("a", { class: "brand", href: "#/" }, logo(), h("span", null, "Tidegate")),
         h("nav", { class: "areas", "aria-label": t("nav.main") }, AREAS.map((each) =>
           h("a", { href: `#/${each}`, "aria-current": each === area ? "page" : null }, icon(each), h("span", null, t(`nav.${each}`))))),
-        h("a", { class: "docs", href: "docs", target: "_blank", rel: "noreferrer" }, t("nav.docs"))),
-      h("div", { class: "main" },
+        h("a", { class: "docs", href: "docs", target: "_blank", rel: "noreferrer" }, t("nav.docs")))),
+      h("div", { class: "body" },
         h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("span", { id: "live" }), switches(redraw),
           h("button", { type: "button", class: "button quiet", "aria-label": t("nav.signOut"), title: t("nav.signOut"), onclick: () => session.end() }, icon("out")))),
         h("main", { id: "view", tabindex: "-1" }))));
   said();
+  root.querySelector(".areas [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
   showProjects(at("project"), redraw);
   return { view: at("view"), stop: live.onMode(said) };
 }

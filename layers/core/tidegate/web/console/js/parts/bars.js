@@ -37,10 +37,10 @@ export function ring(share, label) {
   const around = 2 * Math.PI * radius;
   const known = share !== undefined && share !== null;
   const kind = !known ? "calm" : share >= 0.99 ? "good" : share >= 0.9 ? "warn" : "bad";
-  return svg("svg", { class: `ring ${kind}`, viewBox: "0 0 64 64", role: "img", "aria-label": `${label}: ${percent(share)}` },
+  return svg("svg", { class: `ring ${kind}`, viewBox: "0 0 64 64", role: "img", "aria-label": `${label}: ${percent(share, 1)}` },
     svg("circle", { class: "track", cx: 32, cy: 32, r: radius }),
     svg("circle", { class: "part", cx: 32, cy: 32, r: radius, "stroke-dasharray": `${around * (share || 0)} ${around}`, transform: "rotate(-90 32 32)" }),
-    svg("text", { x: 32, y: 37, "text-anchor": "middle" }, percent(share)));
+    svg("text", { x: 32, y: 37, "text-anchor": "middle" }, percent(share, 1)));
 }
 
 // One column an interval, the failures stacked in red on top: an hour at a glance.

@@ -59,9 +59,9 @@ function businessDialog(refresh) {
   const close = dialog(t("batches.newBusiness"), () => form([
     field("name", t("field.name"), { required: true }),
     field("process_url", t("batches.process_url"), { type: "url", required: true, hint: t("batches.processHint"), placeholder: "https://" }),
-    h("details", null, h("summary", null, t("exports.moreFields")),
+    h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
       urls.map((name) => field(name, t(`batches.${name}`), { type: "url" })),
-      field("auth_code", t("batches.authCode"))),
+      field("auth_code", t("batches.authCode")))),
   ], t("action.save"), async (given, once) => {
     await create("v1/biz", Object.fromEntries(Object.entries(given).filter(([, value]) => value)), once);
     toast(t("batches.businessMade"));

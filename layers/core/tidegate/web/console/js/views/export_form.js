@@ -7,7 +7,7 @@ import { button, card, link, pageHead } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
 import { field, FieldError, form, readJson } from "../parts/form.js";
 import { sheet } from "../parts/sheet.js";
-import { samples } from "./export_samples.js";
+import { pretty, samples } from "./export_samples.js";
 
 const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
 const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id"];
@@ -23,7 +23,7 @@ export function exportForm(root, { go }) {
   const again = () => show(preview, Object.fromEntries(new FormData(asked)));
   asked.addEventListener("input", again);
   const fill = (sample) => {
-    for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : JSON.stringify(value, null, 2);
+    for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : pretty(value);
     again();
   };
   const examples = samples(language());
@@ -46,7 +46,7 @@ function fields() {
     field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
     field("source_url", t("exports.url"), { type: "url", hint: t("exports.urlHint"), placeholder: "https://" }),
     h("div", { class: "pair" }, field("title", t("exports.title")), field("summary", t("exports.summary"))),
-    h("details", null, h("summary", null, t("exports.moreFields")),
+    h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
       h("div", { class: "pair" }, field("header", t("exports.header"), { hint: t("exports.pairsHint") }), field("footer", t("exports.footer"), { hint: t("exports.pairsHint") })),
       h("div", { class: "pair" }, field("header_align", t("exports.headerAlign"), { options: aligns(), value: "" }), field("footer_align", t("exports.footerAlign"), { options: aligns(), value: "" })),
       h("div", { class: "pair" }, field("file_name", t("exports.fileName"), { maxlength: 120 }), number("priority", { min: 1, max: 10, hint: t("exports.priorityHint") })),
@@ -54,7 +54,7 @@ function fields() {
       h("div", { class: "pair" }, number("default_width", { min: 1 }), number("default_height", { min: 1 })),
       h("div", { class: "pair" }, number("max_exec_time", { min: 1 }), field("operator_id", t("exports.operator"))),
       h("div", { class: "pair" }, number("merchant_type", { min: 0, max: 3 }), number("merchant_id", { min: 0 })),
-      field("callback", t("field.callback"), { type: "url", hint: t("field.callbackHint"), placeholder: "https://" })),
+      field("callback", t("field.callback"), { type: "url", hint: t("field.callbackHint"), placeholder: "https://" }))),
   ];
 }
 

@@ -5,6 +5,18 @@ export function samples(language) {
   return [[t("exports.sampleNested"), language === "zh" ? nestedZh : nestedEn], [t("exports.sampleRows"), language === "zh" ? sidesZh : sidesEn]];
 }
 
+// JSON with what fits a line on one line, as a person would write it.
+export function pretty(value, indent = "") {
+  const line = JSON.stringify(value).replace(/":/g, '": ').replace(/([}\]"\d]),(?=["{[])/g, "$1, ");
+  if (typeof value !== "object" || value === null || indent.length + line.length <= 90) return line;
+  const inner = `${indent}  `;
+  const parts = Array.isArray(value)
+    ? value.map((item) => inner + pretty(item, inner))
+    : Object.entries(value).map(([name, item]) => `${inner}${JSON.stringify(name)}: ${pretty(item, inner)}`);
+  const [open, close] = Array.isArray(value) ? "[]" : "{}";
+  return `${open}\n${parts.join(",\n")}\n${indent}${close}`;
+}
+
 const nestedEn = {
   name: "Staff by team",
   title: "Staff by team",

@@ -56,12 +56,12 @@ export function exportProgress(task) {
 export function exportActions(task, refresh, after) {
   const made = [];
   if (task.status === "completed") made.push(button(t("action.download"), () => act(() => saveFrom("v1/download/url", { task_id: task.task_id })), { kind: "primary small", iconName: "download", key: "download" }));
-  if (!session.can("write")) return h("div", { class: "actions" }, made);
+  if (!session.can("write")) return h("div", { class: "action-row" }, made);
   if (task.status === "failed") made.push(button(t("action.retry"), () => act(() => post(`v1/requests/${at(task.task_id)}/retry`), t("exports.retried"), refresh), { kind: "small", key: "retry" }));
   if (MOVING.includes(task.status)) made.push(button(t("action.cancel"), () => act(() => post(`v1/requests/${at(task.task_id)}/cancel`), t("queue.cancelled"), refresh), { kind: "small", key: "cancel" }));
   else made.push(button(t("action.delete"), () => confirm(t("exports.delete", { name: task.name }), t("action.delete"), () => act(async () => {
     await post("v1/tasks/delete", { task_ids: [task.task_id] });
     after?.();
   }, t("exports.deleted"), refresh)), { kind: "small danger-quiet", key: "delete" }));
-  return h("div", { class: "actions" }, made);
+  return h("div", { class: "action-row" }, made);
 }

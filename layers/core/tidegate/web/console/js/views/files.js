@@ -46,7 +46,7 @@ function list(items) {
 
 function actions(file) {
   if (file.state !== "ready") return file.error ? h("span", { class: "reason" }, file.error) : null;
-  return h("div", { class: "actions" },
+  return h("div", { class: "action-row" },
     button(t("action.download"), () => act(() => saveFrom(`v1/files/${at(file.file_id)}/url`)), { kind: "small", iconName: "download" }),
     session.can("write") && link(t("files.distribute"), `#/distribution/new?file=${at(file.file_id)}`, "button small"));
 }

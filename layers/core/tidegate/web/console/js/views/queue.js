@@ -60,8 +60,9 @@ function laneCard(lane, refresh) {
     ? button(t("action.resume"), () => act(() => post("v1/queue/resume", { scope }), t("queue.resumed"), refresh), { kind: "small", key: "toggle" })
     : button(t("action.pause"), () => act(() => post("v1/queue/pause", { scope }), t("queue.paused"), refresh), { kind: "small", key: "toggle" });
   const tools = session.isAdmin && [toggle, button(t("queue.capacity"), () => capacityDialog(lane, refresh), { kind: "small", key: "capacity" })];
-  return card(named("channel", scope), { id: scope, tools }, h("div", { class: "row-line" }, capacity(lane), h("span", { class: "nowrap" }, `${count(lane.running)} / ${count(lane.capacity)}`)),
-    h("p", { class: "muted" }, lane.paused ? [badge("paused"), " "] : null, t("queue.waiting", { n: count(lane.queued) }), lane.oldest_wait_s ? ` · ${t("overview.oldest", { time: duration(lane.oldest_wait_s) })}` : ""));
+  return card(named("channel", scope), { id: scope, tools: lane.paused && badge("paused") }, h("div", { class: "row-line" }, capacity(lane), h("span", { class: "nowrap" }, `${count(lane.running)} / ${count(lane.capacity)}`)),
+    h("p", { class: "muted" }, t("queue.waiting", { n: count(lane.queued) }), lane.oldest_wait_s ? ` · ${t("overview.oldest", { time: duration(lane.oldest_wait_s) })}` : ""),
+    tools && h("div", { class: "action-row" }, tools));
 }
 
 function capacityDialog(lane, refresh) {
@@ -103,5 +104,5 @@ export function requestActions(request, refresh) {
   if (request.status === "failed") add(t("action.retry"), "retry", t("exports.retried"));
   if ([...WAITING, "paused"].includes(request.status)) made.push(button(t("queue.prioritise"), () => act(() => post(`${path}/prioritize`, { priority: 1 }), t("queue.prioritised"), refresh), { kind: "small", key: "first", disabled: request.priority === 1 }));
   if ([...WAITING, "paused", "running"].includes(request.status)) add(t("action.cancel"), "cancel", t("queue.cancelled"), "small danger-quiet");
-  return h("div", { class: "actions" }, made);
+  return h("div", { class: "action-row" }, made);
 }

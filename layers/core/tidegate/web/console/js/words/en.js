@@ -40,7 +40,7 @@ export const en = {
   channel: { requires_cookie: "With cookie", no_cookie: "Without cookie", export: "Exports", batch: "Batches" },
   wait: { capacity: "All slots of its channel are taken", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
   overview: {
-    lead: "What is running now, what waits, and how the last hour went.", running: "Running now", runningOf: "{requests} requests, {jobs} Jobs", waiting: "Waiting",
+    lead: "What is running now, what waits, and how the last hour went.", running: "Running now", runningOf: "requests {requests} · Jobs {jobs}", waiting: "Waiting",
     oldest: "oldest {time}", noWait: "nobody waits", ended: "Finished", success: "Success rate", lastHour: "last hour", windows: "Windows and transfers",
     noWindows: "No window is open", noWindowsAdvice: "A distribution opens one; everyone who asks for the same file meanwhile shares its Job.",
     closesIn: "closes in {n} s", closing: "closing", filling: "Window", targetsSoFar: "{n} targets so far", channels: "Channels", byType: "By type, last hour",

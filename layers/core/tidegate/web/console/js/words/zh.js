@@ -40,7 +40,7 @@ export const zh = {
   channel: { requires_cookie: "需要 Cookie", no_cookie: "无需 Cookie", export: "导出", batch: "批处理" },
   wait: { capacity: "所在通道已满", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
   overview: {
-    lead: "正在运行什么、在等什么、最近一小时如何。", running: "正在运行", runningOf: "{requests} 个请求，{jobs} 个 Job", waiting: "等待中",
+    lead: "正在运行什么、在等什么、最近一小时如何。", running: "正在运行", runningOf: "请求 {requests} · Job {jobs}", waiting: "等待中",
     oldest: "最久 {time}", noWait: "无人等待", ended: "已结束", success: "成功率", lastHour: "最近一小时", windows: "窗口与传输",
     noWindows: "没有打开的窗口", noWindowsAdvice: "提交分发会打开一个窗口；其间请求同一文件的人共用同一个 Job。",
     closesIn: "{n} 秒后关闭", closing: "正在关闭", filling: "窗口", targetsSoFar: "已收集 {n} 个目标", channels: "通道", byType: "按类型，最近一小时",
