@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidegate.bootstrap.base import Base
+from tidegate.bootstrap.sockets import SocketsWiring
 
 if TYPE_CHECKING:
     from tidegate.adapters.sns import Topic
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidegate.services.notify import Notifier
 
 
-class NotificationsWiring(Base):
+class NotificationsWiring(SocketsWiring):
     @cached_property
     def topic(self) -> Topic:
         from tidegate.adapters.sns import Topic
@@ -30,10 +30,9 @@ class NotificationsWiring(Base):
 
     @cached_property
     def live(self) -> Live:
-        from tidegate.adapters.dynamo.watches import Watches
         from tidegate.services.live import Live
 
-        return Live(Watches(self.table), self.topic, self.clock)
+        return Live(self.watches, self.topic, self.clock)
 
     def due_handlers(self) -> dict[str, DueHandler]:
         return super().due_handlers() | {"notice": self._send_notice}

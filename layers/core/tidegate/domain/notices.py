@@ -44,17 +44,29 @@ def is_over(status: object) -> bool:
 
 
 def kind_of(record_id: str, record: Mapping[str, Any]) -> str:
-    """The type under which a record's present state is told. Exports are the tasks of the download centre."""
+    """The type under which a record's present state is told."""
+    what = id_field(record_id, record).removesuffix("_id")
     status = str(record.get("status", "")).lower()
-    if record_id.startswith("AsyncDownloadJob"):
-        return "job.finished" if is_over(status) else "job.progress"
-    if record_id.startswith("bat-"):
-        return "batch.finished" if is_over(status) else "batch.progress"
-    if record_id.startswith("AsyncDownloadTask") or record.get("task_id") == record_id:
-        if not is_over(status):
-            return "task.progress"
+    if not is_over(status):
+        return f"{what}.progress"
+    if what == "task":
         return "task.completed" if status in ("success", "completed") else "task.failed"
-    return "request.finished" if is_over(status) else "request.progress"
+    return f"{what}.finished"
+
+
+def id_field(record_id: str, record: Mapping[str, Any]) -> str:
+    """By which field a record carries its id. Exports are requests, and the tasks of the download centre."""
+    if record_id.startswith("AsyncDownloadJob"):
+        return "job_id"
+    if record_id.startswith("bat-"):
+        return "batch_id"
+    return "request_id" if record_id.startswith("req-") and record.get("task_id") != record_id else "task_id"
+
+
+def followed_id(record_id: str, record: Mapping[str, Any]) -> str:
+    """Whose notices tell of this record: a Task's state is its Job's, and only some Tasks have notices of their own."""
+    job_id = record.get("job_id")
+    return str(job_id) if job_id and id_field(record_id, record) == "task_id" else record_id
 
 
 def webhook_body(kind: str, at: datetime, data: Mapping[str, Any]) -> str:

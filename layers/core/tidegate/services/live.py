@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from aws_lambda_powertools import Logger
 
 from tidegate.domain.ids import Clock, iso
-from tidegate.domain.notices import Notice, kind_of, notice_id_for
+from tidegate.domain.notices import Notice, id_field, kind_of, notice_id_for
 
 logger = Logger(service="tidegate", child=True)
 
@@ -48,10 +48,9 @@ class Live:
             if not self._watches.take_turn(project_id, record_id, now.timestamp(), INTERVAL_SECONDS):
                 return
             kind = kind_of(record_id, data)
-            status = str(data.get("status", "running"))
-            told = Notice(
-                notice_id_for(kind, record_id, iso(now)), project_id, kind, record_id, status, data, None, now
-            )
-            self._topic.publish([told])
+            shown = {id_field(record_id, data): record_id, "status": "running", **data}
+            notice_id = notice_id_for(kind, record_id, iso(now))
+            status = str(shown["status"])
+            self._topic.publish([Notice(notice_id, project_id, kind, record_id, status, shown, None, now)])
         except Exception:
             logger.exception("progress was not told", record_id=record_id)

@@ -5,10 +5,40 @@ from __future__ import annotations
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 
 from tidegate.web.resolver import build_resolver
-from tidegate.web.routes import callbacks, compensation, files, projects, system
+from tidegate.web.routes import (
+    agents,
+    callbacks,
+    compensation,
+    console,
+    downloads,
+    files,
+    jobs,
+    projects,
+    queue,
+    requests,
+    sockets,
+    submits,
+    system,
+)
 
 
 def build_api() -> APIGatewayHttpResolver:
-    resolver = build_resolver([system.router, callbacks.router, compensation.router, projects.router, files.router])
+    resolver = build_resolver(
+        [
+            system.router,
+            console.router,
+            callbacks.router,
+            compensation.router,
+            projects.router,
+            files.router,
+            submits.router,
+            downloads.router,
+            jobs.router,
+            agents.router,
+            queue.router,
+            requests.router,
+            sockets.router,
+        ]
+    )
     resolver.enable_swagger(path="/docs", title="Tidegate", version="1.0.0")
     return resolver

@@ -18,7 +18,7 @@ _MUTABLE = ("state", "tries", "attempts", "next_attempt_at", "gives_up_at", "del
 
 
 def delivery_of(item: Item) -> Delivery:
-    known = {name: item.get(name) for name in Delivery.__dataclass_fields__}
+    known: dict[str, Any] = {name: item.get(name) for name in Delivery.__dataclass_fields__}
     return Delivery(**known | {"attempts": tuple(Attempt(**attempt) for attempt in item.get("attempts", ()))})
 
 

@@ -114,6 +114,26 @@ def watched(project_id: str, record_id: str) -> dict[str, str]:
     return _key(project_id, "WATCH", digest(record_id, length=32))
 
 
+WATCH_PREFIX = "BY#"
+
+
+def watch(project_id: str, followed_id: str, record_id: str, connection_id: str) -> dict[str, str]:
+    by = f"{WATCH_PREFIX}{connection_id}#{digest(record_id, length=16)}"
+    return _key(project_id, "WATCH", digest(followed_id, length=32), sk=by)
+
+
+def ticket(ticket: str) -> dict[str, str]:
+    return _key(SYSTEM, "TICKET", digest(ticket))
+
+
+def connection(connection_id: str) -> dict[str, str]:
+    return _key(SYSTEM, "CONNECTION", connection_id)
+
+
+def watches_of_connection(connection_id: str) -> str:
+    return partition(SYSTEM, "CONNECTION", connection_id)
+
+
 # --- batches
 
 
@@ -151,6 +171,17 @@ def batch_logs(project_id: str, batch_id: str) -> str:
 
 def batch_item_logs(project_id: str, batch_id: str, index: int) -> str:
     return partition(project_id, "BATCH_LOG", batch_id, str(index))
+
+
+# --- exports
+
+
+def export(project_id: str, task_id: str) -> dict[str, str]:
+    return _key(project_id, "EXPORT", task_id)
+
+
+def exports_list(project_id: str) -> str:
+    return partition(project_id, "EXPORTS")
 
 
 # --- the request queue, subscriptions, audit

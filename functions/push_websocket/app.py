@@ -1,0 +1,19 @@
+"""Notices from the topic to whoever watches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> None:
+    for record in event["Records"]:
+        notice = json.loads(record["Sns"]["Message"])
+        told = app().pusher.push(notice)
+        logger.info("pushed", record_id=notice["record_id"], type=notice["type"], told=told)

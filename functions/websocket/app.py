@@ -1,0 +1,26 @@
+"""The WebSocket's routes: a ticket lets one in, messages watch and unwatch, leaving clears up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    request = event["requestContext"]
+    connection_id, kind = request["connectionId"], request["eventType"]
+    status = 200
+    if kind == "CONNECT":
+        given = (event.get("queryStringParameters") or {}).get("ticket", "")
+        status = 200 if app().sockets.connect(connection_id, given) else 401
+    elif kind == "DISCONNECT":
+        app().sockets.disconnect(connection_id)
+    else:
+        app().sockets.receive(connection_id, event.get("body") or "")
+    logger.info("websocket", event_type=kind, status=status)
+    return {"statusCode": status}

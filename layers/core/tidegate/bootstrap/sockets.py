@@ -1,0 +1,59 @@
+"""The WebSocket: tickets, connections, watches, pushes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tidegate.bootstrap.base import Base
+
+if TYPE_CHECKING:
+    from tidegate.adapters.dynamo.watches import ConnectionRepository, Watches
+    from tidegate.adapters.websocket import Connections
+    from tidegate.services.push import Pusher
+    from tidegate.services.sockets import Records, Sockets
+    from tidegate.services.tickets import Tickets
+
+
+class SocketsWiring(Base):
+    @cached_property
+    def watches(self) -> Watches:
+        from tidegate.adapters.dynamo.watches import Watches
+
+        return Watches(self.table)
+
+    @cached_property
+    def _connections(self) -> ConnectionRepository:
+        from tidegate.adapters.dynamo.watches import ConnectionRepository
+
+        return ConnectionRepository(self.table)
+
+    @cached_property
+    def outgoing(self) -> Connections:
+        from tidegate.adapters.websocket import Connections
+
+        return Connections(self.websocket)
+
+    @cached_property
+    def records(self) -> Records:
+        from tidegate.services.sockets import Records
+
+        return Records(self.record_lookups())
+
+    @cached_property
+    def tickets(self) -> Tickets:
+        from tidegate.services.tickets import Tickets
+
+        return Tickets(self._connections, self.clock)
+
+    @cached_property
+    def sockets(self) -> Sockets:
+        from tidegate.services.sockets import Sockets
+
+        return Sockets(self._connections, self.watches, self.records, self.outgoing, self.clock)
+
+    @cached_property
+    def pusher(self) -> Pusher:
+        from tidegate.services.push import Pusher
+
+        return Pusher(self.watches, self._connections, self.records, self.outgoing, self.clock)

@@ -1,0 +1,167 @@
+"""Tickets, watching and isolation over the WebSocket's functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.notifications.watching import Line
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.domain.watching import CONNECTION_SECONDS
+
+
+@pytest.fixture
+def line(cloud: MotoCloud) -> Line:
+    return Line(cloud)
+
+
+def test_a_ticket_works_once(line: Line, project: Project) -> None:
+    ticket = line.ticket(project)
+
+    assert line.connect("c1", ticket) == 200
+    assert line.connect("c2", ticket) == 401
+
+
+def test_a_ticket_does_not_work_after_60_s(line: Line, project: Project) -> None:
+    early, late = line.ticket(project), line.ticket(project)
+
+    line.cloud.clock.advance(59)
+    assert line.connect("c1", early) == 200
+    line.cloud.clock.advance(2)
+    assert line.connect("c2", late) == 401
+
+
+@pytest.mark.parametrize("ticket", [None, "", "made-up"])
+def test_no_ticket_no_connection(line: Line, ticket: str | None) -> None:
+    assert line.connect("c1", ticket) == 401
+
+
+def test_only_the_tickets_hash_is_stored(line: Line, project: Project) -> None:
+    ticket = line.ticket(project)
+
+    assert ticket not in str(line.items("TICKET"))
+
+
+def test_watching_a_finished_task_answers_at_once(line: Line, project: Project) -> None:
+    line.record(project, "req-1", task_id="req-1", status="completed", size=7)
+    client = line.joined(project)
+
+    (told,) = line.say(client, action="watch", task_ids=["req-1"])
+
+    assert told == {"type": "task.completed", "data": {"task_id": "req-1", "status": "completed", "size": 7}}
+    assert line.items("WATCH") == []
+
+
+def test_another_projects_task_is_an_error_and_no_data(line: Line, project: Project) -> None:
+    other = line.cloud.project()
+    line.record(other, "req-1", task_id="req-1", status="completed", secret="theirs")
+    client = line.joined(project)
+
+    (told,) = line.say(client, action="watch", task_ids=["req-1"])
+    line.push(other, "req-1", "task.completed", task_id="req-1", status="completed", secret="theirs")
+
+    assert (told["type"], told["data"]["code"], told["data"]["task_id"]) == ("error", "not_found", "req-1")
+    assert "theirs" not in str(line.heard(client))
+
+
+def test_a_watcher_hears_progress_and_the_end_and_then_nothing(line: Line, project: Project) -> None:
+    line.record(project, "req-1", task_id="req-1", status="running")
+    client = line.joined(project)
+
+    (ack,) = line.say(client, action="watch", task_ids=["req-1"])
+    line.push(project, "req-1", "task.progress", task_id="req-1", status="running", progress={"rows": 5})
+    line.push(project, "req-1", "task.completed", task_id="req-1", status="completed")
+    line.push(project, "req-1", "task.completed", task_id="req-1", status="completed")
+
+    assert ack == {"type": "watching", "data": {"task_ids": ["req-1"]}}
+    assert [told["type"] for told in line.heard(client)] == ["watching", "task.progress", "task.completed"]
+    assert line.items("WATCH") == []
+
+
+def test_an_end_between_the_look_and_the_watch_is_not_missed(line: Line, project: Project) -> None:
+    seen: list[dict[str, Any]] = [{"task_id": "req-1", "status": "running"}, {"task_id": "req-1", "status": "failed"}]
+    line.cloud.app.records._lookups = {"req-": lambda *_: seen.pop(0)}
+    client = line.joined(project)
+
+    (told,) = line.say(client, action="watch", task_ids=["req-1"])
+
+    assert told["type"] == "task.failed"
+
+
+def test_unwatch_ends_it_and_ping_answers(line: Line, project: Project) -> None:
+    line.record(project, "req-1", request_id="req-1", status="running")
+    client = line.joined(project)
+    line.say(client, action="watch", task_ids=["req-1"])
+
+    (pong,) = line.say(client, action="ping")
+    (unwatched,) = line.say(client, action="unwatch", task_ids=["req-1"])
+    line.push(project, "req-1", "request.finished", request_id="req-1", status="completed")
+
+    assert (pong["type"], unwatched["type"]) == ("pong", "unwatched")
+    assert line.heard(client)[-1] == unwatched
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nonsense", "[]", '{"action":"steal"}', '{"action":"watch"}', '{"action":"watch","task_ids":[1]}', "[" * 9999],
+)
+def test_a_message_that_makes_no_sense_is_answered_with_an_error(line: Line, project: Project, text: str) -> None:
+    client = line.joined(project)
+
+    (told,) = line.say_text(client, text)
+
+    assert (told["type"], told["data"]["code"]) == ("error", "invalid")
+
+
+def test_who_watches_a_task_hears_when_its_job_ends(line: Line, project: Project) -> None:
+    task, job = "AsyncDownloadTask:1:1:/a:7d4c8b52-0000-4000-8000-000000000001", "AsyncDownloadJob:1:1:/a:99"
+    line.record(project, task, task_id=task, job_id=job, status="Running")
+    client = line.joined(project)
+    line.say(client, action="watch", task_ids=[task])
+
+    line.record(project, task, task_id=task, job_id=job, status="Success")
+    line.push(project, job, "job.finished", job_id=job, status="Failed")
+
+    told = line.heard(client)[-1]
+    assert (told["type"], told["data"]["task_id"], told["data"]["status"]) == ("task.completed", task, "Success")
+
+
+def test_who_watches_a_task_follows_it_to_another_job(line: Line, project: Project) -> None:
+    task, old, new = "AsyncDownloadTask:1:1:/a:1", "AsyncDownloadJob:1:1:/a:1", "AsyncDownloadJob:1:1:/a:2"
+    line.record(project, task, task_id=task, job_id=old, status="Pending")
+    client = line.joined(project)
+    line.say(client, action="watch", task_ids=[task])
+
+    line.record(project, task, task_id=task, job_id=new, status="Running")
+    line.push(project, old, "job.finished", job_id=old, status="Success")
+    line.record(project, task, task_id=task, job_id=new, status="Failed")
+    line.push(project, new, "job.finished", job_id=new, status="Failed")
+
+    assert [told["data"]["status"] for told in line.heard(client)[1:]] == ["Running", "Failed"]
+
+
+def test_gone_connections_are_removed_with_what_they_watched(line: Line, project: Project) -> None:
+    line.record(project, "req-1", task_id="req-1", status="running")
+    gone, here = line.joined(project, "gone"), line.joined(project, "here")
+    for client in (gone, here):
+        line.say(client, action="watch", task_ids=["req-1"])
+    line.outgoing.gone.add(gone)
+
+    line.push(project, "req-1", "task.progress", task_id="req-1", status="running")
+
+    assert "gone" not in str(line.items("CONNECTION")) + str(line.items("WATCH"))
+    assert line.heard(here)[-1]["type"] == "task.progress"
+
+
+def test_leaving_clears_up_and_everything_expires_anyway(line: Line, project: Project) -> None:
+    line.record(project, "req-1", task_id="req-1", status="running")
+    client = line.joined(project)
+    line.say(client, action="watch", task_ids=["req-1"])
+    expiries = {int(item["expires_at"]["N"]) for item in line.items("WATCH") + line.items("CONNECTION")}
+    assert max(expiries) <= line.cloud.clock().timestamp() + CONNECTION_SECONDS
+
+    line.leave(client)
+
+    assert line.items("CONNECTION") == []
+    assert [item["sk"]["S"] for item in line.items("WATCH")] == ["META"]

@@ -1,0 +1,86 @@
+"""Clients of the WebSocket without sockets: the functions are called as API Gateway and SNS call them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.services.sockets import Records
+
+
+class Outgoing:
+    """Stands for the connections' management API."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, list[dict[str, Any]]] = {}
+        self.gone: set[str] = set()
+
+    def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
+        told = list(messages)
+        for connection_id, text in told:
+            if connection_id not in self.gone:
+                self.sent.setdefault(connection_id, []).append(json.loads(text))
+        return {connection_id for connection_id, _ in told} & self.gone
+
+
+@dataclass
+class Line:
+    """The cloud's WebSocket, and records that a test makes up."""
+
+    cloud: MotoCloud
+    outgoing: Outgoing = field(default_factory=Outgoing)
+    records: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cloud.app.__dict__["outgoing"] = self.outgoing
+        self.cloud.app.__dict__["records"] = Records({"": lambda project, record: self.records.get((project, record))})
+
+    def ticket(self, project: Project) -> str:
+        answer = self.cloud.http("POST", "/v1/ws-tickets", key=project.key)
+        assert answer.status == 201, answer.body
+        return str(answer.json()["ticket"])
+
+    def _event(self, connection_id: str, kind: str, body: str = "", ticket: str | None = None) -> int:
+        event = {
+            "requestContext": {"connectionId": connection_id, "eventType": kind, "routeKey": "$default"},
+            "queryStringParameters": {"ticket": ticket} if ticket else None,
+            "body": body,
+        }
+        return int(self.cloud.invoke("websocket", event)["statusCode"])
+
+    def connect(self, connection_id: str, ticket: str | None) -> int:
+        return self._event(connection_id, "CONNECT", ticket=ticket)
+
+    def joined(self, project: Project, connection_id: str = "c1") -> str:
+        assert self.connect(connection_id, self.ticket(project)) == 200
+        return connection_id
+
+    def say(self, connection_id: str, **message: Any) -> list[dict[str, Any]]:
+        return self.say_text(connection_id, json.dumps(message))
+
+    def say_text(self, connection_id: str, text: str) -> list[dict[str, Any]]:
+        """Answers what came back."""
+        before = len(self.heard(connection_id))
+        assert self._event(connection_id, "MESSAGE", text) == 200
+        return self.heard(connection_id)[before:]
+
+    def leave(self, connection_id: str) -> None:
+        self._event(connection_id, "DISCONNECT")
+
+    def heard(self, connection_id: str) -> list[dict[str, Any]]:
+        return self.outgoing.sent.get(connection_id, [])
+
+    def record(self, project: Project, record_id: str, **fields: Any) -> None:
+        self.records[project.id, record_id] = fields
+
+    def push(self, project: Project, record_id: str, kind: str, **data: Any) -> None:
+        notice = {"project_id": project.id, "record_id": record_id, "type": kind, "status": data["status"]}
+        message = json.dumps({**notice, "message_id": "msg_1", "data": data})
+        self.cloud.invoke("push_websocket", {"Records": [{"Sns": {"Message": message}}]})
+
+    def items(self, kind: str) -> list[dict[str, Any]]:
+        found = self.cloud.client("dynamodb").scan(TableName=self.cloud.names.refs["Table"])["Items"]
+        return [item for item in found if f"#{kind}#" in item["pk"]["S"]]
