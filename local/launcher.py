@@ -77,6 +77,13 @@ def fronted(serve: Serve, api_id: str) -> Serve:
 
     async def front(scope: dict[str, Any], receive: Any, send: Any) -> None:
         path = scope.get("path", "")
+        asked = scope["type"] == "http" and scope["method"] in {"GET", "HEAD"} and not signed(scope)
+        if asked and path in {"/", SHORT_PATH}:
+            # The page's addresses are relative, so it has to be reached with its slash.
+            location = SHORT_PATH.encode() + b"/"
+            await send({"type": "http.response.start", "status": 307, "headers": [(b"location", location)]})
+            await send({"type": "http.response.body", "body": b""})
+            return
         if path == SHORT_PATH or path.startswith(SHORT_PATH + "/"):
             stage = f"/_aws/execute-api/{api_id}/$default"
             raw = scope.get("raw_path") or path.encode()
@@ -85,10 +92,6 @@ def fronted(serve: Serve, api_id: str) -> Serve:
                 "path": stage + path.removeprefix(SHORT_PATH),
                 "raw_path": stage.encode() + raw.removeprefix(SHORT_PATH.encode()),
             }
-        elif scope["type"] == "http" and path == "/" and scope["method"] in {"GET", "HEAD"} and not signed(scope):
-            await send({"type": "http.response.start", "status": 307, "headers": [(b"location", b"/tidegate/")]})
-            await send({"type": "http.response.body", "body": b""})
-            return
         await serve(scope, receive, send)
 
     return front
