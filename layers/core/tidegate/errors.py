@@ -181,6 +181,25 @@ class SourceBroken(DomainError):
     code, status, title = "source_broken", 502, "The source's answer cannot be used"
 
 
+# --- what a transfer's provider did
+
+
+class NotAccepted(DomainError):
+    """It clearly did not take the transfer, and may later."""
+
+    code, status, title, retryable = "transfer_not_accepted", 502, "The provider did not take the transfer", True
+
+
+class TransferRefused(DomainError):
+    code, status, title = "transfer_refused", 502, "The provider refuses the transfer"
+
+
+class AnswerLost(DomainError):
+    """It may have taken the transfer; asking again could start a second one."""
+
+    code, status, title = "transfer_answer_lost", 502, "The provider's answer was lost"
+
+
 # --- what AWS did
 
 
@@ -215,3 +234,18 @@ class NoSpace(DomainError):
 
 class CredentialMissing(DomainError):
     code, status, title = "credential_missing", 422, "No credential has this name"
+
+
+# --- what became of a batch
+
+
+class BusinessRefused(DomainError):
+    code, status, title = "business_refused", 422, "The business refused the batch"
+
+
+class WrongAuthCode(DomainError):
+    code, status, title = "wrong_auth_code", 403, "The auth_code is not the business's"
+
+
+class BatchStopped(DomainError):
+    code, status, title = "batch_stopped", 409, "The batch stopped before its end"
