@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import boto3
 from moto import mock_aws
 
-from tests.support import moto_machines, moto_resources
+from tests.support import moto_dynamodb, moto_machines, moto_resources
 from tests.support.clock import Clock
 from tests.support.template import ROOT, queue_functions
 from tidegate import bootstrap
@@ -93,12 +93,14 @@ class MotoCloud:
             self._mock.stop()
             raise
         self._undo_env = self._undo_env + moto_resources.set_environment({**self.names.environment, **self._env})
+        self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
         bootstrap.install(bootstrap.App(clock=self.clock))
         return self
 
     def __exit__(self, *_: object) -> None:
         bootstrap.install(None)
+        self._undo_dynamodb()
         self._undo_machines()
         moto_resources.restore_environment(self._undo_env)
         self._mock.stop()

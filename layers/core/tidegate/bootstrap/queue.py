@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.bootstrap.notifications import NotificationsWiring
 from tidegate.domain.request_policies import Policy, capacities_from, policies_from
@@ -13,9 +14,13 @@ if TYPE_CHECKING:
     from tidegate.adapters.dynamo.channels import ChannelRepository
     from tidegate.adapters.dynamo.requests import RequestRepository
     from tidegate.adapters.sfn import RequestRunner
+    from tidegate.services.channels import Channels
+    from tidegate.services.compensate import DueHandler
     from tidegate.services.queue import Queue
     from tidegate.services.queue_admission import Admission
-    from tidegate.services.queue_ports import View
+    from tidegate.services.queue_control import Control
+    from tidegate.services.queue_ports import Ending, View
+    from tidegate.services.queue_watch import Watch
 
 
 class QueueWiring(NotificationsWiring):
@@ -29,6 +34,10 @@ class QueueWiring(NotificationsWiring):
 
     def request_views(self) -> dict[str, View]:
         """By type: how a request's end is told, where not as the request itself. Features add theirs to super()'s."""
+        return {}
+
+    def request_endings(self) -> dict[str, Ending]:
+        """By type: what else is written in the transaction that ends a request. Features add theirs to super()'s."""
         return {}
 
     @cached_property
@@ -67,8 +76,47 @@ class QueueWiring(NotificationsWiring):
         from tidegate.services.queue import Queue
 
         return Queue(
-            self.request_store, self.pokes, self.notifier, self.clock, self.request_policies, self.request_views()
+            self.request_store,
+            self.pokes,
+            self.notifier,
+            self.clock,
+            self.request_policies,
+            self.request_views(),
+            self.request_endings(),
         )
+
+    @cached_property
+    def control(self) -> Control:
+        from tidegate.services.queue_control import Control
+
+        return Control(self.queue, self.request_store, self.pokes, self.runner, self.clock)
+
+    @cached_property
+    def channels(self) -> Channels:
+        from tidegate.services.channels import Channels
+
+        return Channels(self.channel_store, self.pokes, self.clock, self.channel_capacities)
+
+    @cached_property
+    def watch(self) -> Watch:
+        from tidegate.services.queue_watch import Watch
+
+        return Watch(
+            self.queue, self.admission, self.request_store, self.channel_store, self.pokes, self.runner, self.clock
+        )
+
+    def due_handlers(self) -> dict[str, DueHandler]:
+        return super().due_handlers() | {
+            "request": lambda item: self.watch.request(item["project_id"], item["request_id"]),
+            "channel": lambda item: self.watch.channel(item["name"]),
+        }
+
+    def record_lookups(self) -> dict[str, Callable[[str, str], dict[str, Any] | None]]:
+        return super().record_lookups() | {"req-": self._shown_request}
+
+    def _shown_request(self, project_id: str, request_id: str) -> dict[str, Any] | None:
+        request = self.request_store.get(project_id, request_id)
+        return self.queue.shown(request) if request else None
 
     @cached_property
     def admission(self) -> Admission:

@@ -13,7 +13,18 @@ from tidegate.domain.notices import Notice, notice_id_for
 from tidegate.domain.request_policies import Policy
 from tidegate.domain.requests import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.errors import Conflict, DomainError, Invalid, LeaseLost, RecordNotFound, RequestTimedOut, WorkerLost
-from tidegate.services.queue_ports import CHANNEL, MUTEX, REQUEST, SLOT, Notifier, Pokes, Refused, RequestStore, View
+from tidegate.services.queue_ports import (
+    CHANNEL,
+    MUTEX,
+    REQUEST,
+    SLOT,
+    Ending,
+    Notifier,
+    Pokes,
+    Refused,
+    RequestStore,
+    View,
+)
 
 # A worker that was silent this long is looked after.
 SILENCE_SECONDS = 60
@@ -29,6 +40,7 @@ class Queue:
         clock: Clock,
         policies: Mapping[str, Policy],
         views: Mapping[str, View],
+        endings: Mapping[str, Ending],
     ) -> None:
         self._store = store
         self._pokes = pokes
@@ -36,6 +48,7 @@ class Queue:
         self._clock = clock
         self._policies = policies
         self._views = views
+        self._endings = endings
 
     def submit(
         self,
@@ -195,8 +208,9 @@ class Queue:
         policy = self.policy(ended.type)
         keep = policy.keep_completed if ended.status == "completed" else policy.keep_failed
         notice = self._notice(ended, now)
+        writes = [*extra_writes, *self._endings.get(ended.type, lambda _: ())(ended)]
         self._store.move(
-            old, ended, line, now=now, keep_seconds=keep, notice=notice, extra_writes=extra_writes, without=without
+            old, ended, line, now=now, keep_seconds=keep, notice=notice, extra_writes=writes, without=without
         )
         self._notifier.publish([notice])
         self._pokes.poke(ended.channel)

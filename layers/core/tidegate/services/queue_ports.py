@@ -16,6 +16,8 @@ from tidegate.services.ports import Listed
 REQUEST, CHANNEL, SLOT, MUTEX, PLACE, OTHER = "request", "channel", "slot", "mutex", "place", "other"
 
 View = Callable[[Request], dict[str, Any]]
+# What else is written when a request of a type ends, however it ends.
+Ending = Callable[[Request], Sequence[Any]]
 
 
 class Refused(Conflict):

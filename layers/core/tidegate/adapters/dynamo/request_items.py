@@ -42,7 +42,8 @@ def request_from(item: Item) -> Request:
 def due_of(request: Request, *, now: float, keep_seconds: int) -> dict[str, Any]:
     """When someone must look at the request if nothing happens to it; for one that ended, when it is removed."""
     if request.status == PENDING:
-        return keys.due(request.request_id, max(now, request.not_before or _moment(request)), "request")
+        lane = {"due_lane": f"channel:{request.channel}"}
+        return keys.due(request.request_id, max(now, request.not_before or _moment(request)), "request") | lane
     if request.status == RUNNING:
         return keys.due(request.request_id, now + _FIRST_BEAT_SECONDS, "request")
     return keys.retained(request.request_id, now + keep_seconds) if request.is_over else {}

@@ -1,0 +1,143 @@
+"""Who runs next: slots, priorities, pauses, the mutex of a subscription."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue import TestQueue
+from tidegate.errors import LeaseLost
+
+
+def test_capacity_1_three_queued_prioritise_the_third_and_it_runs_next(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    running, second, third, fourth = (queue.submit() for _ in range(4))
+    queue.admit()
+    assert queue.statuses(running, second, third, fourth) == ["running", "queued", "queued", "queued"]
+
+    assert queue.act(fourth, "prioritize", {"priority": 1}).status == 200
+    queue.finish(running)
+    queue.admit()
+
+    assert queue.statuses(second, third, fourth) == ["queued", "queued", "running"]
+
+
+def test_priority_first_then_age(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    order = []
+    waiting = [queue.submit(priority=priority) for priority in (7, 5, 1, 5, 10)]
+    for _ in waiting:
+        queue.admit()
+        running = next(request for request in waiting if queue.now(request).status == "running")
+        order.append(waiting.index(running))
+        queue.finish(running)
+
+    assert order == [2, 1, 3, 0, 4]
+
+
+def test_everything_that_waits_says_why(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    _first, second = queue.submit(), queue.submit()
+    queue.admit()
+    assert queue.now(second).last_wait_reason == "capacity"
+
+    queue.cloud.http("POST", "/v1/queue/pause", json={"scope": "no_cookie"}, key=queue.cloud.admin_key)
+    queue.admit()
+    assert queue.now(second).last_wait_reason == "paused"
+
+
+def test_a_higher_capacity_admits_now_and_a_lower_one_drains(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    requests = [queue.submit() for _ in range(4)]
+    queue.admit()
+
+    queue.capacity(no_cookie=3)
+    assert queue.statuses(*requests) == ["running", "running", "running", "queued"]
+
+    queue.capacity(no_cookie=1)
+    queue.finish(requests[0])
+    queue.finish(requests[1])
+    queue.admit()
+    assert queue.statuses(*requests[2:]) == ["running", "queued"]
+
+    queue.finish(requests[2])
+    queue.admit()
+    assert queue.statuses(requests[3]) == ["running"]
+
+
+def test_paused_requires_cookie_leaves_no_cookie_moving(queue: TestQueue) -> None:
+    paused = queue.cloud.http("POST", "/v1/queue/pause", json={"scope": "requires_cookie"}, key=queue.cloud.admin_key)
+    assert paused.json()["channels"]["requires_cookie"]["paused"] is True
+
+    held, free = queue.submit(channel="requires_cookie"), queue.submit(channel="no_cookie")
+    queue.admit()
+    assert queue.statuses(held, free) == ["queued", "running"]
+
+    queue.cloud.http("POST", "/v1/queue/resume", json={"scope": "requires_cookie"}, key=queue.cloud.admin_key)
+    queue.admit()
+    assert queue.statuses(held) == ["running"]
+
+
+def test_pausing_all_stops_every_channel_also_those_never_used(queue: TestQueue) -> None:
+    assert queue.cloud.http("POST", "/v1/queue/pause", key=queue.cloud.admin_key).status == 200
+    requests = [queue.submit(channel=channel) for channel in ("no_cookie", "requires_cookie")]
+    queue.admit()
+    assert queue.statuses(*requests) == ["queued", "queued"]
+
+    queue.cloud.http("POST", "/v1/queue/resume", json={"scope": "all"}, key=queue.cloud.admin_key)
+    queue.admit()
+    assert queue.statuses(*requests) == ["running", "running"]
+
+
+def test_two_requests_of_one_subscription_never_overlap(queue: TestQueue) -> None:
+    first, second = queue.submit(subscription_id="sub-1"), queue.submit(subscription_id="sub-1")
+    other = queue.submit(subscription_id="sub-2")
+    queue.admit()
+
+    assert queue.statuses(first, second, other) == ["running", "queued", "running"]
+    assert queue.now(second).last_wait_reason == "mutex"
+
+    queue.finish(first)
+    queue.admit()
+    assert queue.statuses(second) == ["running"]
+
+
+def test_a_mutex_is_its_projects_own(queue: TestQueue) -> None:
+    other = TestQueue(queue.cloud, queue.cloud.project())
+    mine, theirs = queue.submit(subscription_id="sub-1"), other.submit(subscription_id="sub-1")
+    queue.admit()
+
+    assert queue.statuses(mine, theirs) == ["running", "running"]
+
+
+def test_an_owner_that_dies_frees_the_mutex_by_lease(queue: TestQueue) -> None:
+    # A download may run for half an hour: it is the lease, not the time-out, that lets the next one in.
+    dead, heir = (queue.submit(type="download", subscription_id="sub-1") for _ in range(2))
+    queue.admit()
+
+    queue.cloud.clock.advance(181)
+    queue.cloud.app.admission.admit("no_cookie")
+
+    assert queue.statuses(heir) == ["running"]
+    with pytest.raises(LeaseLost):
+        queue.cloud.app.queue.heartbeat(dead.project_id, dead.request_id, 1)
+    late = queue.finish(dead, result={"by": "the dead"})
+    assert (late.status, late.result) == ("pending", None)
+    assert queue.channel().running == 1
+
+
+def test_a_living_owner_keeps_the_mutex_by_heartbeats_but_not_beyond_two_hours(queue: TestQueue) -> None:
+    owner = queue.submit(type="batch", channel="no_cookie", subscription_id="sub-1")
+    other = queue.submit(subscription_id="sub-1")
+    queue.admit()
+    for _ in range(7200 // 170):
+        queue.cloud.clock.advance(170)
+        queue.cloud.app.queue.heartbeat(owner.project_id, owner.request_id, 1)
+    queue.cloud.app.admission.admit("no_cookie")
+    assert queue.now(other).status == "queued"
+
+    queue.cloud.clock.advance(170)
+    with pytest.raises(LeaseLost):
+        queue.cloud.app.queue.heartbeat(owner.project_id, owner.request_id, 1)
+    queue.cloud.clock.advance(20)
+    queue.cloud.app.admission.admit("no_cookie")
+    assert queue.now(other).status == "running"

@@ -1,0 +1,120 @@
+"""Cancel, pause, resume, retry over HTTP, with who did it in the audit trail."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.queue import TestQueue
+from tidegate.errors import LeaseLost, NotFound
+
+
+def test_a_cancelled_queued_request_never_runs(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    running, waiting = queue.submit(), queue.submit()
+    queue.admit()
+
+    answer = queue.act(waiting, "cancel")
+    queue.finish(running)
+    queue.admit()
+
+    assert (answer.status, answer.json()["status"]) == (200, "cancelled")
+    assert queue.now(waiting).attempt == 0
+    assert list(queue.executions()) == [f"{running.request_id}-1"]
+
+
+def test_a_cancelled_running_one_is_stopped_and_its_slot_freed(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    running, waiting = queue.submit(subscription_id="sub-1"), queue.submit(subscription_id="sub-1")
+    queue.admit()
+
+    queue.act(running, "cancel")
+    queue.admit()
+
+    assert queue.executions()[f"{running.request_id}-1"] == "ABORTED"
+    assert queue.statuses(running, waiting) == ["cancelled", "running"]
+    with pytest.raises(LeaseLost):
+        queue.cloud.app.queue.heartbeat(running.project_id, running.request_id, 1)
+
+
+def test_pause_and_resume_of_a_waiting_and_of_a_running_request(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    running, waiting = queue.submit(), queue.submit()
+    queue.admit()
+
+    assert queue.act(waiting, "pause").json()["status"] == "paused"
+    assert queue.act(running, "pause").json()["status"] == "paused"
+    queue.admit()
+    assert queue.channel().running == 0
+    assert queue.executions()[f"{running.request_id}-1"] == "ABORTED"
+
+    assert queue.act(running, "resume").json()["status"] == "pending"
+    queue.admit()
+    assert queue.now(running).attempt == 2
+    assert queue.statuses(running, waiting) == ["running", "paused"]
+
+
+def test_retry_of_a_failed_request_starts_its_retries_anew(queue: TestQueue) -> None:
+    request = queue.submit()
+    queue.admit()
+    failed = queue.finish(request, error=NotFound("gone"))
+    assert (failed.status, failed.error) == ("failed", {"code": "upstream_not_found", "detail": "gone"})
+
+    again = queue.act(request, "retry").json()
+    queue.admit()
+
+    assert (again["status"], "error" in again) == ("pending", False)
+    assert queue.now(request).attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "body"), [("pause", None), ("resume", None), ("retry", None), ("cancel", None), ("prioritize", 1)]
+)
+def test_what_is_not_allowed_from_its_state_is_409_wrong_state(queue: TestQueue, action: str, body: int | None) -> None:
+    request = queue.submit()
+    queue.admit()
+    queue.finish(request)
+
+    refused = queue.act(request, action, {"priority": body} if body else None)
+
+    assert (refused.status, refused.json()["code"]) == (409, "wrong_state")
+
+
+def test_every_transition_is_in_the_audit_trail_with_who_when_and_why(queue: TestQueue) -> None:
+    request = queue.submit()
+    queue.admit()
+    queue.act(request, "pause")
+    queue.act(request, "cancel")
+
+    lines = queue.cloud.http("GET", "/v1/audit", query={"record": request.request_id}, key=queue.project.key).json()
+
+    told = [(line["from"], line["to"], line["attempt"]) for line in reversed(lines["items"])]
+    assert told == [
+        (None, "pending", 0),
+        ("pending", "running", 1),
+        ("running", "paused", 1),
+        ("paused", "cancelled", 1),
+    ]
+    newest = lines["items"][0]
+    assert newest["who"].startswith("key")
+    assert {"at", "why", "action"} <= set(newest)
+
+
+def test_another_projects_request_is_404(queue: TestQueue) -> None:
+    request = queue.submit()
+    other = queue.cloud.project()
+
+    assert queue.cloud.http("GET", f"/v1/requests/{request.request_id}", key=other.key).status == 404
+    assert queue.cloud.http("POST", f"/v1/requests/{request.request_id}/cancel", key=other.key).status == 404
+    assert (
+        queue.cloud.http("GET", "/v1/audit", query={"record": request.request_id}, key=other.key).json()["items"] == []
+    )
+
+
+@pytest.mark.parametrize("path", ["/v1/queue/capacity", "/v1/queue/pause", "/v1/queue/resume", "/v1/cleanup"])
+def test_operating_the_queue_is_the_admins(queue: TestQueue, path: str) -> None:
+    assert queue.cloud.http("POST", path, json={}, key=queue.project.key).status == 403
+
+
+@pytest.mark.parametrize("body", [{}, {"no_cookie": -1}, {"no_cookie": "many"}, {"All Of": 1}, {"all": 1}])
+def test_a_capacity_that_makes_no_sense_is_422(queue: TestQueue, body: dict[str, object]) -> None:
+    assert queue.cloud.http("POST", "/v1/queue/capacity", json=body, key=queue.cloud.admin_key).status == 422

@@ -1,0 +1,68 @@
+"""The queue as tests use it: requests that do nothing until the test ends them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.domain.channels import Channel
+from tidegate.domain.requests import Request
+
+
+@dataclass(frozen=True)
+class TestQueue:
+    __test__ = False
+    cloud: MotoCloud
+    project: Project
+
+    def submit(self, **more: Any) -> Request:
+        """A `check` in `no_cookie`, not admitted before `admit` or a delivery."""
+        kind = more.pop("type", "check")
+        # Age decides among equals, so no two are of the same millisecond.
+        self.cloud.clock.advance(0.002)
+        return self.cloud.app.queue.submit(self.project.id, kind, payload=more.pop("payload", {}), **more)
+
+    def admit(self) -> None:
+        self.cloud.deliver("AdmissionQueue")
+
+    def now(self, request: Request) -> Request:
+        return self.cloud.app.queue.get(request.project_id, request.request_id)
+
+    def statuses(self, *requests: Request) -> list[str]:
+        return [self.now(request).status for request in requests]
+
+    def finish(self, request: Request, **outcome: Any) -> Request:
+        present = self.now(request)
+        return self.cloud.app.queue.finish(present.project_id, present.request_id, present.attempt, **outcome)
+
+    def capacity(self, **capacities: int) -> None:
+        answer = self.cloud.http("POST", "/v1/queue/capacity", json=capacities, key=self.cloud.admin_key)
+        assert answer.status == 200, answer.body
+        self.admit()
+
+    def channel(self, name: str = "no_cookie") -> Channel:
+        found = self.cloud.app.channel_store.get(name)
+        assert found is not None
+        return found
+
+    def act(self, request: Request, action: str, body: Any = None) -> Any:
+        return self.cloud.http("POST", f"/v1/requests/{request.request_id}/{action}", json=body, key=self.project.key)
+
+    def executions(self, machine: str = "IngestMachine") -> dict[str, str]:
+        arn = self.cloud.names.machines[machine]
+        found = self.cloud.client("stepfunctions").list_executions(stateMachineArn=arn)["executions"]
+        return {entry["name"]: entry["status"] for entry in found}
+
+    def compensate(self, seconds: float) -> None:
+        """Moves the clock, then looks at everything that is overdue, as the compensation poll does."""
+        self.cloud.clock.advance(seconds)
+        app = self.cloud.app
+        handlers = app.due_handlers()
+        for shard in range(4):
+            page = app.table.query(
+                f"DUE#{shard}", index="due", sk_between=(0, int(self.cloud.clock().timestamp()) - 30)
+            )
+            for item in page.items:
+                handlers[item["due_kind"]](item)
+        self.admit()
