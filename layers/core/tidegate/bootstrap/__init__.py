@@ -5,13 +5,27 @@ from __future__ import annotations
 from tidegate.bootstrap.base import Base
 from tidegate.bootstrap.callbacks import CallbacksWiring
 from tidegate.bootstrap.compensation import CompensationWiring
+from tidegate.bootstrap.distribution import DistributionWiring
+from tidegate.bootstrap.exports import ExportsWiring
 from tidegate.bootstrap.library import LibraryWiring
 from tidegate.bootstrap.notifications import NotificationsWiring
 from tidegate.bootstrap.outbound import OutboundWiring
 from tidegate.bootstrap.queue import QueueWiring
+from tidegate.bootstrap.sockets import SocketsWiring
 
 
-class App(CallbacksWiring, CompensationWiring, LibraryWiring, QueueWiring, NotificationsWiring, OutboundWiring, Base):
+class App(
+    SocketsWiring,
+    ExportsWiring,
+    DistributionWiring,
+    CallbacksWiring,
+    CompensationWiring,
+    LibraryWiring,
+    QueueWiring,
+    NotificationsWiring,
+    OutboundWiring,
+    Base,
+):
     """One mixin a feature; see the modules beside this one."""
 
 

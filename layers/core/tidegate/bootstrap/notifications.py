@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidegate.bootstrap.sockets import SocketsWiring
+from tidegate.bootstrap.base import Base
 
 if TYPE_CHECKING:
+    from tidegate.adapters.dynamo.watches import Watches
     from tidegate.adapters.sns import Topic
     from tidegate.services.compensate import DueHandler
     from tidegate.services.live import Live
     from tidegate.services.notify import Notifier
 
 
-class NotificationsWiring(SocketsWiring):
+class NotificationsWiring(Base):
     @cached_property
     def topic(self) -> Topic:
         from tidegate.adapters.sns import Topic
@@ -27,6 +28,12 @@ class NotificationsWiring(SocketsWiring):
         from tidegate.services.notify import Notifier
 
         return Notifier(self.topic, Outbox(self.table))
+
+    @cached_property
+    def watches(self) -> Watches:
+        from tidegate.adapters.dynamo.watches import Watches
+
+        return Watches(self.table)
 
     @cached_property
     def live(self) -> Live:

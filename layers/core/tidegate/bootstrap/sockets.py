@@ -5,23 +5,17 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tidegate.bootstrap.base import Base
+from tidegate.bootstrap.notifications import NotificationsWiring
 
 if TYPE_CHECKING:
-    from tidegate.adapters.dynamo.watches import ConnectionRepository, Watches
+    from tidegate.adapters.dynamo.watches import ConnectionRepository
     from tidegate.adapters.websocket import Connections
     from tidegate.services.push import Pusher
     from tidegate.services.sockets import Records, Sockets
     from tidegate.services.tickets import Tickets
 
 
-class SocketsWiring(Base):
-    @cached_property
-    def watches(self) -> Watches:
-        from tidegate.adapters.dynamo.watches import Watches
-
-        return Watches(self.table)
-
+class SocketsWiring(NotificationsWiring):
     @cached_property
     def _connections(self) -> ConnectionRepository:
         from tidegate.adapters.dynamo.watches import ConnectionRepository
