@@ -2,6 +2,9 @@
 import { call } from "./api.js";
 
 const LONGEST_PAUSE = 30_000;
+const OVER = new Set(["completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"]);
+const ANSWERS = new Set(["watching", "unwatched", "pong", "error"]);
+const ID_FIELDS = ["task_id", "job_id", "batch_id", "request_id"];
 const heard = new Set();
 const shown = new Set();
 let socket = null;
@@ -26,8 +29,9 @@ export const live = {
     socket = null;
     enter("connecting");
   },
-  watch(ids) {
-    const fresh = ids.filter((id) => id && !watched.has(id));
+  // Pairs of id and status; what is over is not watched, the server would only say so again.
+  watch(records) {
+    const fresh = records.filter(([id, status]) => id && !OVER.has(String(status).toLowerCase()) && !watched.has(id)).map(([id]) => id);
     for (const id of fresh) watched.add(id);
     if (fresh.length) send(fresh);
   },
@@ -71,6 +75,8 @@ function open(address) {
     } catch {
       return;
     }
+    if (!message.data || ANSWERS.has(message.type)) return;
+    if (OVER.has(String(message.data.status).toLowerCase())) for (const name of ID_FIELDS) watched.delete(message.data[name]);
     for (const listener of heard) listener(message);
   };
   made.onclose = () => { if (socket === made) again(); };

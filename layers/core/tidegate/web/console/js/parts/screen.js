@@ -30,7 +30,7 @@ export function screen(root, { load, view, watch, quick = 3000, slow = 15000, ti
       if (over) return;
       data = fresh;
       error = null;
-      live.watch((watch?.(data) || []).slice(0, 200));
+      live.watch(watch?.(data) || []);
     } catch (problem) {
       error = problem;
     } finally {

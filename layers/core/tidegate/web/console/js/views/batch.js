@@ -16,7 +16,7 @@ export function batchPage(root, { id }) {
       const [batch, logs] = await Promise.all([get(`v1/batches/${at(id)}`), get(`v1/batches/${at(id)}/logs`, { limit: 50 })]);
       return { batch, logs: logs.items };
     },
-    watch: () => [id],
+    watch: ({ batch }) => [[id, batch.status]],
     view: ({ batch, logs }, refresh) => [
       h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.batches"), "#/batches")),
       pageHead(batch.name, batch.batch_id, badge(batch.status), session.can("write") && actions(batch, refresh)),

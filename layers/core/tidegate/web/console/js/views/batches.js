@@ -18,7 +18,7 @@ export function batches(root, { go }) {
       const [shown, businesses] = await Promise.all([pages.read(), get("v1/biz", { limit: 100 })]);
       return { ...shown, businesses: businesses.items };
     },
-    watch: (data) => data.items.filter((batch) => ["running", "stopping"].includes(batch.status)).map((batch) => batch.batch_id),
+    watch: (data) => data.items.map((batch) => [batch.batch_id, batch.status]),
     view: (data, refresh) => [
       pageHead(t("nav.batches"), t("batches.lead"), session.can("write") && tools(data, refresh, go)),
       data.items.length ? list(data.items) : empty(t("batches.none"), data.businesses.length ? t("batches.noneAdvice") : t("batches.noBusiness"), session.can("write") && tools(data, refresh, go)),

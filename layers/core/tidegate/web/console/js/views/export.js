@@ -14,7 +14,7 @@ export function exportPage(root, { id, go }) {
       const [task, audit] = await Promise.all([get("v1/task", { task_id: id }), get("v1/audit", { record: id, limit: 100 })]);
       return { task, lines: audit.items };
     },
-    watch: () => [id],
+    watch: ({ task }) => [[id, task.status]],
     view: ({ task, lines }, refresh) => [
       h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.exports"), "#/exports")),
       pageHead(task.name, task.file_name, badge(task.status), exportActions(task, refresh, () => go("exports"))),

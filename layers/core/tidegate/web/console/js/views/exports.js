@@ -21,7 +21,7 @@ export function exportsList(root, { query, go }) {
   const filter = (changes) => go("exports", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
   return screen(root, {
     load: () => pages.read(),
-    watch: (data) => data.items.filter((task) => MOVING.includes(task.status)).map((task) => task.task_id),
+    watch: (data) => data.items.map((task) => [task.task_id, task.status]),
     view: (data, refresh) => [
       pageHead(t("nav.exports"), t("exports.lead"), session.can("write") && link(t("exports.new"), "#/exports/new", "button primary")),
       h("div", { class: "filters" },

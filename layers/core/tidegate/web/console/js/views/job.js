@@ -2,14 +2,14 @@
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { count, moment, secondsUntil } from "../format.js";
-import { named, t } from "../i18n.js";
+import { t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, card, chips, code, empty, facts, link, pageHead } from "../parts/basics.js";
 import { bar, splitBar, splitLegend } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 
-const STATUSES = ["success", "downloading", "failed", "timeout"];
+const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout" };
 
 export function job(root, { id, query, go }) {
   const status = query.get("targets") || "";
@@ -20,7 +20,7 @@ export function job(root, { id, query, go }) {
       const tasks = await get("v1/downloads", { job_id: record.job_id, limit: 100 });
       return { record, shown, tasks: tasks.items };
     },
-    watch: (data) => [data.record.job_id],
+    watch: ({ record }) => [[record.job_id, record.status]],
     view: (data, refresh) => page(data, { status, targets, refresh, choose: (chosen) => go(`distribution/${at(id)}`, chosen ? { targets: chosen } : {}) }),
     quick: 2000,
     slow: 5000,
@@ -36,7 +36,7 @@ function page({ record, shown, tasks }, { status, targets, refresh, choose }) {
     h("div", { class: "grid" },
       card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [splitBar(counts, t("jobs.progress")), splitLegend(counts)]),
       card(t("jobs.targets"), { wide: true, id: "targets" },
-        chips(t("jobs.filterTargets"), ["", ...STATUSES].map((each) => [each, each ? t(`status.${each}`) : t("action.any"), count(each ? counts[each] || 0 : counts.total || 0)]), status, choose),
+        chips(t("jobs.filterTargets"), [["", t("action.any"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${name}`), count(counts[name] || 0)])], status, choose),
         shown.items.length ? targetTable(shown.items, tasks) : empty(t("jobs.noTargets"), record.status === "Pending" ? t("jobs.noTargetsYet") : t("jobs.noTargetsAdvice")),
         targets.moreButton(shown, refresh)),
       card(t("jobs.details"), { wide: true, id: "details" }, details(record))),
@@ -53,7 +53,7 @@ function targetTable(items, tasks) {
   const taskOf = new Map(tasks.map((task) => [`${task.target_agent_id}:${task.target_container_id || ""}`, task]));
   return table(t("jobs.targets"), [
     { title: t("jobs.agent"), kind: "main", cell: (target) => [h("span", { class: "strong" }, target.agent_id), target.container_id && h("span", { class: "under" }, target.container_id)] },
-    { title: t("field.status"), cell: (target) => badge(target.status) },
+    { title: t("field.status"), cell: (target) => badge(STATUSES[target.status] || target.status) },
     { title: t("jobs.code"), cell: (target) => (target.error_code === undefined || target.error_code === null ? "–" : code(target.error_code)) },
     { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.progress === undefined ? "–" : `${target.progress}%`) },
     { title: t("jobs.task"), cell: (target) => taskLink(taskOf.get(`${target.agent_id}:${target.container_id || ""}`)) },
@@ -75,6 +75,6 @@ function details(record) {
     [t("field.created"), moment(record.create_time)],
     [t("jobs.executed"), record.execute_time && moment(record.execute_time)],
     [t("field.finished"), record.finish_time && moment(record.finish_time)],
-    [t("field.error"), record.error_code && `${named("code", record.error_code)} ${record.error_msg || ""}`],
+    [t("field.error"), record.error?.detail],
   ]);
 }

@@ -20,7 +20,7 @@ export function jobs(root, { query, go }) {
   const pages = new Pages((page) => get("v1/jobs", { status, ...page }));
   return screen(root, {
     load: () => pages.read(),
-    watch: (data) => data.items.filter((job) => ["Pending", "Running"].includes(job.status)).map((job) => job.job_id),
+    watch: (data) => data.items.map((job) => [job.job_id, job.status]),
     view: (data, refresh) => [
       pageHead(t("nav.distribution"), t("jobs.lead"), session.can("write") && link(t("jobs.submit"), "#/distribution/new", "button primary")),
       chips(t("jobs.filter"), STATUSES.map((each) => [each, each ? named("status", each.toLowerCase()) : t("action.any")]), status,

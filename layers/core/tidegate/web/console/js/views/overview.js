@@ -11,7 +11,7 @@ import { jobLink } from "./jobs.js";
 export function overview(root) {
   return screen(root, {
     load: () => get("v1/overview"),
-    watch: (data) => data.jobs.map((job) => job.job_id),
+    watch: (data) => data.jobs.map((job) => [job.job_id, job.status]),
     view: (data) => [pageHead(t("nav.overview"), t("overview.lead")), tiles(data), h("div", { class: "grid" },
       windows(data), channels(data), lastHour(data), recent(data), compensation(data))],
     quick: 3000,
@@ -73,7 +73,7 @@ function channels(data) {
 }
 
 function lastHour(data) {
-  const slowest = Math.max(0, ...data.stats.map((each) => each.p95_seconds || 0));
+  const slowest = Math.max(0, ...data.stats.map((each) => each.p95_s || 0));
   if (!data.stats.length) return card(t("overview.byType"), { id: "hour" }, empty(t("overview.noStats"), t("overview.noStatsAdvice")));
   return card(t("overview.byType"), { id: "hour", wide: true }, h("ul", { class: "types" }, data.stats.map((each) =>
     h("li", { class: "type", "data-key": each.type },
@@ -81,7 +81,7 @@ function lastHour(data) {
       h("div", { class: "type-body" },
         h("div", { class: "row-head" }, h("strong", null, named("type", each.type)), h("span", { class: "muted" }, t("overview.nEnded", { n: count(each.count) }))),
         each.points?.length ? columns(each.points, named("type", each.type)) : null,
-        h("div", { class: "row-line" }, h("span", { class: "muted nowrap" }, "p95"), spread(each.p95_seconds, slowest, "p95")))))));
+        h("div", { class: "row-line" }, h("span", { class: "muted nowrap" }, "p95"), spread(each.p95_s, slowest, "p95")))))));
 }
 
 function recent(data) {

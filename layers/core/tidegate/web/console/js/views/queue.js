@@ -23,7 +23,7 @@ export function queue(root, { query, go }) {
       const [shown, stats] = await Promise.all([pages.read(), get("v1/queue/stats")]);
       return { ...shown, channels: lanes(stats) };
     },
-    watch: (data) => data.items.filter((request) => [...WAITING, "running"].includes(request.status)).map((request) => request.request_id),
+    watch: (data) => data.items.map((request) => [request.request_id, request.status]),
     view: (data, refresh) => [
       pageHead(t("nav.queue"), t("queue.lead"), session.isAdmin && allTools(refresh)),
       h("div", { class: "lanes" }, data.channels.map((lane) => laneCard(lane, refresh))),

@@ -14,7 +14,7 @@ export function requestPage(root, { id }) {
       const [request, audit] = await Promise.all([get(`v1/requests/${at(id)}`), get("v1/audit", { record: id, limit: 100 })]);
       return { request, lines: audit.items };
     },
-    watch: () => [id],
+    watch: ({ request }) => [[id, request.status]],
     view: ({ request, lines }, refresh) => [
       h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.queue"), "#/queue")),
       pageHead(named("type", request.type), request.request_id, badge(request.status), requestActions(request, refresh)),

@@ -11,10 +11,10 @@ export function task(root, { id }) {
   return screen(root, {
     async load() {
       const record = await get(`v1/downloads/${at(id)}`);
-      const audit = await get("v1/audit", { record: record.task_id, limit: 100 });
-      return { record, lines: audit.items };
+      const [audit, job] = await Promise.all([get("v1/audit", { record: record.task_id, limit: 100 }), get(`v1/jobs/${at(record.job_id)}`)]);
+      return { record, lines: audit.items.length ? audit.items : milestones(record, job) };
     },
-    watch: (data) => [data.record.task_id],
+    watch: ({ record }) => [[record.task_id, record.status]],
     view: ({ record, lines }) => [
       h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution"), link(t("jobs.job"), `#/distribution/${at(record.job_id)}`)),
       pageHead(record.file_name, `${record.target_agent_id} ${record.target_container_id || ""}`, badge(record.status)),
@@ -32,4 +32,12 @@ export function task(root, { id }) {
         ]))),
     ],
   });
+}
+
+// A Task's state is its Job's and its target's: their times are its life.
+function milestones(record, job) {
+  const lines = [{ at: record.create_time, to: "submitted", why: t("jobs.joined") }];
+  if (job.execute_time) lines.push({ at: job.execute_time, from: "pending", to: "running", why: t("jobs.windowClosed") });
+  if (!["Pending", "Running"].includes(record.status)) lines.push({ at: record.update_time, from: "running", to: record.status.toLowerCase(), why: record.error_msg || t("jobs.reported") });
+  return lines;
 }

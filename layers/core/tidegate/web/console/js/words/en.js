@@ -57,7 +57,7 @@ export const en = {
     where: "Where to", transfer: "Transfer", executed: "Executed", what: "What, and to whom",
     submitLead: "Everyone who asks for the same file within the window shares one transfer.", noFiles: "The library holds no file yet.",
     targetsHint: "One a line, 1 to 1000: the agent, then after a space its container if any.", targetUser: "As user", targetDir: "Into directory", send: "Distribute",
-    sent: "Submitted to {n} targets",
+    sent: "Submitted to {n} targets", joined: "joined the window's Job", windowClosed: "the window closed", reported: "its agent reported",
   },
   timeline: { none: "No lines", noneAdvice: "Lines of the audit log show here as things happen." },
   exports: {
@@ -72,7 +72,7 @@ export const en = {
     footerAlign: "Footer aligned", alignDefault: "as usual (right)", left: "left", center: "centre", right: "right", fileName: "File name", priority: "Priority", priorityHint: "1 goes first, 10 last.",
     step: "Rows a page", rows_per_file: "Rows a file", default_width: "Column width, pt", default_height: "Row height, pt", max_exec_time: "Time limit, s", operator: "Operator id",
     merchant_type: "Merchant type", merchant_id: "Merchant id", sourceMissing: "Give rows, or a URL to pull them from.",
-    csvPlain: "A CSV file holds the last line of heads and the rows only.", badNode: "{where} is not a node with a name or a title", sampleNested: "Nested heads", sampleRows: "Heads at the side",
+    csvPlain: "A CSV file has one line of heads, then the rows; nothing is merged.", badNode: "{where} is not a node with a name or a title", sampleNested: "Nested heads", sampleRows: "Heads at the side",
   },
   batches: {
     lead: "N items through a business callback, at the rate you set.", none: "No batches here", noneAdvice: "Create one for a registered business.",

@@ -57,7 +57,7 @@ export const zh = {
     where: "目标位置", transfer: "传输", executed: "执行时间", what: "分发什么，给谁",
     submitLead: "窗口内请求同一文件的人共用一次传输。", noFiles: "文件库里还没有文件。",
     targetsHint: "每行一个，1 到 1000 个：先写 Agent，空格后可写容器。", targetUser: "目标用户", targetDir: "目标目录", send: "分发",
-    sent: "已提交给 {n} 个目标",
+    sent: "已提交给 {n} 个目标", joined: "加入窗口的 Job", windowClosed: "窗口关闭", reported: "Agent 已上报",
   },
   timeline: { none: "没有记录", noneAdvice: "审计记录会随事件出现在这里。" },
   exports: {
@@ -72,7 +72,7 @@ export const zh = {
     footerAlign: "页脚对齐", alignDefault: "默认（右）", left: "左", center: "居中", right: "右", fileName: "文件名", priority: "优先级", priorityHint: "1 最先，10 最后。",
     step: "每页行数", rows_per_file: "每个文件行数", default_width: "列宽（pt）", default_height: "行高（pt）", max_exec_time: "时限（秒）", operator: "操作员编号",
     merchant_type: "商户类型", merchant_id: "商户编号", sourceMissing: "请提供数据行，或拉取数据的地址。",
-    csvPlain: "CSV 文件只含最末一行表头和数据。", badNode: "{where} 不是带 name 或 title 的节点", sampleNested: "嵌套表头", sampleRows: "带行表头",
+    csvPlain: "CSV 文件只有一行表头和数据，不做合并。", badNode: "{where} 不是带 name 或 title 的节点", sampleNested: "嵌套表头", sampleRows: "带行表头",
   },
   batches: {
     lead: "让 N 个数据项按设定速率经过业务回调。", none: "这里没有批次", noneAdvice: "为已登记的业务新建一个批次。",
