@@ -34,14 +34,14 @@ def _clean(value: str) -> str:
     return value
 
 
-def _plain_name(value: str) -> str:
+def plain_name(value: str) -> str:
     if "/" in value or "\\" in value or value in (".", ".."):
         raise ValueError("must be a name, not a path")
     return _clean(value)
 
 
 FilePath = Annotated[str, Field(min_length=1), AfterValidator(_safe_path)]
-FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_plain_name)]
+FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_name)]
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_clean)]
 Signature = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]
 Number = Annotated[int, Field(ge=0, le=2**32 - 1)]

@@ -1,0 +1,11 @@
+"""Ends an export: its file is published, or its failure is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.bootstrap import app
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    return app().export_work.publish(event)

@@ -1,0 +1,11 @@
+"""Pulls pages of an export's source into the staging area, for as long as this invocation lasts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.bootstrap import app
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    return app().export_work.pull(event, seconds_left=context.get_remaining_time_in_millis() / 1000)

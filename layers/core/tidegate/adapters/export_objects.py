@@ -1,0 +1,58 @@
+"""Orders, staged pages and finished files of exports, in the files bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from tidegate.adapters.s3 import Bucket
+from tidegate.adapters.s3_sink import S3Sink
+from tidegate.domain.files import content_disposition
+from tidegate.errors import RecordNotFound
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+class ExportBucket:
+    """Implements `services.export_ports.ExportObjects`."""
+
+    def __init__(self, client: S3Client, bucket: Bucket) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    def put(self, key: str, data: bytes, content_type: str = "application/json") -> None:
+        self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data, ContentType=content_type)
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            _, chunks = self._bucket.read(key)
+        except RecordNotFound:
+            return None
+        return b"".join(chunks)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix)
+        for page in pages:
+            yield from (found["Key"] for found in page.get("Contents", []))
+
+    def remove(self, prefix: str) -> None:
+        found = list(self.keys(prefix))
+        if found:
+            self._bucket.delete(*found)
+
+    def sink(self, key: str, content_type: str) -> S3Sink:
+        return S3Sink(self._client, self._bucket.name, key, content_type)
+
+    def abort_uploads(self, prefix: str) -> int:
+        found = self._client.list_multipart_uploads(Bucket=self._bucket.name, Prefix=prefix).get("Uploads", [])
+        for upload in found:
+            with suppress(self._client.exceptions.NoSuchUpload):
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket.name, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
+        return len(found)
+
+    def link(self, key: str, seconds: int, file_name: str) -> str:
+        return self._bucket.presign_get(key, seconds, disposition=content_disposition(file_name))

@@ -1,0 +1,85 @@
+"""Exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tidegate.bootstrap.callbacks import CallbacksWiring
+from tidegate.bootstrap.library import LibraryWiring
+from tidegate.bootstrap.notifications import NotificationsWiring
+from tidegate.bootstrap.outbound import OutboundWiring
+from tidegate.bootstrap.queue import QueueWiring
+
+if TYPE_CHECKING:
+    from tidegate.adapters.export_objects import ExportBucket
+    from tidegate.domain.requests import Request
+    from tidegate.services.export_source import SignedSource
+    from tidegate.services.export_sync import SyncExports
+    from tidegate.services.export_work import ExportWork
+    from tidegate.services.exports import Exports
+    from tidegate.services.queue_ports import View
+
+
+class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWiring, OutboundWiring):
+    # All of them by name, in the App's own order: Python wants one order for all mixins.
+    @cached_property
+    def _export_objects(self) -> ExportBucket:
+        from tidegate.adapters.export_objects import ExportBucket
+
+        return ExportBucket(self.s3, self.bucket)
+
+    @cached_property
+    def _export_source(self) -> SignedSource:
+        from tidegate.services.export_source import SignedSource
+
+        return SignedSource(self.http, self.sign, self.projects.get, self.clock)
+
+    @cached_property
+    def exports(self) -> Exports:
+        from tidegate.adapters.dynamo.exports import ExportRepository
+        from tidegate.services.exports import Exports
+
+        return Exports(
+            self.queue,
+            lambda: self.control,
+            ExportRepository(self.table),
+            self._export_objects,
+            self.callbacks.check,
+            self.clock,
+            self.settings.api_url,
+        )
+
+    @cached_property
+    def sync_exports(self) -> SyncExports:
+        from tidegate.services.export_sync import SyncExports
+
+        return SyncExports(self._export_objects, self._export_source, self.exports.check, self.clock)
+
+    @cached_property
+    def export_work(self) -> ExportWork:
+        from tidegate.services.export_pull import Puller
+        from tidegate.services.export_render import Renderer
+        from tidegate.services.export_work import ExportWork
+
+        return ExportWork(
+            self.queue,
+            self._export_objects,
+            Puller(self._export_objects, self._export_source, self.settings.export_pull_parallel),
+            Renderer(self._export_objects),
+            self.live,
+            self.clock,
+            self._shown_export,
+        )
+
+    def _shown_export(self, request: Request) -> dict[str, Any]:
+        from tidegate.domain.exports import shown
+
+        return shown(request, self.clock(), self.settings.api_url)
+
+    def request_views(self) -> dict[str, View]:
+        return super().request_views() | {"export": self._shown_export}
+
+    def record_lookups(self) -> dict[str, Callable[[str, str], dict[str, Any] | None]]:
+        return super().record_lookups() | {"exp-": self._shown_request}

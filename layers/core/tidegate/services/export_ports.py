@@ -1,0 +1,111 @@
+"""What the services of exports ask of the outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from tidegate.domain.exports import Export
+from tidegate.domain.requests import Request
+from tidegate.errors import DomainError
+from tidegate.services.ports import Listed
+
+
+class Sink(Protocol):
+    """A file on its way into the bucket; nothing is visible before `close`."""
+
+    size: int
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class ExportObjects(Protocol):
+    """The part of the bucket that exports use."""
+
+    def put(self, key: str, data: bytes, content_type: str = "application/json") -> None: ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def keys(self, prefix: str) -> Iterator[str]: ...
+
+    def remove(self, prefix: str) -> None: ...
+
+    def sink(self, key: str, content_type: str) -> Sink: ...
+
+    def abort_uploads(self, prefix: str) -> int: ...
+
+    def link(self, key: str, seconds: int, file_name: str) -> str: ...
+
+
+class ExportStore(Protocol):
+    def write(self, export: Export) -> Any:
+        """The write that goes into the transaction of its request."""
+
+    def get(self, project_id: str, task_id: str) -> Export | None: ...
+
+    def page(
+        self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]
+    ) -> Listed[tuple[Export, Request | None]]: ...
+
+    def remove(self, project_id: str, task_id: str) -> None: ...
+
+
+class ExportQueue(Protocol):
+    """The request queue, as exports use it."""
+
+    def submit(
+        self,
+        project_id: str,
+        type: str,
+        channel: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        priority: int = ...,
+        subscription_id: str | None = None,
+        request_id: str | None = None,
+        callback: str | None = None,
+        extra_writes: Sequence[Any] = (),
+        *,
+        timeout: int | None = None,
+        who: str = ...,
+    ) -> Request: ...
+
+    def get(self, project_id: str, request_id: str) -> Request: ...
+
+    def running(self, project_id: str, request_id: str, attempt: int) -> Request: ...
+
+    def heartbeat(
+        self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None = None
+    ) -> Request: ...
+
+    def finish(
+        self,
+        project_id: str,
+        request_id: str,
+        attempt: int,
+        *,
+        result: Mapping[str, Any] | None = None,
+        error: DomainError | None = None,
+        extra_writes: Sequence[Any] = (),
+        who: str = ...,
+    ) -> Request: ...
+
+
+class Canceller(Protocol):
+    def cancel(self, project_id: str, request_id: str, who: str, why: str = ...) -> Request: ...
+
+
+class LiveView(Protocol):
+    def progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None: ...
+
+
+class PageSource(Protocol):
+    """Fetches one page of a source, as its raw answer."""
+
+    def fetch(self, project_id: str, source_url: str, page: int, step: int, task_id: str) -> bytes: ...
+
+
+Chunks = Iterable[bytes]
