@@ -25,6 +25,8 @@ class Settings:
     download_job_machine_arn: str = ""
     ingest_machine_arn: str = ""
     export_machine_arn: str = ""
+    export_pull_parallel: int = 4
+    api_url: str = ""
     batch_machine_arn: str = ""
     ws_endpoint: str = ""
     secrets_prefix: str = "tidegate/"
@@ -32,8 +34,16 @@ class Settings:
     collect_window_seconds: int = 15
     job_timeout_seconds: int = 600
     record_ttl_seconds: int = 1800
+    collect_grace_seconds: int = 3
     transfer_engine: str = "agent"
     transfer_max_targets: int = 100_000
+    gse_base_url: str = ""
+    gse_tenant_id: str = "default"
+    gse_credentials_id: str = "tidegate/gse"
+    gse_source_agent_id: str = ""
+    gse_source_container_id: str = ""
+    gse_source_user: str = "root"
+    gse_store_dir: str = "/var/lib/tidegate/store"
     url_allow_list: str = ""
     # JSON: what differs from domain/request_policies.py, e.g. {"download": {"retries": 5}} and {"no_cookie": 20}.
     request_policies: str = ""

@@ -14,6 +14,7 @@ from tidegate.web.routes import (
     exports,
     files,
     jobs,
+    operations,
     projects,
     queue,
     requests,
@@ -39,6 +40,7 @@ def build_api() -> APIGatewayHttpResolver:
             exports.router,
             queue.router,
             requests.router,
+            operations.router,
             sockets.router,
         ]
     )

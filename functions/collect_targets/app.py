@@ -1,0 +1,33 @@
+"""Takes targets from their queue and binds them to Jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+from tidegate.services.download_collect import Message
+from tidegate.services.download_ports import Arrival
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    messages, unreadable = [], []
+    for record in event["Records"]:
+        try:
+            messages.append(_message(record))
+        except (ValueError, KeyError, TypeError):
+            logger.exception("a message cannot be read", message_id=record["messageId"])
+            unreadable.append(record["messageId"])
+    failed = [*unreadable, *app().collect.collect(messages)]
+    logger.info("collected", messages=len(event["Records"]), failed=len(failed))
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+
+def _message(record: dict[str, Any]) -> Message:
+    body = json.loads(record["body"])
+    arrivals = [Arrival(*row) for row in body["targets"]]
+    return Message(record["messageId"], body["project_id"], body["job_id"], arrivals)

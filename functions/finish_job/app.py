@@ -1,0 +1,22 @@
+"""Ends the Job and tells everyone; also where a step that gave up leads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+from tidegate.services.download_finish import failure
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    error = event.get("error") or {}
+    if error:
+        logger.error("a step gave up", job_key=event["job_key"], error=error)
+    reason = failure(str(error.get("Error", "")), str(error.get("Cause", "")))
+    state = app().finish_job.finish(event["project_id"], event["job_key"], reason)
+    logger.info("finished", job_key=event["job_key"], state=state)
+    return {"state": state, "wait": 0}

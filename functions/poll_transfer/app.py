@@ -1,0 +1,18 @@
+"""How do the Job's targets fare? Polls grow further apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+from tidegate.domain.transfers import next_wait
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    state = app().poll_transfer.poll(event["project_id"], event["job_key"])
+    logger.info("polled", job_key=event["job_key"], state=state)
+    return {"state": state, "wait": next_wait(event.get("wait", 0))}

@@ -1,0 +1,18 @@
+"""Is the file here, and is it what its signature says?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+from tidegate.domain.transfers import next_wait
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    state = app().prepare_file.prepare(event["project_id"], event["job_key"])
+    logger.info("prepared", job_key=event["job_key"], state=state)
+    return {"state": state, "wait": next_wait(event.get("wait", 0))}

@@ -1,0 +1,117 @@
+"""Targets: the machines that receive a file, their states, and the shards that a Job keeps them in."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+SHARD_LIMIT = 500
+# Hashing fills shards unevenly: aiming at this many keeps the fullest under the limit.
+_SHARD_AIM = 400
+LONGEST_MESSAGE_BYTES = 200
+
+DONE, IN_PROGRESS = 0, 115
+# What this system says of a target that no provider reported on.
+CODE_TIMEOUT, CODE_JOB_FAILED = 9001, 9002
+
+
+class Target(NamedTuple):
+    """`container_id` is empty for the host itself."""
+
+    agent_id: str
+    container_id: str = ""
+
+
+class Report(NamedTuple):
+    """What a provider says of one target."""
+
+    code: int
+    message: str = ""
+    progress: int | None = None
+
+
+class TargetState(NamedTuple):
+    """`code` is None until the first report; 115 and None are the only ones after which another may count."""
+
+    code: int | None = None
+    message: str = ""
+    progress: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.code is not None and self.code != IN_PROGRESS
+
+    @property
+    def succeeded(self) -> bool:
+        return self.code == DONE
+
+    def after(self, report: Report) -> TargetState:
+        """What has ended stays as it is."""
+        if self.ended:
+            return self
+        return TargetState(report.code, cut(report.message), 100 if report.code == DONE else report.progress)
+
+
+UNREPORTED = TargetState()
+
+
+def cut(message: str) -> str:
+    return message.encode()[:LONGEST_MESSAGE_BYTES].decode(errors="ignore")
+
+
+def shard_of(target: Target, shard_count: int) -> int:
+    hashed = hashlib.blake2b("\0".join(target).encode(), digest_size=8).digest()
+    return int.from_bytes(hashed) % shard_count
+
+
+def spread(targets: Iterable[Target]) -> list[list[Target]]:
+    """Each target once, in shards of at most 500. The same targets give the same shards."""
+    distinct = sorted(set(targets))
+    if not distinct:
+        return []
+    count = 1 if len(distinct) <= SHARD_LIMIT else math.ceil(len(distinct) / _SHARD_AIM)
+    while True:
+        shards: list[list[Target]] = [[] for _ in range(count)]
+        for target in distinct:
+            shards[shard_of(target, count)].append(target)
+        if max(map(len, shards)) <= SHARD_LIMIT:
+            return shards
+        count += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`rev` counts its changes, so that of two pollers one wins."""
+
+    number: int
+    states: Mapping[Target, TargetState]
+    rev: int = 0
+    update_time: str = ""
+
+    def after(self, reports: Mapping[Target, Report]) -> Shard:
+        """The same object if nothing changed."""
+        moved = {
+            target: state.after(reports[target])
+            for target, state in self.states.items()
+            if target in reports and not state.ended
+        }
+        changed = {target: state for target, state in moved.items() if state != self.states[target]}
+        return replace(self, states={**self.states, **changed}) if changed else self
+
+    def all_failed(self, report: Report) -> Shard:
+        return self.after(dict.fromkeys(self.states, report))
+
+    @property
+    def success(self) -> int:
+        return sum(state.succeeded for state in self.states.values())
+
+    @property
+    def failed(self) -> int:
+        return sum(state.ended and not state.succeeded for state in self.states.values())
+
+    @property
+    def unfinished(self) -> list[Target]:
+        return [target for target, state in self.states.items() if not state.ended]

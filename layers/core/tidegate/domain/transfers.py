@@ -1,0 +1,47 @@
+"""Transfers: what is asked of a provider, in portions that it takes, and polls at growing distances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Asked and not answered yet, accepted, refused for now, and asked with the answer lost: then nobody asks again.
+INTENDED, SENT, REFUSED, UNKNOWN = "intended", "sent", "refused", "unknown"
+
+FIRST_WAIT, LONGEST_WAIT = 2, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One call of a provider for the shards `first_shard` up to `last_shard`, the latter included."""
+
+    number: int
+    token: str
+    first_shard: int
+    last_shard: int
+    state: str = INTENDED
+    transfer_id: str | None = None
+    asked_at: float = 0.0
+    attempts: int = 1
+
+    @property
+    def shards(self) -> range:
+        return range(self.first_shard, self.last_shard + 1)
+
+
+def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, int]]:
+    """(first, last) shard of each transfer: as few as the limit allows, a shard never cut in two."""
+    made: list[tuple[int, int]] = []
+    first, held = 0, 0
+    for number, size in enumerate(shard_sizes):
+        if held and held + size > most_targets:
+            made.append((first, number - 1))
+            first, held = number, 0
+        held += size
+    if shard_sizes:
+        made.append((first, len(shard_sizes) - 1))
+    return made
+
+
+def next_wait(wait: int) -> int:
+    return min(LONGEST_WAIT, max(FIRST_WAIT, wait + (wait + 1) // 2))

@@ -1,0 +1,74 @@
+"""Makes sure that the file is here and is what its signature says, before anyone is told to fetch it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tidegate.domain.downloads import Job
+from tidegate.domain.files import COMING, READY, content_object
+from tidegate.domain.ids import Clock
+from tidegate.domain.targets import DONE, IN_PROGRESS
+from tidegate.errors import FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused
+from tidegate.services.download_ports import Content, Contents, Engine, JobStore
+from tidegate.services.download_watch import Heartbeat
+from tidegate.services.ports import ObjectStore, StoredObject
+
+READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
+
+
+class PrepareFile:
+    def __init__(
+        self,
+        jobs: JobStore,
+        contents: Contents,
+        objects: ObjectStore,
+        engine: Engine,
+        heartbeat: Heartbeat,
+        clock: Clock,
+    ) -> None:
+        self._jobs = jobs
+        self._contents = contents
+        self._objects = objects
+        self._engine = engine
+        self._heartbeat = heartbeat
+        self._clock = clock
+
+    def prepare(self, project_id: str, job_key: str) -> str:
+        job = self._jobs.get(project_id, job_key)
+        if job is None:
+            raise RecordNotFound("no such Job")
+        if job.ended or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
+            return OVER
+        self._heartbeat.alive(job)
+        content = self._contents.get(project_id, job.parcel.file_signature)
+        if content is None or content.state not in (READY, COMING):
+            raise FileNotFound("the file is not in the library and nothing is bringing it")
+        if content.state == COMING:
+            return WAITING
+        size = self._check(job, content)
+        staged = self._engine.stage(job, size)
+        if staged.code == IN_PROGRESS:
+            return WAITING
+        if staged.code != DONE:
+            raise TransferRefused(f"the source host could not fetch the file: {staged.message or staged.code}")
+        return READY_TO_SEND
+
+    def _check(self, job: Job, content: Content) -> int:
+        """Reads the object once for each time it was stored, not once for each Job."""
+        signature = job.parcel.file_signature
+        key = content_object(job.project_id, signature)
+        found = self._objects.head(key)
+        if found is None:
+            raise FileNotFound("the file's content is gone from the library")
+        if found.etag != content.checked_etag:
+            self._contents.checked(job.project_id, signature, self._read(key, signature).etag)
+        return found.size
+
+    def _read(self, key: str, signature: str) -> StoredObject:
+        found, chunks = self._objects.read(key)
+        hashed = hashlib.sha256()
+        for chunk in chunks:
+            hashed.update(chunk)
+        if hashed.hexdigest() != signature:
+            raise SignatureMismatch(f"the stored content's SHA-256 is {hashed.hexdigest()}")
+        return found

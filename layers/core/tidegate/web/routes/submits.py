@@ -1,0 +1,79 @@
+"""The hot submits, in a router of their own: the function that serves them imports nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
+
+from tidegate.bootstrap import app
+from tidegate.domain.downloads import Parcel
+from tidegate.domain.targets import Target
+from tidegate.schemas.downloads import (
+    DownloadBatchBody,
+    DownloadBody,
+    ParcelBody,
+    SubmittedAnswer,
+    SubmittedBatchAnswer,
+    SubmittedTask,
+)
+from tidegate.web.routing import Router, answer
+
+router = Router()
+_TAGS = ["Distribution"]
+
+
+def idempotent(resolver: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
+    """Most submits carry no Idempotency-Key; they need not wait for what handles it to be imported."""
+    if not resolver.current_event.headers.get("idempotency-key"):
+        return next_middleware(resolver)
+    from tidegate.web.idempotency import idempotent as kept
+
+    return kept(resolver, next_middleware)
+
+
+def _parcel(body: ParcelBody) -> Parcel:
+    return Parcel(
+        biz_id=body.biz_id,
+        app_id=body.app_id,
+        file_path=body.file_path,
+        file_name=body.file_name,
+        file_signature=body.file_signature,
+        target_user=body.target_user,
+        target_file_dir=body.target_file_dir,
+    )
+
+
+@router.post(
+    "/v1/downloads", tags=_TAGS, summary="Send a file to one target", status_code=202, middlewares=[idempotent]
+)
+def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
+    parcel, target = _parcel(body), Target(body.target_agent_id, body.target_container_id)
+    taken = app().submit.submit(router.caller.project_id, parcel, [target], body.callback)
+    (task,) = taken.tasks
+    shown = SubmittedAnswer(
+        task_id=parcel.task_id(task.uuid), job_id=taken.job.job_id, window_closes_at=taken.job.closes_at
+    )
+    return answer(shown, 202)
+
+
+@router.post(
+    "/v1/downloads/batch",
+    tags=_TAGS,
+    summary="Send a file to up to 1,000 targets",
+    status_code=202,
+    middlewares=[idempotent],
+)
+def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
+    parcel = _parcel(body)
+    targets = [Target(target.agent_id, target.container_id) for target in body.targets]
+    taken = app().submit.submit(router.caller.project_id, parcel, targets, body.callback)
+    tasks = [
+        SubmittedTask(
+            task_id=parcel.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id
+        )
+        for task in taken.tasks
+    ]
+    shown = SubmittedBatchAnswer(job_id=taken.job.job_id, tasks=tasks, window_closes_at=taken.job.closes_at)
+    return answer(shown, 202)

@@ -1,0 +1,158 @@
+"""A fleet to distribute to: stores a file, submits, delivers what is queued, and plays the agents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tidegate.domain.files import content_object
+from tidegate.domain.windows import bucket_of, window_end
+
+CONTENT = b"tide " * 2000
+Report = dict[str, Any]
+
+
+class Fleet:
+    """One project with one stored file. Steps of a Job are called by hand, in any order and as often as a test likes."""
+
+    def __init__(self, cloud: MotoCloud, project: Project | None = None) -> None:
+        self.cloud = cloud
+        self.project = project or cloud.project()
+        self.signature = self.store(CONTENT)
+        self._keys: dict[str, str] = {}
+
+    def store(self, content: bytes) -> str:
+        """Content as `complete` or an ingest leaves it."""
+        signature = hashlib.sha256(content).hexdigest()
+        app = self.cloud.app
+        self.cloud.client("s3").put_object(
+            Bucket=app.bucket.name, Key=content_object(self.project.id, signature), Body=content
+        )
+        self.content(signature, "ready", len(content))
+        return signature
+
+    def content(self, signature: str, state: str, size: int = 0) -> None:
+        from tidegate.adapters.dynamo import keys
+        from tidegate.adapters.dynamo.writes import put
+
+        item = keys.content(self.project.id, signature) | {"signature": signature, "state": state, "size": size}
+        self.cloud.app.table.write(put(item))
+
+    # --- callers
+
+    def body(self, **more: Any) -> dict[str, Any]:
+        return {
+            "biz_id": 1,
+            "app_id": 2,
+            "file_path": "/data/app.bin",
+            "file_name": "app.bin",
+            "target_user": "root",
+            "target_file_dir": "/opt/app",
+            "file_signature": self.signature,
+            **more,
+        }
+
+    def post(self, path: str, body: dict[str, Any], **options: Any) -> Answer:
+        return self.cloud.http("POST", path, json=body, key=self.project.key, **options)
+
+    def submit(self, agent_id: str = "a-1", **more: Any) -> dict[str, Any]:
+        answer = self.post("/v1/downloads", self.body(target_agent_id=agent_id, **more))
+        assert answer.status == 202, answer.body
+        return dict(answer.json())
+
+    def submit_many(self, agent_ids: Iterable[str], **more: Any) -> dict[str, Any]:
+        targets = [{"agent_id": agent_id} for agent_id in agent_ids]
+        answer = self.post("/v1/downloads/batch", self.body(targets=targets, **more))
+        assert answer.status == 202, answer.body
+        return dict(answer.json())
+
+    def get(self, path: str, **query: Any) -> Any:
+        answer = self.cloud.http("GET", path, key=self.project.key, query=query)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        return dict(self.get(f"/v1/downloads/{task_id.rsplit(':', 1)[-1]}"))
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        from tidegate.domain.downloads import job_key
+
+        return dict(self.get(f"/v1/jobs/{job_key(job_id)}"))
+
+    def states(self, job_id: str) -> dict[str, str]:
+        """Status by agent, of all targets."""
+        found: dict[str, str] = {}
+        cursor = None
+        while True:
+            page = self.get(
+                f"/v1/jobs/{self.job(job_id)['key']}/targets", limit=100, **({"cursor": cursor} if cursor else {})
+            )
+            found |= {item["agent_id"]: item["status"] for item in page["items"]}
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    # --- the window and the steps
+
+    def collect(self) -> None:
+        self.cloud.deliver("TargetsQueue")
+
+    def to_window_start(self) -> None:
+        """So that what a test does next falls into one window."""
+        seconds = self.cloud.app.windows.seconds
+        now = self.cloud.clock()
+        self.cloud.clock.move_to(window_end(bucket_of(now, seconds), seconds) + timedelta(milliseconds=1))
+
+    def pass_window(self) -> None:
+        self.cloud.clock.advance(self.cloud.app.windows.seconds + self.cloud.app.windows.grace)
+
+    def step(self, name: str, job_id: str, **more: Any) -> Any:
+        from tidegate.domain.downloads import job_key
+
+        return self.cloud.invoke(name, {"project_id": self.project.id, "job_key": job_key(job_id), **more})
+
+    def run_until_dispatched(self, job_id: str) -> None:
+        self.collect()
+        self.pass_window()
+        self.step("close_window", job_id)
+        assert self.step("prepare_file", job_id)["state"] == "ready"
+        assert self.step("dispatch_transfer", job_id)["state"] == "dispatched"
+
+    # --- agents
+
+    def key_of(self, agent_id: str) -> str:
+        if agent_id not in self._keys:
+            self._keys[agent_id] = self.project.agent_key(agent_id)
+        return self._keys[agent_id]
+
+    def inbox(self, agent_id: str, **query: Any) -> list[dict[str, Any]]:
+        answer = self.cloud.http("GET", f"/v1/agents/{agent_id}/transfers", key=self.key_of(agent_id), query=query)
+        assert answer.status == 200, answer.body
+        return list(answer.json()["items"])
+
+    def report(self, agent_id: str, code: int, *, items: list[dict[str, Any]] | None = None, **more: Any) -> Answer:
+        """Of everything in the agent's inbox, or of given items."""
+        results = [
+            {"transfer_id": item["transfer_id"], "container_id": item["container_id"], "error_code": code, **more}
+            for item in (self.inbox(agent_id) if items is None else items)
+        ]
+        assert results, f"nothing for {agent_id} to report"
+        path = f"/v1/agents/{agent_id}/results"
+        return self.cloud.http("POST", path, json={"items": results}, key=self.key_of(agent_id))
+
+    def deliver_all(self, job_id: str, agents: Iterable[str], code: Callable[[str], int] = lambda _: 0) -> None:
+        """Without HTTP, for large fleets: every agent reports at once."""
+        from tidegate.services.agents import Result
+        from tidegate.domain.targets import Report as Said
+
+        service = self.cloud.app.agents
+        for agent_id in agents:
+            offers = service.inbox(self.project.id, agent_id)
+            results = [
+                Result(offer.order.transfer_id, offer.order.target.container_id, Said(code(agent_id)))
+                for offer in offers
+            ]
+            service.report(self.project.id, agent_id, results)
