@@ -15,7 +15,7 @@ from local.cloud import Up
 from local.demo.distribution import distribute
 from local.demo.guide import Guide, Unexpected
 from local.demo.library import upload_and_download
-from local.progress import say
+from local.progress import Failure, say
 from tidegate_client import Client, TidegateError
 
 
@@ -35,8 +35,11 @@ FIRST_LOOK = [STEPS[1]]
 @contextmanager
 def guided(up: Up) -> Iterator[Guide]:
     admin = Client(up.cloud.api_url, up.cloud.admin_key)
-    project_id = admin.projects.create(f"demo-{secrets.token_hex(4)}", allow_private_urls=True)["project_id"]
-    key = admin.keys.create(project_id, ["read", "write"])["key"]
+    try:
+        project_id = admin.projects.create(f"demo-{secrets.token_hex(4)}", allow_private_urls=True)["project_id"]
+        key = admin.keys.create(project_id, ["read", "write"])["key"]
+    except TidegateError as error:
+        raise Failure(f"The API cannot make a project: {error}", f"read {up.emulator.place.log_file}") from error
     home = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     try:
         yield Guide(up.cloud, up.outputs, admin, Client(up.cloud.api_url, key), project_id, home)
