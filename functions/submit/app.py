@@ -7,7 +7,7 @@ from typing import Any
 from tidegate.web.resolver import build_resolver, serve
 from tidegate.web.routes import submits
 
-api = build_resolver([submits.router])
+api = build_resolver([submits.build_router()])
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def build_api() -> APIGatewayHttpResolver:
             compensation.router,
             projects.router,
             files.router,
-            submits.router,
+            submits.build_router(),
             downloads.router,
             jobs.router,
             agents.router,

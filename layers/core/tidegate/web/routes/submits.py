@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
@@ -20,7 +21,6 @@ from tidegate.schemas.downloads import (
 )
 from tidegate.web.routing import Router, answer
 
-router = Router()
 _TAGS = ["Distribution"]
 
 
@@ -45,35 +45,39 @@ def _parcel(body: ParcelBody) -> Parcel:
     )
 
 
-@router.post(
-    "/v1/downloads", tags=_TAGS, summary="Send a file to one target", status_code=202, middlewares=[idempotent]
-)
-def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
-    parcel, target = _parcel(body), Target(body.target_agent_id, body.target_container_id)
-    taken = app().submit.submit(router.caller.project_id, parcel, [target], body.callback)
+def build_router() -> Router:
+    """A router belongs to one resolver; these routes are in two: of the function that serves them, of the API's docs."""
+    router = Router()
+
+    @router.post("/v1/downloads", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent])
+    def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
+        target = Target(body.target_agent_id, body.target_container_id)
+        return answer(_one(router.caller.project_id, body, target), 202)
+
+    @router.post("/v1/downloads/batch", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent])
+    def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
+        targets = [Target(target.agent_id, target.container_id) for target in body.targets]
+        return answer(_many(router.caller.project_id, body, targets), 202)
+
+    return router
+
+
+def _one(project_id: str, body: ParcelBody, target: Target) -> SubmittedAnswer:
+    parcel = _parcel(body)
+    taken = app().submit.submit(project_id, parcel, [target], body.callback)
     (task,) = taken.tasks
-    shown = SubmittedAnswer(
+    return SubmittedAnswer(
         task_id=parcel.task_id(task.uuid), job_id=taken.job.job_id, window_closes_at=taken.job.closes_at
     )
-    return answer(shown, 202)
 
 
-@router.post(
-    "/v1/downloads/batch",
-    tags=_TAGS,
-    summary="Send a file to up to 1,000 targets",
-    status_code=202,
-    middlewares=[idempotent],
-)
-def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
+def _many(project_id: str, body: ParcelBody, targets: Sequence[Target]) -> SubmittedBatchAnswer:
     parcel = _parcel(body)
-    targets = [Target(target.agent_id, target.container_id) for target in body.targets]
-    taken = app().submit.submit(router.caller.project_id, parcel, targets, body.callback)
+    taken = app().submit.submit(project_id, parcel, targets, body.callback)
     tasks = [
         SubmittedTask(
             task_id=parcel.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id
         )
         for task in taken.tasks
     ]
-    shown = SubmittedBatchAnswer(job_id=taken.job.job_id, tasks=tasks, window_closes_at=taken.job.closes_at)
-    return answer(shown, 202)
+    return SubmittedBatchAnswer(job_id=taken.job.job_id, tasks=tasks, window_closes_at=taken.job.closes_at)
