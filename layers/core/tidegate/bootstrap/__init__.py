@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate.bootstrap.base import Base
 from tidegate.bootstrap.callbacks import CallbacksWiring
 from tidegate.bootstrap.compensation import CompensationWiring
+from tidegate.bootstrap.console import ConsoleWiring
 from tidegate.bootstrap.distribution import DistributionWiring
 from tidegate.bootstrap.exports import ExportsWiring
 from tidegate.bootstrap.library import LibraryWiring
@@ -15,13 +16,14 @@ from tidegate.bootstrap.sockets import SocketsWiring
 
 
 class App(
+    ConsoleWiring,
     SocketsWiring,
     ExportsWiring,
     DistributionWiring,
     CallbacksWiring,
     CompensationWiring,
-    QueueWiring,
     LibraryWiring,
+    QueueWiring,
     NotificationsWiring,
     OutboundWiring,
     Base,

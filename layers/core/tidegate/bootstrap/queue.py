@@ -11,6 +11,7 @@ from tidegate.domain.request_policies import Policy, capacities_from, policies_f
 
 if TYPE_CHECKING:
     from tidegate.adapters.admission import AdmissionPokes
+    from tidegate.adapters.dynamo.audit import AuditRepository
     from tidegate.adapters.dynamo.channels import ChannelRepository
     from tidegate.adapters.dynamo.requests import RequestRepository
     from tidegate.adapters.sfn import RequestRunner
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tidegate.services.queue_control import Control
     from tidegate.services.queue_ports import Ending, View
     from tidegate.services.queue_watch import Watch
+    from tidegate.services.retention import Objects, Retention
 
 
 class QueueWiring(NotificationsWiring):
@@ -38,6 +40,10 @@ class QueueWiring(NotificationsWiring):
 
     def request_endings(self) -> dict[str, Ending]:
         """By type: what else is written in the transaction that ends a request. Features add theirs to super()'s."""
+        return {}
+
+    def request_objects(self) -> dict[str, Objects]:
+        """By type: the keys that go when a request is past its retention. Features add theirs to super()'s."""
         return {}
 
     @cached_property
@@ -104,6 +110,21 @@ class QueueWiring(NotificationsWiring):
         return Watch(
             self.queue, self.admission, self.request_store, self.channel_store, self.pokes, self.runner, self.clock
         )
+
+    @cached_property
+    def audit(self) -> AuditRepository:
+        from tidegate.adapters.dynamo.audit import AuditRepository
+
+        return AuditRepository(self.table)
+
+    @cached_property
+    def retention(self) -> Retention:
+        from tidegate.adapters.dynamo.retention import RetentionRepository
+        from tidegate.adapters.s3 import Bucket
+        from tidegate.services.retention import Retention
+
+        store, bucket = RetentionRepository(self.table), Bucket(self.s3, self.settings.files_bucket)
+        return Retention(store, bucket, self.clock, self.request_policies, self.request_objects())
 
     def due_handlers(self) -> dict[str, DueHandler]:
         return super().due_handlers() | {

@@ -88,7 +88,6 @@ class TypeStats(Answer):
 class StatsAnswer(Answer):
     since: str
     until: str
-    complete: bool
     types: dict[str, TypeStats]
 
 
@@ -100,3 +99,4 @@ class AuditList(Answer):
 class CleanupAnswer(Answer):
     removed: int
     objects: int
+    more: bool

@@ -1,0 +1,74 @@
+"""Removes what is past its time: the record, and the objects that only it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+from aws_lambda_powertools import Logger
+
+from tidegate.domain.ids import Clock, iso
+from tidegate.domain.request_policies import Policy
+from tidegate.domain.requests import Request
+
+logger = Logger(service="tidegate", child=True)
+
+# The objects of a request of one type: exports own their files, the library's content belongs to no request.
+Objects = Callable[[Request], Sequence[str]]
+
+
+class RetentionStore(Protocol):
+    def past(self, now: float, limit: int) -> Iterable[Request]: ...
+
+    def remove(self, request: Request) -> bool: ...
+
+    def expire(self, request: Request, expires_at: float) -> bool: ...
+
+
+class ObjectRemover(Protocol):
+    def delete(self, *keys: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    removed: int
+    objects: int
+    more: bool
+
+
+class Retention:
+    def __init__(
+        self,
+        store: RetentionStore,
+        objects: ObjectRemover,
+        clock: Clock,
+        policies: Mapping[str, Policy],
+        owned: Mapping[str, Objects],
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._clock = clock
+        self._policies = policies
+        self._owned = owned
+
+    def clean(self, limit: int = 1000) -> Cleaned:
+        """Objects go first: if the record went first and the rest failed, nobody would know of them."""
+        now = self._clock()
+        removed = objects = seen = 0
+        for request in self._store.past(now.timestamp(), limit):
+            seen += 1
+            keys = tuple(self._owned.get(request.type, lambda _: ())(request))
+            if keys:
+                self._objects.delete(*keys)
+            keep = self._policies[request.type].keep_expired if request.status == "completed" else 0
+            if keep and not request.expired_at:
+                until = now + timedelta(seconds=keep)
+                done = self._store.expire(replace(request, expired_at=iso(now)), until.timestamp())
+            else:
+                done = self._store.remove(request)
+            removed += done
+            objects += len(keys)
+        logger.info("cleaned", removed=removed, objects=objects)
+        return Cleaned(removed, objects, more=seen >= limit)

@@ -1,0 +1,42 @@
+"""Figures, the audit trail, and the cleanup that else runs at 02:00."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from aws_lambda_powertools.event_handler.openapi.params import Query
+
+from tidegate.bootstrap import app
+from tidegate.domain.ids import iso
+from tidegate.domain.request_stats import stats_by_type
+from tidegate.schemas.queue import AuditList, CleanupAnswer, StatsAnswer, TypeStats
+from tidegate.web.routing import Cursor, Limit, Router
+
+router = Router()
+_TAGS = ["Operations"]
+_DEFAULT_PERIOD = timedelta(days=7)
+
+
+@router.get("/v1/stats", tags=_TAGS, summary="Requests by type: count, success rate, mean and p95 seconds")
+def stats(
+    since: Annotated[datetime | None, Query(description="ISO 8601; seven days ago if left out")] = None,
+) -> StatsAnswer:
+    now = app().clock()
+    start = since.replace(tzinfo=since.tzinfo or UTC).astimezone(UTC) if since else now - _DEFAULT_PERIOD
+    figures = stats_by_type(app().request_store.since(router.caller.project_id, iso(start)))
+    types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
+    return StatsAnswer(since=iso(start), until=iso(now), types=types)
+
+
+@router.get("/v1/audit", tags=_TAGS, summary="Every transition: who, when, why")
+def audit(
+    record: Annotated[str | None, Query(max_length=2048)] = None, limit: Limit = 20, cursor: Cursor = None
+) -> AuditList:
+    page = app().audit.list(router.caller.project_id, record, limit, cursor)
+    return AuditList(items=[line.shown() for line in page.items], next_cursor=page.next_cursor)
+
+
+@router.post("/v1/cleanup", tags=_TAGS, summary="Remove what is past its retention")
+def cleanup() -> CleanupAnswer:
+    return CleanupAnswer.model_validate(app().retention.clean())
