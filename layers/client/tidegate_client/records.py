@@ -15,7 +15,8 @@ Reader = Callable[[Client, str], Record]
 
 SUCCEEDED = frozenset({"success", "completed", "finished"})
 ENDED = SUCCEEDED | {"failed", "timeout", "cancelled", "stopped", "expired"}
-ID_FIELDS = ("task_id", "job_id", "batch_id", "request_id", "key")
+# A Task also names its Job, an export its request: the first of these that a record has is its own.
+ID_FIELDS = ("task_id", "batch_id", "job_id", "request_id")
 
 READERS: dict[str, Reader] = {
     "download": lambda client, task_id: cast(Record, client.downloads.get(task_id)),
@@ -66,7 +67,5 @@ def find(client: Client, record_id: str) -> tuple[Reader, Record]:
 
 def names(record: Record, record_id: str) -> bool:
     """Whether a message's record is the one asked for, by its whole id or by the end of it."""
-    return any(
-        isinstance(value := record.get(field), str) and (value == record_id or value.endswith(f":{record_id}"))
-        for field in ID_FIELDS
-    )
+    own = next((str(record[field]) for field in ID_FIELDS if record.get(field)), "")
+    return record_id in (own, record.get("key")) or own.endswith(f":{record_id}")

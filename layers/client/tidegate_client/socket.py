@@ -12,6 +12,8 @@ import websocket
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
 
+IDS_A_MESSAGE = 100
+
 
 class SocketFailed(TidegateError):
     """The WebSocket cannot be used (any more); polling still can."""
@@ -31,7 +33,8 @@ class Socket:
             raise SocketFailed(f"{address}: {error}") from error
 
     def watch(self, record_ids: Sequence[str]) -> None:
-        self._send({"action": "watch", "task_ids": list(record_ids)})
+        for start in range(0, len(record_ids), IDS_A_MESSAGE):
+            self._send({"action": "watch", "task_ids": list(record_ids[start : start + IDS_A_MESSAGE])})
 
     def ping(self) -> None:
         """As a message, not a frame: only messages keep API Gateway from closing an idle connection."""

@@ -37,6 +37,7 @@ def root(tmp_path: Path) -> Path:
 def start_agent(api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartAgent]:
     """Agents in threads, stopped at the end of the test."""
     monkeypatch.setattr(daemon, "SHORTEST_ROUND", 0.1)
+    monkeypatch.setattr(daemon, "LONGEST_ROUND", 0.2)
     running: list[tuple[Agent, threading.Thread]] = []
 
     def start(**changes: object) -> Agent:

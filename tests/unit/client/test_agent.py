@@ -172,6 +172,24 @@ def test_an_expired_link_is_refreshed_by_polling(
     assert (root / "data/app.bin").read_bytes() == CONTENT
 
 
+def test_a_transfer_that_was_taken_back_is_dropped(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    store.seconds_a_chunk = 0.2
+    transfer = api.add("app.bin", CONTENT)
+    start_agent(wait=0)
+    while not api.progress(transfer):
+        time.sleep(0.01)
+
+    del api.transfers[transfer]
+
+    deadline = time.monotonic() + 10
+    while names_in(root / "data"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert api.finals(transfer) == []
+
+
 def test_parallelism_is_bounded(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
     store.seconds_a_chunk = 0.02
     transfers = [api.add(f"f{number}", CONTENT[: 200_000 + number]) for number in range(8)]

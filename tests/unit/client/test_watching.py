@@ -15,6 +15,7 @@ from websockets.sync.server import serve as serve_websocket
 
 from tidegate_client import Client, NotFound, watching
 from tidegate_client.errors import WaitTimeout
+from tidegate_client.records import names
 from tidegate_client.watching import Watch
 
 TICKET = {"ticket": "t-1", "expires_at": "2099-01-01T00:00:00Z"}
@@ -116,6 +117,14 @@ def test_an_id_whose_shape_says_nothing_is_looked_for(httpserver: HTTPServer, cl
     httpserver.expect_request("/v1/requests/x1").respond_with_json({"request_id": "x1", "status": "completed"})
 
     assert [change.status for change in Watch(client, ["x1"])] == ["completed"]
+
+
+def test_a_tasks_message_is_not_taken_for_its_jobs() -> None:
+    task = {"task_id": "AsyncDownloadTask:1:2:/a:u-1", "job_id": "AsyncDownloadJob:1:2:/a:7", "status": "Success"}
+    job = {"job_id": "AsyncDownloadJob:1:2:/a:7", "key": "k7", "status": "Running"}
+
+    assert [names(task, one) for one in (task["task_id"], "u-1", task["job_id"])] == [True, True, False]
+    assert [names(job, one) for one in (job["job_id"], "k7", "7x")] == [True, True, False]
 
 
 def test_nothing_of_that_name(httpserver: HTTPServer, client: Client) -> None:

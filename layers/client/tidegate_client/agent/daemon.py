@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
 import time
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from tidegate_client.models import Transfer, TransferResult
 
 log = logging.getLogger("tidegate.agent")
 
-# While transfers run, the inbox answers at once with the same list: ask again after this.
-SHORTEST_ROUND = 1.0
+# While transfers run, the inbox answers at once with the same list: do not ask all the time.
+SHORTEST_ROUND, LONGEST_ROUND = 1.0, 5.0
 ABANDONED_PART_SECONDS = 24 * 3600.0
 
 
@@ -102,7 +101,7 @@ class Agent:
             self._journal.close()
 
     def _poll(self) -> None:
-        backoff, accepted = Backoff(), False
+        backoff, quiet, accepted = Backoff(), Backoff(SHORTEST_ROUND, LONGEST_ROUND), False
         while not self._draining.is_set():
             began = time.monotonic()
             try:
@@ -122,8 +121,11 @@ class Agent:
                 log.info("the API answers again")
             accepted = True
             backoff.reset()
-            if not self._take(items):
-                self._draining.wait(max(0.0, SHORTEST_ROUND * random.uniform(1, 1.5) - (time.monotonic() - began)))  # noqa: S311
+            took = self._take(items)
+            if took or not items:
+                quiet.reset()
+            if not took:
+                self._draining.wait(max(0.0, quiet.next() - (time.monotonic() - began)))
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()
@@ -133,8 +135,7 @@ class Agent:
     def _take(self, items: list[Transfer]) -> bool:
         if self._draining.is_set():
             return False
-        unsettled = [item for item in items if not self._journal.has(key_of(item))]
-        new, repeat = self._inbox.offer(unsettled)
+        new, repeat = self._inbox.offer(items, settled=self._journal.has)
         for result in repeat:
             self._reporter.repeat(result)
         for transfer in new:

@@ -33,6 +33,8 @@ class Delivery:
 
     def run(self, transfer: Transfer) -> None:
         """Raises what went wrong; returns when the right bytes are in place under the right name."""
+        if self.inbox.called_off(key_of(transfer)):
+            raise Cancelled
         root = self._root_of(transfer.get("container_id") or "")
         name = transfer["file_name"]
         with open_place(root, transfer["target_file_dir"], name, transfer["target_user"]) as place:
@@ -59,7 +61,7 @@ class Delivery:
                 file,
                 size=transfer.get("size"),
                 on_progress=self._progress(transfer),
-                cancelled=self.stopping.is_set,
+                cancelled=lambda: self.stopping.is_set() or self.inbox.called_off(key_of(transfer)),
                 patience=self.patience,
             )
             try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable
 
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.journal import Key
@@ -14,6 +14,9 @@ from tidegate_client.errors import TransferError
 from tidegate_client.models import Transfer, TransferResult
 
 REMEMBERED = 5000
+# A list this long may have been cut short, so it does not show what was taken back.
+CUT_SHORT = 100
+MISSED_UNTIL_GONE = 2
 
 
 def key_of(item: Transfer | TransferResult) -> Key:
@@ -24,18 +27,24 @@ class Inbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._links: dict[Key, str] = {}
-        self._listed: frozenset[Key] = frozenset()
+        self._missed: Counter[Key] = Counter()
         self._progress: dict[Key, int] = {}
         self._told: dict[Key, int] = {}
         self._done: OrderedDict[Key, TransferResult] = OrderedDict()
 
-    def offer(self, items: Iterable[Transfer]) -> tuple[list[Transfer], list[TransferResult]]:
-        """Take a poll's answer. Gives the transfers that are new, and results the API seems not to have got."""
+    def offer(
+        self, items: Iterable[Transfer], settled: Callable[[Key], bool]
+    ) -> tuple[list[Transfer], list[TransferResult]]:
+        """Take a poll's answer. Gives the transfers that are new, and results the API seems not to have got.
+
+        What is settled has its result, which only waits to be told."""
         new: list[Transfer] = []
         repeat: list[TransferResult] = []
         with self._changed:
             listed = {key_of(item): item for item in items}
             for key, item in listed.items():
+                if settled(key):
+                    continue
                 if key in self._done:
                     repeat.append(self._done[key])
                     continue
@@ -43,9 +52,21 @@ class Inbox:
                     new.append(item)
                     self._progress[key] = 0
                 self._links[key] = item["url"]
-            self._listed = frozenset(listed)
+            self._note_missing(listed)
             self._changed.notify_all()
         return new, repeat
+
+    def _note_missing(self, listed: Collection[Key]) -> None:
+        for key in self._links:
+            if key in listed:
+                self._missed.pop(key, None)
+            elif len(listed) < CUT_SHORT:
+                self._missed[key] += 1
+
+    def called_off(self, key: Key) -> bool:
+        """Not on the list any more: its Job is over, or it was taken back. Twice, as the list may lag behind."""
+        with self._changed:
+            return self._missed[key] >= MISSED_UNTIL_GONE
 
     def link(self, key: Key) -> str:
         with self._changed:
@@ -56,12 +77,10 @@ class Inbox:
         deadline = time.monotonic() + wait
         with self._changed:
             while self._links[key] == stale:
-                if stopping.is_set():
+                if stopping.is_set() or self._missed[key] >= MISSED_UNTIL_GONE:
                     raise Cancelled
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    if key not in self._listed:
-                        raise Cancelled
                     raise TransferError(f"the link is refused and no other came in {wait:.0f} s", status=403)
                 self._changed.wait(min(left, 0.5))
             return self._links[key]
@@ -106,3 +125,4 @@ class Inbox:
         self._links.pop(key, None)
         self._progress.pop(key, None)
         self._told.pop(key, None)
+        self._missed.pop(key, None)
