@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,18 @@ class Caller:
         if project_id and project_id != self.project_id and not self.is_admin:
             raise RecordNotFound("no such project")
         return project_id or self.project_id
+
+
+_current: ContextVar[Caller] = ContextVar("caller")
+
+
+def current_caller() -> Caller:
+    """Whose request is being served."""
+    return _current.get()
+
+
+def enter(caller: Caller) -> None:
+    _current.set(caller)
 
 
 def scope_for(method: str, path: str) -> str:

@@ -17,7 +17,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 from tidegate.adapters.dynamo import keys
 from tidegate.bootstrap import app as tidegate
 from tidegate.errors import IdempotencyConflict, IdempotencyInProgress, Invalid
-from tidegate.web.caller import Caller
+from tidegate.web.caller import Caller, current_caller
 
 _HEADER = "idempotency-key"
 _KEPT_SECONDS = 24 * 3600
@@ -33,7 +33,7 @@ def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> 
         raise Invalid(
             "the key is too long", errors=[{"loc": ["header", _HEADER], "msg": f"at most {_LONGEST_KEY} characters"}]
         )
-    caller: Caller = app.context["caller"]
+    caller = current_caller()
     request = {"key": key, "route": app.current_event.path, "body": app.current_event.body or ""}
     kept = _once(caller, key, app.lambda_context, lambda: _as_data(next_middleware(app)))
     try:

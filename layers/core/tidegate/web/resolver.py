@@ -13,7 +13,7 @@ from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupp
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 from tidegate.errors import BodyTooLarge, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.web.caller import OPEN, caller_of, scope_for
+from tidegate.web.caller import OPEN, caller_of, enter, scope_for
 from tidegate.web.problems import field_errors, problem
 
 BODY_LIMIT = 1024 * 1024
@@ -89,7 +89,7 @@ def serve(app: APIGatewayHttpResolver, event: dict[str, Any], context: Any) -> d
         if (method, path) not in OPEN and path.startswith("/v1/"):
             caller = caller_of(event)
             caller.require(scope_for(method, path))
-            app.append_context(caller=caller)
+            enter(caller)
         _refuse_bad_bodies(event)
     except DomainError as error:
         answer = _plain(problem(error))

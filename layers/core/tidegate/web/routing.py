@@ -10,7 +10,7 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 from pydantic import BaseModel
 
 from tidegate.services.ports import Listed
-from tidegate.web.caller import Caller
+from tidegate.web.caller import Caller, current_caller
 
 Limit = Annotated[int, Query(ge=1, le=100, description="how many, at most")]
 Cursor = Annotated[str | None, Query(max_length=4096, description="next_cursor of the page before")]
@@ -24,8 +24,7 @@ class Router(APIGatewayHttpRouter):
 
     @property
     def caller(self) -> Caller:
-        caller: Caller = self.context["caller"]
-        return caller
+        return current_caller()
 
 
 def answer(model: BaseModel | None, status: int = 200, headers: dict[str, str] | None = None) -> Response[Any]:
