@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.scenarios import upload
+from tests.faults.scenarios import distribution, upload
 from tests.faults.sweep import Scenario
 
-ALL: tuple[Scenario, ...] = (upload.SCENARIO,)
+ALL: tuple[Scenario, ...] = (upload.SCENARIO, distribution.SCENARIO)

@@ -1,0 +1,114 @@
+"""AWS calls per unit of work: the real services under moto, counted by a botocore hook."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.bench.figures import Figure
+from tests.support.calls import count_calls
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate import bootstrap
+from tidegate.domain.files import READY, content_object
+from tidegate.services.files import Announcement, new_file
+
+SECTION = "AWS calls per unit of work"
+SHA = hashlib.sha256(b"calls").hexdigest()
+PATH = "/calls/file"
+_PER_SUBMIT = 1000
+_READS = ("dynamodb.GetItem", "dynamodb.BatchGetItem", "dynamodb.Query")
+
+
+@contextmanager
+def counted(cloud: MotoCloud) -> Iterator[Counter[str]]:
+    """Without the authorizer's read of the key, which every route has and which is shown by itself."""
+    with count_calls(cloud.app) as calls:
+        yield calls
+
+
+def with_file(cloud: MotoCloud) -> Project:
+    project = cloud.project()
+    file = new_file(project.id, Announcement(1, 1, PATH, None, SHA, 5), READY, cloud.clock())
+    cloud.client("s3").put_object(Bucket=cloud.app.bucket.name, Key=content_object(project.id, SHA), Body=b"calls")
+    cloud.app.file_store.add(file)
+    cloud.app.table.write(cloud.app.file_store._content(file))
+    return project
+
+
+def body(**more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": PATH, "file_name": "file", "file_signature": SHA}
+    return made | {"target_user": "root", "target_file_dir": "/data"} | more
+
+
+def single_submits(cloud: MotoCloud) -> Iterator[Figure]:
+    project = with_file(cloud)
+    key = cloud.make_key(project.id, ["write"])
+    bootstrap.install(bootstrap.App(clock=cloud.clock))
+    authorizer = 1
+    for name, bar in (("cold", None), ("warm", 2)):
+        with counted(cloud) as calls:
+            made = cloud.http("POST", "/v1/downloads", json=body(target_agent_id=name), key=key)
+        assert made.status == 202, made.body
+        yield Figure(
+            SECTION, f"POST /v1/downloads, {name}", calls.total() - authorizer, "calls", bar, note=_shown(calls)
+        )
+    task = made.json()["task_id"].rsplit(":", 1)[-1]
+    reader = cloud.make_key(project.id, ["read"])
+    with counted(cloud) as calls:
+        cloud.http("GET", f"/v1/downloads/{task}", key=reader)
+    reads = sum(calls[name] for name in _READS) - authorizer
+    yield Figure(SECTION, "GET /v1/downloads/{task}", reads, "reads", 3, note=_shown(calls))
+
+
+def batch_submit(cloud: MotoCloud) -> Iterator[Figure]:
+    project = with_file(cloud)
+    targets = [{"agent_id": f"a{number}"} for number in range(_PER_SUBMIT)]
+    with counted(cloud) as calls:
+        made = cloud.http("POST", "/v1/downloads/batch", json=body(targets=targets), key=project.key)
+    assert made.status == 202, made.body
+    bar = _PER_SUBMIT / 25 + _PER_SUBMIT / 10 + 3
+    yield Figure(SECTION, "POST /v1/downloads/batch of 1,000", calls.total() - 1, "calls", bar, note=_shown(calls))
+
+
+def job(cloud: MotoCloud, targets: int) -> Iterator[Figure]:
+    """Collect, close and shard; the submits are counted above."""
+    project = with_file(cloud)
+    for start in range(0, targets, _PER_SUBMIT):
+        part = [{"agent_id": f"a{number}"} for number in range(start, min(start + _PER_SUBMIT, targets))]
+        made = cloud.http("POST", "/v1/downloads/batch", json=body(targets=part), key=project.key)
+        assert made.status == 202, made.body
+    started = cloud.client("stepfunctions").list_executions(stateMachineArn=cloud.app.settings.download_job_machine_arn)
+    execution = started["executions"][0]["executionArn"]
+    data = cloud.client("stepfunctions").describe_execution(executionArn=execution)["input"]
+    with counted(cloud) as calls:
+        cloud.deliver("TargetsQueue", limit=1_000_000)
+        cloud.clock.advance(60)
+        cloud.invoke("close_window", json.loads(data))
+    per_target = calls.total() / targets
+    bar = 0.02 if targets >= 10_000 else None
+    yield Figure(SECTION, f"a Job of {targets:,} targets", per_target, "calls a target", bar, note=_shown(calls))
+
+
+def idle_poll(cloud: MotoCloud) -> Iterator[Figure]:
+    cloud.invoke("compensate", {"source": "aws.events"})
+    with counted(cloud) as calls:
+        cloud.deliver("CompensationQueue", limit=1)
+    reads = sum(calls[name] for name in _READS)
+    yield Figure(SECTION, "an idle compensation poll", reads, "reads", 1, note=_shown(calls))
+
+
+def _shown(calls: Counter[str]) -> str:
+    return ", ".join(f"{name.split('.')[1]} {number}" for name, number in calls.most_common())
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    for section in (single_submits, batch_submit, idle_poll):
+        with MotoCloud() as cloud:
+            yield from section(cloud)
+    for targets in (1, 100, 1_000, 10_000) if quick else (1, 100, 1_000, 10_000, 100_000):
+        with MotoCloud(COLLECT_WINDOW_SECONDS="300") as cloud:
+            yield from job(cloud, targets)

@@ -1,0 +1,93 @@
+"""A file goes to five hosts: one asked for twice, one of them late; agents that fetch and report."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import Any
+
+from tests.faults.sweep import Scenario
+from tests.faults.world import World
+from tests.support.moto_cloud import Project
+from tidegate.domain.files import READY, content_object
+from tidegate.services.files import Announcement, new_file
+
+CONTENT = b"to many hosts at once"
+SHA = hashlib.sha256(CONTENT).hexdigest()
+OVER = {"Success", "Failed", "Timeout"}
+EARLY = ("a1", "a2", "a2", "a3")
+LATE = ("a4", "a1")
+
+
+class Agents:
+    """Every host's agent, as far as the API sees it: takes what is in its inbox, reports it done."""
+
+    def __init__(self, world: World, project: Project) -> None:
+        self._world = world
+        with world.calls.uncounted():
+            self._keys = {name: project.agent_key(name) for name in dict.fromkeys((*EARLY, *LATE))}
+        self.got: dict[str, set[str]] = defaultdict(set)
+
+    def work(self) -> None:
+        for name, key in self._keys.items():
+            inbox = self._world.try_ask("GET", f"/v1/agents/{name}/transfers?wait=0", key=key)
+            items = inbox.json()["items"] if inbox and inbox.status == 200 else []
+            self.got[name] |= {item["transfer_id"] for item in items}
+            results = [
+                {"transfer_id": item["transfer_id"], "container_id": item["container_id"], "error_code": 0}
+                for item in items
+            ]
+            if results:
+                self._world.try_ask("POST", f"/v1/agents/{name}/results", key=key, json={"items": results})
+
+
+def stored_file(world: World, project: Project) -> None:
+    cloud = world.cloud
+    with world.calls.uncounted():
+        file = new_file(project.id, Announcement(1, 1, "/f", None, SHA, len(CONTENT)), READY, cloud.clock())
+        world.put_object(content_object(project.id, SHA), CONTENT)
+        cloud.app.file_store.add(file)
+        cloud.app.table.write(cloud.app.file_store._content(file))
+
+
+def run(world: World) -> None:
+    project = world.new_project()
+    stored_file(world, project)
+    agents = Agents(world, project)
+    world.cloud.while_waiting.append(agents.work)
+    tasks = [_submit(world, project, agent) for agent in EARLY]
+    world.deliver_all()
+    world.held.add("TargetsQueue")
+    tasks += [_submit(world, project, agent) for agent in LATE]
+    world.wait_for_machines(seconds=3, strict=False)
+    world.held.clear()
+
+    world.settle(lambda: all(_task(world, project, task)["status"] in OVER for task in tasks))
+
+    seen = [_task(world, project, task) for task in tasks]
+    assert [one["status"] for one in seen] == ["Success"] * len(tasks), seen
+    jobs = {one["job_id"] for one in seen}
+    listed = world.ask("GET", "/v1/jobs", key=project.key).json()["items"]
+    assert jobs <= {job["job_id"] for job in listed}
+    targets = {(one["job_id"], one["target_agent_id"]) for one in seen}
+    assert sum(job["counts"]["total"] for job in listed) == len(targets), (listed, targets)
+    # Each agent was given one transfer for each Job that it is a target of: nothing was dispatched twice.
+    for agent, transfers in agents.got.items():
+        assert len(transfers) == len({job for job, target in targets if target == agent}), agents.got
+    world.settle(lambda: jobs <= world.told())
+
+
+def _submit(world: World, project: Project, agent: str) -> str:
+    body: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": "/f", "file_name": "f", "file_signature": SHA}
+    body |= {"target_agent_id": agent, "target_user": "root", "target_file_dir": "/data"}
+    made = world.ask("POST", "/v1/downloads", key=project.key, json=body)
+    assert made.status == 202, made.body
+    return str(made.json()["task_id"]).rsplit(":", 1)[-1]
+
+
+def _task(world: World, project: Project, task: str) -> dict[str, Any]:
+    shown: dict[str, Any] = world.ask("GET", f"/v1/downloads/{task}", key=project.key).json()
+    return shown
+
+
+SCENARIO = Scenario("distribution", run)
