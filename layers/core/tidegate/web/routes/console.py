@@ -8,8 +8,11 @@ from aws_lambda_powertools.event_handler import Response
 
 from tidegate.bootstrap import app
 from tidegate.errors import RecordNotFound, RouteNotFound
-from tidegate.schemas.console import Me
+from tidegate.schemas.console import Lane, Me, Overview, TypeAnswer
+from tidegate.schemas.jobs import JobAnswer
+from tidegate.schemas.queue import RequestAnswer
 from tidegate.web.bundle import Asset, console
+from tidegate.web.routes import compensation
 from tidegate.web.routing import Router
 
 router = Router()
@@ -38,6 +41,20 @@ def me() -> Me:
         project_name=_name_of(caller.project_id),
         scopes=sorted(caller.scopes),
         agent_id=caller.agent_id,
+        window_seconds=app().settings.collect_window_seconds,
+    )
+
+
+@router.get("/v1/overview", tags=_TAGS, summary="Everything at a glance")
+def overview() -> Overview:
+    glance = app().overview.of(router.caller.project_id)
+    return Overview(
+        channels=[Lane.model_validate(channel) for channel in app().channels.stats()],
+        jobs=[JobAnswer.model_validate(job) for job in glance.jobs],
+        requests=[RequestAnswer.model_validate(request.shown()) for request in glance.requests],
+        stats=[TypeAnswer.model_validate(summary) for summary in glance.stats],
+        complete=glance.complete,
+        compensation=compensation.show().model_dump(),
         window_seconds=app().settings.collect_window_seconds,
     )
 
