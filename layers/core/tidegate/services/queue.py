@@ -216,14 +216,15 @@ class Queue:
         self._pokes.poke(ended.channel)
 
     def _notice(self, ended: Request, now: datetime) -> Notice:
-        kind = notice_kind(ended.type, ended.status)
+        kind, data = notice_kind(ended.type, ended.status), self.shown(ended)
         return Notice(
             notice_id=notice_id_for(kind, ended.request_id, f"{ended.status}-{ended.version}"),
             project_id=ended.project_id,
             kind=kind,
-            record_id=ended.request_id,
+            # A batch has a request for each of its runs; people watch the batch.
+            record_id=str(data.get("batch_id", ended.request_id)),
             status=ended.status,
-            data=self.shown(ended),
+            data=data,
             callback=ended.callback,
             created_at=now,
         )
