@@ -8,11 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.writes import put
+from tidegate.domain.downloads import job_key
 from tidegate.domain.files import content_object
+from tidegate.domain.targets import Report as Said
 from tidegate.domain.windows import bucket_of, window_end
+from tidegate.services.agents import Result
 
 CONTENT = b"tide " * 2000
-Report = dict[str, Any]
 
 
 class Fleet:
@@ -35,9 +39,6 @@ class Fleet:
         return signature
 
     def content(self, signature: str, state: str, size: int = 0) -> None:
-        from tidegate.adapters.dynamo import keys
-        from tidegate.adapters.dynamo.writes import put
-
         item = keys.content(self.project.id, signature) | {"signature": signature, "state": state, "size": size}
         self.cloud.app.table.write(put(item))
 
@@ -78,8 +79,6 @@ class Fleet:
         return dict(self.get(f"/v1/downloads/{task_id.rsplit(':', 1)[-1]}"))
 
     def job(self, job_id: str) -> dict[str, Any]:
-        from tidegate.domain.downloads import job_key
-
         return dict(self.get(f"/v1/jobs/{job_key(job_id)}"))
 
     def states(self, job_id: str) -> dict[str, str]:
@@ -94,6 +93,16 @@ class Fleet:
             cursor = page["next_cursor"]
             if cursor is None:
                 return found
+
+    def tasks_of(self, job_id: str, **query: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        more: dict[str, Any] = {}
+        while True:
+            page = self.get("/v1/downloads", job_id=job_id, limit=100, **query, **more)
+            found += page["items"]
+            if page["next_cursor"] is None:
+                return found
+            more = {"cursor": page["next_cursor"]}
 
     # --- the window and the steps
 
@@ -110,8 +119,6 @@ class Fleet:
         self.cloud.clock.advance(self.cloud.app.windows.seconds + self.cloud.app.windows.grace)
 
     def step(self, name: str, job_id: str, **more: Any) -> Any:
-        from tidegate.domain.downloads import job_key
-
         return self.cloud.invoke(name, {"project_id": self.project.id, "job_key": job_key(job_id), **more})
 
     def run_until_dispatched(self, job_id: str) -> None:
@@ -145,14 +152,7 @@ class Fleet:
 
     def deliver_all(self, job_id: str, agents: Iterable[str], code: Callable[[str], int] = lambda _: 0) -> None:
         """Without HTTP, for large fleets: every agent reports at once."""
-        from tidegate.services.agents import Result
-        from tidegate.domain.targets import Report as Said
-
-        service = self.cloud.app.agents
+        transfer_id = self.job(job_id)["transfer_id"]
         for agent_id in agents:
-            offers = service.inbox(self.project.id, agent_id)
-            results = [
-                Result(offer.order.transfer_id, offer.order.target.container_id, Said(code(agent_id)))
-                for offer in offers
-            ]
-            service.report(self.project.id, agent_id, results)
+            result = Result(transfer_id, "", Said(code(agent_id)))
+            self.cloud.app.agents.report(self.project.id, agent_id, [result])

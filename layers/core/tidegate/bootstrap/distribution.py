@@ -152,7 +152,7 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
     def collect(self) -> Collect:
         from tidegate.services.download_collect import Collect
 
-        return Collect(self.job_store, self.target_store, self.job_door, self.clock, self.windows)
+        return Collect(self.job_store, self.task_store, self.target_store, self.job_door, self.clock, self.windows)
 
     @cached_property
     def heartbeat(self) -> Heartbeat:

@@ -13,7 +13,7 @@ from tidegate.domain.ids import Clock
 from tidegate.domain.slices import slices
 from tidegate.errors import Busy
 from tidegate.services.download_door import JobDoor, Windows
-from tidegate.services.download_ports import Arrival, JobStore, TargetStore
+from tidegate.services.download_ports import Arrival, JobStore, TargetStore, TaskStore
 
 logger = Logger(service="tidegate", child=True)
 # A transaction holds 100 items: the check, the chunk, its callbacks, a Task for each target.
@@ -29,8 +29,11 @@ class Message(NamedTuple):
 
 
 class Collect:
-    def __init__(self, jobs: JobStore, targets: TargetStore, door: JobDoor, clock: Clock, windows: Windows) -> None:
+    def __init__(
+        self, jobs: JobStore, tasks: TaskStore, targets: TargetStore, door: JobDoor, clock: Clock, windows: Windows
+    ) -> None:
         self._jobs = jobs
+        self._tasks = tasks
         self._targets = targets
         self._door = door
         self._clock = clock
@@ -65,8 +68,15 @@ class Collect:
         bound = set(self._targets.collected(project_id, source.key))
         tasks, targets = {arrival.uuid for arrival in bound}, {arrival.target for arrival in bound}
         self._join(source, [late_one for late_one in late if late_one.target in targets and late_one.uuid not in tasks])
-        for portion in slices([arrival for arrival in late if arrival.target not in targets], _MOVED_TOGETHER):
+        lost = [arrival for arrival in late if arrival.target not in targets]
+        for portion in slices(self._still_here(source, lost), _MOVED_TOGETHER):
             self._move(source, portion)
+
+    def _still_here(self, source: Job, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        """Without those that an earlier delivery of their message has moved: they need no Job opened for them."""
+        tasks = self._tasks.get_many(source.project_id, [arrival.uuid for arrival in arrivals])
+        here = {task.uuid for task in tasks if task.job_id == source.job_id}
+        return [arrival for arrival in arrivals if arrival.uuid in here]
 
     def _join(self, job: Job, arrivals: Sequence[Arrival]) -> None:
         """Another Task brought their target in time: they share what becomes of it, and are told of it."""

@@ -46,7 +46,7 @@ def _parcel(body: ParcelBody) -> Parcel:
 
 
 def build_router() -> Router:
-    """A router belongs to one resolver; these routes are in two: of the function that serves them, of the API's docs."""
+    """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
     router = Router()
 
     @router.post("/v1/downloads", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent])

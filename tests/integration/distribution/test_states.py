@@ -1,0 +1,142 @@
+"""Codes 0, 115 and others; the deadline; nothing that has ended changes."""
+
+from __future__ import annotations
+
+from tests.support.fleet import Fleet
+from tidegate.domain.files import content_object
+
+
+def test_0_115_and_7_then_the_deadline_then_a_late_0(fleet: Fleet) -> None:
+    agents = ["a-1", "a-2", "a-3", "a-4", "a-5"]
+    made = fleet.submit_many(agents)
+    job_id = made["job_id"]
+    tasks = {task["agent_id"]: task["task_id"] for task in made["tasks"]}
+    fleet.run_until_dispatched(job_id)
+    offered = {agent: fleet.inbox(agent) for agent in agents}
+    for agent in agents[:3]:
+        fleet.report(agent, 0)
+    fleet.report("a-4", 115, progress=40)
+    fleet.report("a-5", 7, error_msg="disk full")
+
+    assert fleet.step("poll_transfer", job_id)["state"] == "running"
+
+    statuses = [fleet.task(tasks[agent])["status"] for agent in agents]
+    assert statuses == ["Success", "Success", "Success", "Running", "Failed"]
+    failed = fleet.task(tasks["a-5"])
+    assert (failed["error_code"], failed["error_msg"]) == (7, "disk full")
+    assert fleet.task(tasks["a-4"])["progress"] == 40
+    assert fleet.job(job_id)["counts"] == {"total": 5, "success": 3, "failed": 1, "downloading": 1, "timeout": 0}
+
+    fleet.cloud.clock.advance(fleet.cloud.app.windows.job_timeout + 1)
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+
+    job = fleet.job(job_id)
+    assert job["status"] == "Timeout"
+    assert job["counts"] == {"total": 5, "success": 3, "failed": 1, "downloading": 0, "timeout": 1}
+    assert fleet.task(tasks["a-4"])["status"] == "Timeout"
+    assert fleet.inbox("a-4") == [], "called off at the provider"
+
+    before = [fleet.task(task_id) for task_id in tasks.values()]
+    for agent in ("a-4", "a-5"):
+        assert fleet.report(agent, 0, items=offered[agent]).status == 200
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+    assert [fleet.task(task_id) for task_id in tasks.values()] == before
+    assert fleet.job(job_id) == job
+
+
+def test_a_failure_reported_first_stays_when_the_agent_reports_success_later(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    offered = fleet.inbox("a-1")
+    fleet.report("a-1", 1002, items=offered)
+    assert fleet.report("a-1", 0, items=offered).status == 200
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+    assert fleet.states(job_id) == {"a-1": "Failed"}
+    assert fleet.job(job_id)["status"] == "Failed"
+
+
+def test_a_job_closed_without_a_target_ends(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    assert fleet.step("prepare_file", job_id)["state"] == "over"
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+    assert fleet.job(job_id)["counts"]["total"] == 0
+    fleet.collect()
+    assert len(fleet.get("/v1/jobs")["items"]) == 2
+
+
+def caught(kind: str, message: str) -> dict[str, str]:
+    return {"Error": kind, "Cause": f'{{"errorType": "{kind}", "errorMessage": "{message}"}}'}
+
+
+def failing_step(fleet: Fleet, job_id: str) -> dict[str, str]:
+    """What Step Functions would catch from prepare_file."""
+    try:
+        fleet.step("prepare_file", job_id)
+    except Exception as error:
+        return caught(type(error).__name__, str(error))
+    raise AssertionError("prepare_file was to fail")
+
+
+def test_a_missing_source_fails_the_job_with_that_reason(fleet: Fleet) -> None:
+    made = fleet.submit("a-1")
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", made["job_id"])
+    bucket = fleet.cloud.app.bucket.name
+    fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
+
+    fleet.step("finish_job", made["job_id"], error=failing_step(fleet, made["job_id"]))
+
+    job = fleet.job(made["job_id"])
+    assert (job["status"], job["error"]["code"]) == ("Failed", "file_not_found")
+    task = fleet.task(made["task_id"])
+    assert task["status"] == "Failed"
+    assert "gone" in task["error_msg"]
+    assert job["counts"] == {"total": 1, "success": 0, "failed": 1, "downloading": 0, "timeout": 0}
+
+
+def test_a_wrong_checksum_fails_the_job_with_that_reason(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    key = content_object(fleet.project.id, fleet.signature)
+    fleet.cloud.client("s3").put_object(Bucket=fleet.cloud.app.bucket.name, Key=key, Body=b"not the tide")
+
+    fleet.step("finish_job", job_id, error=failing_step(fleet, job_id))
+
+    job = fleet.job(job_id)
+    assert (job["status"], job["error"]["code"]) == ("Failed", "signature_mismatch")
+    assert fleet.inbox("a-1") == []
+
+
+def test_a_file_that_an_ingest_is_bringing_is_waited_for(fleet: Fleet) -> None:
+    import hashlib
+
+    content = b"on its way"
+    signature = hashlib.sha256(content).hexdigest()
+    fleet.content(signature, "coming")
+    job_id = fleet.submit("a-1", file_signature=signature)["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    assert fleet.step("prepare_file", job_id) == {"state": "waiting", "wait": 2}
+    assert fleet.step("prepare_file", job_id, wait=12) == {"state": "waiting", "wait": 15}
+
+    fleet.store(content)
+    assert fleet.step("prepare_file", job_id)["state"] == "ready"
+
+
+def test_a_step_that_aws_stopped_fails_nobody_before_the_deadline(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    assert fleet.step("finish_job", job_id, error=caught("States.Timeout", "late"))["state"] == "running"
+    assert fleet.states(job_id) == {"a-1": "Running"}
+    fleet.cloud.clock.advance(fleet.cloud.app.windows.job_timeout)
+    assert fleet.step("finish_job", job_id, error=caught("States.Timeout", "late"))["state"] == "ended"
+    assert fleet.job(job_id)["status"] == "Timeout"

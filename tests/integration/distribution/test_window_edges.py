@@ -1,0 +1,148 @@
+"""At the edge of a window nothing is lost and nothing is sent twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tidegate.domain.downloads import Parcel
+from tidegate.domain.targets import Target
+
+
+def parcel_of(fleet: Fleet) -> Parcel:
+    body = fleet.body()
+    return Parcel(**body)
+
+
+def messages(fleet: Fleet) -> list[Any]:
+    """Takes all that is queued, as records of the mapping's event."""
+    from tests.support.moto_cloud import _sqs_record
+
+    return [_sqs_record(message) for message in fleet.cloud._receive("TargetsQueue", 10_000)]
+
+
+def collect(fleet: Fleet, records: list[Any]) -> None:
+    assert fleet.cloud.invoke("collect_targets", {"Records": records}) == {"batchItemFailures": []}
+
+
+def test_a_target_whose_message_comes_after_its_job_closed_is_in_a_later_job_and_its_task_says_so(fleet: Fleet) -> None:
+    early, late = fleet.submit("a-1"), fleet.submit("a-2")
+    first, second = messages(fleet)
+    collect(fleet, [first])
+    fleet.pass_window()
+    fleet.step("close_window", early["job_id"])
+    assert fleet.task(late["task_id"])["status"] == "Pending"
+
+    collect(fleet, [second])
+
+    moved = fleet.task(late["task_id"])
+    assert moved["job_id"] != late["job_id"]
+    assert fleet.task(early["task_id"])["job_id"] == early["job_id"]
+    assert fleet.states(early["job_id"]) == {"a-1": "Running"}
+    assert fleet.states(moved["job_id"]) == {"a-2": "Pending"}
+    listed = fleet.get("/v1/downloads", job_id=moved["job_id"])["items"]
+    assert [task["task_id"] for task in listed] == [late["task_id"]]
+
+
+def test_a_message_delivered_again_after_its_job_closed_binds_nothing_twice(fleet: Fleet) -> None:
+    task = fleet.submit("a-1")
+    records = messages(fleet)
+    collect(fleet, records)
+    fleet.pass_window()
+    fleet.step("close_window", task["job_id"])
+
+    collect(fleet, records)
+
+    assert fleet.task(task["task_id"])["job_id"] == task["job_id"]
+    assert len(fleet.get("/v1/jobs")["items"]) == 1
+
+
+def test_a_late_message_delivered_twice_moves_its_target_once(fleet: Fleet) -> None:
+    task = fleet.submit("a-1")
+    records = messages(fleet)
+    fleet.pass_window()
+    fleet.step("close_window", task["job_id"])
+    collect(fleet, records)
+    home = fleet.task(task["task_id"])["job_id"]
+    fleet.pass_window()
+    fleet.step("close_window", home)
+
+    collect(fleet, records)
+
+    assert fleet.task(task["task_id"])["job_id"] == home
+    assert fleet.job(home)["counts"]["total"] == 1
+    assert len(fleet.get("/v1/jobs")["items"]) == 2
+
+
+def test_a_late_task_whose_target_another_task_brought_in_time_shares_its_fate(fleet: Fleet) -> None:
+    in_time, late = fleet.submit("a-1"), fleet.submit("a-1")
+    first, second = messages(fleet)
+    collect(fleet, [first])
+    fleet.pass_window()
+    fleet.step("close_window", in_time["job_id"])
+
+    collect(fleet, [second])
+
+    assert fleet.task(late["task_id"])["job_id"] == in_time["job_id"]
+    assert fleet.task(late["task_id"])["status"] == "Running"
+
+
+def test_an_unreadable_message_alone_is_reported(fleet: Fleet) -> None:
+    fleet.submit("a-1")
+    (good,) = messages(fleet)
+    bad = {**good, "messageId": "bad", "body": json.dumps({"job_id": 3})}
+    answer = fleet.cloud.invoke("collect_targets", {"Records": [bad, good]})
+    assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
+
+
+@pytest.mark.slow
+def test_1000_submits_straddling_an_edge_with_collectors_delayed_at_random(fleet: Fleet) -> None:
+    """Every Task ends, the Jobs' targets sum to 1,000, no target is dispatched twice."""
+    rng = random.Random(7)
+    app, clock, windows = fleet.cloud.app, fleet.cloud.clock, fleet.cloud.app.windows
+    parcel = parcel_of(fleet)
+    edge = clock() + timedelta(seconds=windows.seconds)
+    offsets = sorted(rng.uniform(-0.1, 0.1) for _ in range(1000))
+    tasks: dict[str, str] = {}
+    for number, offset in enumerate(offsets):
+        clock.move_to(edge + timedelta(seconds=offset))
+        taken = app.submit.submit(fleet.project.id, parcel, [Target(f"a-{number}")])
+        tasks[taken.tasks[0].uuid] = f"a-{number}"
+    waiting = messages(fleet)
+    rng.shuffle(waiting)
+
+    dispatched: Counter[str] = Counter()
+    done: set[str] = set()
+    for _ in range(40):
+        some = waiting[: rng.randint(0, 300)]
+        waiting = waiting[len(some) :]
+        if some:
+            collect(fleet, some)
+        clock.advance(rng.uniform(1, windows.seconds))
+        for job in fleet.get("/v1/jobs", limit=100)["items"]:
+            if job["job_id"] in done or job["window_closes_at"] > clock().isoformat():
+                continue
+            for name in ("close_window", "prepare_file", "dispatch_transfer"):
+                fleet.step(name, job["job_id"])
+            agents = list(fleet.states(job["job_id"]))
+            dispatched.update(agents)
+            fleet.deliver_all(job["job_id"], agents)
+            fleet.step("poll_transfer", job["job_id"])
+            assert fleet.step("finish_job", job["job_id"])["state"] == "ended"
+            done.add(job["job_id"])
+        if not waiting and len(done) == len(fleet.get("/v1/jobs", limit=100)["items"]):
+            break
+
+    jobs = fleet.get("/v1/jobs", limit=100)["items"]
+    assert len(jobs) > 2, "collectors were to be late"
+    assert sum(job["counts"]["total"] for job in jobs) == 1000
+    assert set(dispatched.values()) == {1}
+    assert set(dispatched) == set(tasks.values())
+    seen = [task for job in jobs for task in fleet.tasks_of(job["job_id"])]
+    assert {task["task_id"].rsplit(":", 1)[1]: task["status"] for task in seen} == dict.fromkeys(tasks, "Success")
