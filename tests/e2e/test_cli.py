@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +42,13 @@ class Shell:
         )
 
     def run(self, *words: str, expect: int = 0, key: str | None = None) -> str:
+        return self.both(*words, expect=expect, key=key)[0]
+
+    def both(self, *words: str, expect: int = 0, key: str | None = None) -> tuple[str, str]:
         process = self.start(*words, key=key)
         out, err = process.communicate(timeout=120)
         assert process.returncode == expect, f"{words}: {process.returncode}\n{out}\n{err}"
-        return out
+        return out, err
 
     def json(self, *words: str, key: str | None = None) -> Any:
         return json.loads(self.run(*words, "--json", key=key))
@@ -72,6 +77,24 @@ def stored(shell: Shell, project_id: str) -> tuple[dict[str, Any], bytes]:
     return record, content
 
 
+@pytest.fixture
+def agents(shell: Shell, deployed: Deployed, project_id: str) -> Iterator[dict[str, Path]]:
+    """Two real agents, each with its root; they drain at the end."""
+    roots, processes = {}, []
+    for agent_id in ("host-1", "host-2"):
+        roots[agent_id] = shell.home / agent_id
+        roots[agent_id].mkdir()
+        key = deployed.make_key(project_id, ["agent"], agent_id)["key"]
+        words = ["agent", "--agent-id", agent_id, "--root", str(roots[agent_id]), "--wait", "5"]
+        processes.append(shell.start(*words, key=key))
+    yield roots
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    for process in processes:
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0, err
+
+
 def test_a_file_of_20_mb_goes_up_and_comes_back(shell: Shell, stored: tuple[dict[str, Any], bytes]) -> None:
     record, content = stored
     assert (record["state"], record["size"]) == ("ready", len(content))
@@ -89,3 +112,39 @@ def test_exit_codes_over_the_real_api(shell: Shell, project_id: str) -> None:
     shell.run("file", "show", "x", expect=3, key="tg_unknown")
     shell.run("file", "list", "--limit", "1000", expect=2)
     shell.run("file", "ingest", "ftp://x.example/f", *NAME, "--file-path", "/../x", expect=2)
+
+
+def test_download_submit_watch_brings_the_file_to_two_agents(
+    shell: Shell, stored: tuple[dict[str, Any], bytes], agents: dict[str, Path]
+) -> None:
+    record, content = stored
+    targets = [word for agent_id in agents for word in ("--target", agent_id)]
+    where = ["--user", "root", "--dir", "/srv/release"]
+
+    words = ["download", "submit", "--file", record["file_id"], *targets, *where, "--watch", "--timeout", "60"]
+    _, told = shell.both(*words)
+
+    assert told.splitlines()[-1].endswith("2/2  Success 2")
+    assert "polling" not in told, "the WebSocket was used"
+    ends = shell.json("download", "list")["items"]
+    assert [end["status"] for end in ends] == ["Success", "Success"]
+    for root in agents.values():
+        assert (root / "srv/release/发布.bin").read_bytes() == content
+        assert [path.name for path in (root / "srv/release").iterdir()] == ["发布.bin"]
+    job = shell.json("job", "show", ends[0]["job_id"])
+    assert (job["status"], job["counts"]["success"], len(job["targets"])) == ("Success", 2, 2)
+    assert shell.json("download", "status", ends[0]["task_id"])["status"] == "Success"
+
+
+def test_a_refused_path_fails_the_download_with_its_reason(
+    shell: Shell, stored: tuple[dict[str, Any], bytes], agents: dict[str, Path]
+) -> None:
+    record, _ = stored
+    (agents["host-1"] / "srv").symlink_to("/tmp")
+    where = ["--user", "root", "--dir", "/srv/release", "--target", "host-1"]
+
+    told = shell.run("download", "submit", "--file", record["file_id"], *where, "--watch", "--json", expect=1)
+
+    end = json.loads(told.splitlines()[-1])
+    assert (end["status"], end["error_code"]) == ("Failed", 1003)
+    assert "outside" in end["error_msg"]
