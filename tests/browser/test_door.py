@@ -1,0 +1,118 @@
+"""Signing in, languages, narrow screens, and what a stranger can make the page do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from tests.support.console import Console, console
+from tests.support.deployed import Deployed, DeployedProject
+
+AREAS = [
+    "overview",
+    "distribution",
+    "distribution/new",
+    "exports",
+    "exports/new",
+    "batches",
+    "queue",
+    "callbacks",
+    "files",
+]
+
+
+def test_sign_in_shows_the_overview_and_keeps_the_key_in_this_tab_only(desk: Console, project: DeployedProject) -> None:
+    expect(desk.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+
+    assert project.key not in desk.page.url
+    assert desk.page.evaluate("JSON.stringify(localStorage)").count(project.key) == 0
+    desk.page.reload()
+    expect(desk.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+    desk.page.get_by_role("button", name="Sign out").click()
+    expect(desk.page.locator("input[name=key]")).to_be_visible()
+    assert desk.page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_wrong_key_is_refused_with_its_reason(browser: Browser, deployed: Deployed) -> None:
+    with console(browser, deployed) as opened:
+        opened.open()
+        opened.page.locator("input[name=key]").fill("tg_wrong")
+        opened.page.get_by_role("button", name="Sign in").click()
+        expect(opened.page.locator(".form-error")).to_contain_text("key")
+
+
+def test_the_page_is_reached_without_its_slash(browser: Browser, deployed: Deployed) -> None:
+    with console(browser, deployed) as opened:
+        opened.page.goto(deployed.api_url)
+        expect(opened.page.get_by_role("button", name="Sign in")).to_be_visible()
+
+
+def test_it_says_that_it_is_live_and_polls_when_the_socket_is_away(desk: Console) -> None:
+    expect(desk.page.locator("#live")).to_have_text("Live")
+
+    desk.page.route("**/v1/ws-tickets", lambda route: route.abort())
+    desk.page.reload()
+
+    expect(desk.page.locator("#live")).to_have_text("Polling")
+    expect(desk.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+    desk.complaints.clear()
+
+
+def test_chinese_by_the_browsers_language_and_english_by_the_switch(browser: Browser, deployed: Deployed) -> None:
+    with console(browser, deployed, language="zh-CN") as opened:
+        opened.sign_in(deployed.project().key)
+        expect(opened.page.get_by_role("heading", name="总览")).to_be_visible()
+        assert opened.page.locator("html").get_attribute("lang") == "zh-CN"
+
+        opened.page.get_by_role("button", name="English").click()
+
+        expect(opened.page.get_by_role("heading", name="Overview")).to_be_visible()
+        opened.page.reload()
+        expect(opened.page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_every_area_fits_its_screen_and_axe_finds_nothing_serious(
+    browser: Browser, deployed: Deployed, width: int
+) -> None:
+    with console(browser, deployed, width=width) as opened:
+        opened.sign_in(deployed.project().key)
+        for scheme in ("light", "dark"):
+            opened.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            for area in AREAS:
+                opened.go(area)
+                expect(opened.page.locator("h1")).to_be_visible()
+                expect(opened.page.locator(".skeleton")).to_have_count(0)
+                assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
+                found = Axe().run(opened.page).response["violations"]
+                serious = [fault for fault in found if fault["impact"] in ("serious", "critical")]
+                assert serious == [], (area, scheme, [(f["id"], f["nodes"][0]["html"]) for f in serious])
+
+
+def test_every_area_is_reached_by_the_keyboard(desk: Console) -> None:
+    desk.page.locator("body").press("Tab")
+    expect(desk.page.locator(".skip")).to_be_focused()
+    links = desk.page.locator(".areas a")
+    for _ in range(2):
+        desk.page.keyboard.press("Tab")
+    expect(links.first).to_be_focused()
+    for _ in range(links.count() - 1):
+        desk.page.keyboard.press("Tab")
+    desk.page.keyboard.press("Enter")
+    expect(desk.page.get_by_role("heading", name="Files", level=1)).to_be_visible()
+
+
+def test_the_page_asks_nobody_but_its_own_server(browser: Browser, deployed: Deployed) -> None:
+    with console(browser, deployed) as opened:
+        asked: list[str] = []
+        opened.page.on("request", lambda request: asked.append(request.url))
+        opened.sign_in(deployed.project().key)
+        for area in AREAS:
+            opened.go(area)
+            expect(opened.page.locator("h1")).to_be_visible()
+        origin = re.match(r"https?://[^/]+", deployed.api_url)
+        assert origin
+        assert [url for url in asked if not url.startswith(origin[0])] == []

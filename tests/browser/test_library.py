@@ -1,0 +1,83 @@
+"""Files up and down, and a distribution to running agents, without reloading the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.support.console import Console, agents
+from tests.support.deployed import DeployedProject
+
+NASTY = "<img src=x onerror=alert(1)>.txt"
+
+
+def upload(desk: Console, path: Path) -> None:
+    desk.go("files")
+    desk.page.locator("input[type=file]").set_input_files(path)
+    row = desk.page.locator("tr", has_text=path.name)
+    expect(row).to_contain_text("Ready")
+
+
+def test_upload_and_download_give_the_same_bytes(desk: Console, tmp_path: Path) -> None:
+    source = tmp_path / "报表 one.bin"
+    source.write_bytes(bytes(range(256)) * 400)
+
+    upload(desk, source)
+
+    with desk.page.expect_download() as started:
+        desk.page.locator("tr", has_text=source.name).get_by_role("button", name="Download").click()
+    assert started.value.suggested_filename == source.name
+    assert Path(started.value.path()).read_bytes() == source.read_bytes()
+
+
+def test_files_dropped_on_the_page_go_up(desk: Console) -> None:
+    desk.go("files")
+    desk.page.locator(".drop").wait_for()
+    dropped = desk.page.evaluate_handle(
+        "() => { const given = new DataTransfer(); given.items.add(new File(['tide'], 'dropped.txt')); return given; }"
+    )
+    desk.page.dispatch_event(".upload-card", "drop", {"dataTransfer": dropped})
+    expect(desk.page.locator("tr", has_text="dropped.txt")).to_contain_text("Ready")
+
+
+def test_a_script_in_a_file_name_shows_as_text(desk: Console, tmp_path: Path) -> None:
+    desk.page.on("dialog", lambda dialog: desk.complaints.append(dialog.message))
+    source = tmp_path / NASTY
+    source.write_bytes(b"x")
+
+    upload(desk, source)
+
+    expect(desk.page.get_by_text(NASTY, exact=True).first).to_be_visible()
+    assert desk.page.locator("#view img").count() == 0
+    desk.go("distribution/new")
+    expect(desk.page.locator("select[name=file] option").first).to_contain_text(NASTY)
+
+
+def test_a_distribution_to_two_agents_goes_to_success_without_reloading(
+    desk: Console, project: DeployedProject, tmp_path: Path
+) -> None:
+    source = tmp_path / "release.bin"
+    source.write_bytes(b"tide" * 100_000)
+    upload(desk, source)
+    desk.page.evaluate("window.notReloaded = true")
+
+    with agents(project, tmp_path, "host-a", "host-b"):
+        desk.page.locator("tr", has_text="release.bin").get_by_role("link", name="Distribute").click()
+        desk.page.locator("textarea[name=targets]").fill("host-a\nhost-b")
+        desk.page.locator("input[name=target_file_dir]").fill("/srv/app")
+        desk.page.get_by_role("button", name="Distribute").click()
+
+        expect(desk.page.get_by_text("closes in").first).to_be_visible()
+        expect(desk.page.locator(".page-head .badge")).to_have_text("Success")
+
+    expect(desk.page.locator(".legend li", has_text="Success")).to_contain_text("2")
+    expect(desk.page.locator("tbody tr")).to_have_count(2)
+    desk.page.get_by_role("button", name="Failed").click()
+    expect(desk.page.get_by_text("No targets here")).to_be_visible()
+    desk.page.get_by_role("button", name="All").click()
+    desk.page.get_by_role("link", name="Timeline").first.click()
+    expect(desk.page.locator(".timeline li").last).to_contain_text("Success")
+    assert desk.page.evaluate("window.notReloaded") is True
+    for host in ("host-a", "host-b"):
+        assert next((tmp_path / host).rglob("release.bin")).read_bytes() == source.read_bytes()

@@ -1,0 +1,96 @@
+"""The console as a person uses it: Chromium, headless, against the deployed stack."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.support.deployed import Deployed, DeployedProject
+from tidegate_client.agent.daemon import Agent, AgentOptions
+from tidegate_client.client import Client
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+# What a view may take on a busy machine, in milliseconds.
+PATIENCE = 45_000
+expect.set_options(timeout=PATIENCE)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # Run as root in a container, Chromium cannot make a sandbox of its own.
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Console:
+    """One tab. What the browser itself complains of is kept in `complaints`."""
+
+    def __init__(self, page: Page, deployed: Deployed) -> None:
+        self.page = page
+        self.deployed = deployed
+        self.complaints: list[str] = []
+        page.set_default_timeout(PATIENCE)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", self._heard)
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and "status of" not in message.text:
+            self.complaints.append(message.text)
+
+    def open(self, route: str = "") -> None:
+        self.page.goto(f"{self.deployed.api_url}/{f'#/{route}' if route else ''}")
+
+    def sign_in(self, key: str) -> None:
+        self.open()
+        self.page.locator("input[name=key]").fill(key)
+        self.page.locator("form button[type=submit]").click()
+        self.page.locator(".frame").wait_for()
+
+    def go(self, route: str) -> None:
+        self.page.evaluate("route => { location.hash = `#/${route}`; }", route)
+
+
+@contextmanager
+def console(browser: Browser, deployed: Deployed, *, width: int = 1440, language: str = "en-GB") -> Iterator[Console]:
+    size = {"width": width, "height": 900 if width > 500 else 844}
+    context = browser.new_context(viewport=size, locale=language, accept_downloads=True)  # type: ignore[arg-type]
+    opened = Console(context.new_page(), deployed)
+    try:
+        yield opened
+        assert opened.complaints == []
+    finally:
+        context.close()
+
+
+@contextmanager
+def agents(project: DeployedProject, home: Path, *names: str) -> Iterator[None]:
+    """Host agents, each with a root of its own under `home`."""
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(_agent(project, home, name))
+        yield
+
+
+@contextmanager
+def _agent(project: DeployedProject, home: Path, name: str) -> Iterator[None]:
+    root, state = home / name, home / f"{name}.state"
+    root.mkdir()
+    client = Client(project.cloud.api_url, project.agent_key(name))
+    running = Agent(client, AgentOptions(name, root, state, wait=2, report_every=0.5, drain_seconds=2))
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        running.stop()
+        running.stop()
+        thread.join(10)
