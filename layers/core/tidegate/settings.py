@@ -45,6 +45,11 @@ class Settings:
     gse_source_user: str = "root"
     gse_store_dir: str = "/var/lib/tidegate/store"
     url_allow_list: str = ""
+    batch_slice_seconds: int = 240
+    batch_lease_seconds: int = 15
+    # Step Functions keeps 25,000 events of an execution; a round costs about ten.
+    batch_rounds: int = 1500
+    batch_channels: str = "batch"
     # JSON: what differs from domain/request_policies.py, e.g. {"download": {"retries": 5}} and {"no_cookie": 20}.
     request_policies: str = ""
     channel_capacities: str = ""

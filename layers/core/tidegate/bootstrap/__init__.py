@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tidegate.bootstrap.base import Base
+from tidegate.bootstrap.batches import BatchesWiring
 from tidegate.bootstrap.callbacks import CallbacksWiring
 from tidegate.bootstrap.compensation import CompensationWiring
 from tidegate.bootstrap.console import ConsoleWiring
 from tidegate.bootstrap.distribution import DistributionWiring
 from tidegate.bootstrap.exports import ExportsWiring
+from tidegate.bootstrap.ingest import IngestWiring
 from tidegate.bootstrap.library import LibraryWiring
 from tidegate.bootstrap.notifications import NotificationsWiring
 from tidegate.bootstrap.outbound import OutboundWiring
@@ -18,10 +20,12 @@ from tidegate.bootstrap.sockets import SocketsWiring
 class App(
     ConsoleWiring,
     SocketsWiring,
+    BatchesWiring,
     ExportsWiring,
     DistributionWiring,
     CallbacksWiring,
     CompensationWiring,
+    IngestWiring,
     LibraryWiring,
     QueueWiring,
     NotificationsWiring,

@@ -41,6 +41,8 @@ class Verdict:
 
     status: str
     reason: str | None = None
+    # By a fault, not because someone asked for it.
+    failed: bool = False
 
 
 @dataclass(slots=True)
@@ -109,10 +111,10 @@ class Course:
             self.halt(f"the business stopped the batch at item {call.index}")
         self._conclude_if_done()
 
-    def halt(self, reason: str) -> None:
+    def halt(self, reason: str, *, failed: bool = False) -> None:
         """The first verdict stands."""
         if self.verdict is None:
-            self.verdict = Verdict(STOPPED, reason)
+            self.verdict = Verdict(STOPPED, reason, failed)
 
     def change(self, rules: Rules, now: float) -> None:
         if rules.rate != self.rules.rate:
@@ -123,7 +125,7 @@ class Course:
     def _failed(self, call: Call, answer: Answer, now: float) -> None:
         if call.attempt >= self.rules.retries:
             because = f": {answer.detail}" if answer.detail else ""
-            self.halt(f"item {call.index} failed {call.attempt} times{because}")
+            self.halt(f"item {call.index} failed {call.attempt} times{because}", failed=True)
             return
         delay = max(self.rules.retry_delay, answer.retry_after or 0)
         heapq.heappush(self._again, (now + delay, call.index, call.attempt + 1))
@@ -131,7 +133,7 @@ class Course:
     def _abandoned(self) -> None:
         self.errors += 1
         if self.rules.max_errors is not None and self.errors >= self.rules.max_errors:
-            self.halt(f"max_errors reached: {self.errors} items were abandoned")
+            self.halt(f"max_errors reached: {self.errors} items were abandoned", failed=True)
 
     def _conclude_if_done(self) -> None:
         if self.window.done and self.verdict is None:

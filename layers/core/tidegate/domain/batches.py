@@ -51,11 +51,6 @@ class Business:
     process_stop_url: str | None = None
     auth_code_sha256: str | None = None
 
-    @property
-    def urls(self) -> tuple[str, ...]:
-        given = (self.process_url, self.before_create_url, self.before_run_url, self.process_stop_url)
-        return tuple(url for url in given if url)
-
     def accepts(self, auth_code: str | None) -> bool:
         if self.auth_code_sha256 is None:
             return True

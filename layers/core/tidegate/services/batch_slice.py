@@ -8,9 +8,9 @@ from typing import Protocol
 
 from aws_lambda_powertools import Logger
 
-from tidegate.domain.batch_course import Course, Verdict
-from tidegate.domain.batches import ACTIVE, STOPPING, Batch, LogLine, Progress
-from tidegate.domain.ids import Clock, iso
+from tidegate.domain.batch_course import FINISHED, Course, Verdict
+from tidegate.domain.batches import STOPPING, Batch, LogLine, Progress
+from tidegate.domain.ids import Clock
 from tidegate.errors import LeaseLost
 from tidegate.services.batch_crew import Crew
 from tidegate.services.batch_work import Items, ItemWork
@@ -27,15 +27,12 @@ _CLOCK_MARGIN = 1.0
 class Pace:
     slice_seconds: float = 240.0
     lease_seconds: float = 15.0
-    heartbeat_seconds: float = 30.0
 
 
 class RunStore(Protocol):
     def acquire(self, batch: Batch, now: float, lease_seconds: float) -> tuple[int, Progress] | None: ...
 
     def save(self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None) -> None: ...
-
-    def conclude(self, batch: Batch, fence: int, progress: Progress, verdict: Verdict, finish_time: str) -> None: ...
 
 
 class BatchReader(Protocol):
@@ -54,8 +51,14 @@ class Preparation(Protocol):
     def total(self, batch: Batch) -> int: ...
 
 
-class Heartbeat(Protocol):
-    def beat(self, batch: Batch, progress: Progress) -> None: ...
+class Charge(Protocol):
+    """The right to run this batch now, given by the queue."""
+
+    def confirm(self, batch: Batch, progress: Progress) -> None:
+        """Once a second. Raises LeaseLost when the right was taken away: cancelled, paused, another attempt."""
+
+    def end(self, batch: Batch, fence: int, verdict: Verdict) -> None:
+        """The batch and its request end together, if the fence still holds."""
 
 
 @dataclass(slots=True)
@@ -65,8 +68,8 @@ class _Watch:
     flushed_at: float
     position: int
     lease_end: float
-    beat_at: float
     data_version: int
+    discharged: bool = False
 
 
 class SliceRunner:
@@ -75,60 +78,55 @@ class SliceRunner:
         batches: BatchReader,
         runs: RunStore,
         prepare: Preparation,
-        heartbeat: Heartbeat,
         clock: Clock,
         pace: Pace | None = None,
     ) -> None:
         self._batches = batches
         self._runs = runs
         self._prepare = prepare
-        self._heartbeat = heartbeat
         self._clock = clock
         self._pace = pace or Pace()
 
-    def run(self, project_id: str, batch_id: str, run: int) -> str:
+    def run(self, batch: Batch, charge: Charge) -> str:
         """`continue` when the slice's time is up, `busy` while another runner holds the lease, `ended`."""
-        batch = self._batches.get(project_id, batch_id)
-        if batch is None or batch.run != run or batch.status not in ACTIVE:
-            return ENDED
         asked_at = time.monotonic()
         taken = self._runs.acquire(batch, self._clock().timestamp(), self._pace.lease_seconds)
         if taken is None:
             return BUSY
         fence, progress = taken
-        if progress.verdict:
-            self._conclude(batch, fence, progress, progress.verdict)
-            return ENDED
         try:
-            return self._work_through(batch, fence, progress, asked_at)
+            if progress.verdict:
+                charge.end(batch, fence, progress.verdict)
+                return ENDED
+            return self._work_through(batch, charge, fence, progress, asked_at)
         except LeaseLost:
             return BUSY
 
-    def _work_through(self, batch: Batch, fence: int, progress: Progress, asked_at: float) -> str:
+    def _work_through(self, batch: Batch, charge: Charge, fence: int, progress: Progress, asked_at: float) -> str:
         work = self._prepare.work(batch)
         total = self._prepare.total(batch)
         work.items = self._prepare.items(batch)
         now = time.monotonic()
         course = Course(total, batch.rules, progress.ledger, now, progress.errors)
         self._obey(course, batch, now)
-        watch = _Watch(now, progress.position, self._lease_end(asked_at), now, batch.data_version)
+        watch = _Watch(now, progress.position, self._lease_end(asked_at), batch.data_version)
         crew = Crew(course, work, batch.workers, lambda: time.monotonic() < watch.lease_end)
         crew.start()
         slice_end = asked_at + self._pace.slice_seconds
         try:
             while not crew.gone.wait(max(0.0, watch.flushed_at + _FLUSH_SECONDS - time.monotonic())):
-                self._try_tick(batch, fence, crew, work, watch)
+                self._try_tick(batch, charge, fence, crew, work, watch)
                 if time.monotonic() >= slice_end:
                     crew.change(_pause)
         except BaseException:
             crew.change(_pause)
             raise
         crew.join()
-        return self._hand_over(batch, fence, crew, work, watch)
+        return self._hand_over(batch, charge, fence, crew, work, watch)
 
-    def _try_tick(self, batch: Batch, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> None:
+    def _try_tick(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> None:
         try:
-            self._tick(batch, fence, crew, work, watch)
+            self._tick(batch, charge, fence, crew, work, watch)
         except LeaseLost:
             raise
         except Exception:
@@ -136,7 +134,7 @@ class SliceRunner:
             logger.exception("a tick failed", batch_id=batch.batch_id)
             watch.flushed_at = time.monotonic()
 
-    def _tick(self, batch: Batch, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> None:
+    def _tick(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> None:
         now = time.monotonic()
         progress = self._progress(crew, watch, now)
         renew = now > watch.lease_end - self._pace.lease_seconds * 2 / 3
@@ -146,28 +144,30 @@ class SliceRunner:
             watch.lease_end = self._lease_end(now)
         watch.flushed_at, watch.position = now, progress.position
         self._save_lines(batch, work)
-        present = self._batches.get(batch.project_id, batch.batch_id)
-        if present is None or present.run != batch.run or present.status not in ACTIVE:
-            raise LeaseLost("the batch was ended by someone else")
+        try:
+            charge.confirm(batch, progress)
+        except LeaseLost:
+            # Nobody else works yet: what is under way may end, and its place is written.
+            watch.discharged = True
+            crew.change(_pause)
+            return
+        present = self._batches.get(batch.project_id, batch.batch_id) or batch
         if present.data_version != watch.data_version:
             work.items, watch.data_version = self._prepare.items(present), present.data_version
         crew.resize(present.workers)
         crew.change(lambda course, moment: self._obey(course, present, moment))
-        if now >= watch.beat_at:
-            watch.beat_at = now + self._pace.heartbeat_seconds
-            self._heartbeat.beat(present, progress)
 
-    def _hand_over(self, batch: Batch, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> str:
+    def _hand_over(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> str:
         progress = self._progress(crew, watch, time.monotonic())
         self._save_lines(batch, work)
-        if progress.verdict:
-            self._conclude(batch, fence, progress, progress.verdict)
-            return ENDED
-        self._runs.save(batch, fence, progress, 0)
-        return CONTINUE
-
-    def _conclude(self, batch: Batch, fence: int, progress: Progress, verdict: Verdict) -> None:
-        self._runs.conclude(batch, fence, replace(progress, rate_now=0.0), verdict, iso(self._clock()))
+        if watch.discharged and progress.verdict and progress.verdict.status != FINISHED:
+            # Someone else has ended this run: a later one is not to stop for its reasons.
+            progress = replace(progress, verdict=None)
+        ended = progress.verdict is not None and not watch.discharged
+        self._runs.save(batch, fence, progress, None if ended else 0)
+        if progress.verdict and ended:
+            charge.end(batch, fence, progress.verdict)
+        return ENDED if ended or watch.discharged else CONTINUE
 
     def _save_lines(self, batch: Batch, work: ItemWork) -> None:
         lines = work.drain_lines()

@@ -72,7 +72,7 @@ class ItemWork:
             heard = read_reply(reply, now)
         except UrlNotAllowed as error:
             reason = error.detail
-            return lambda course, _: course.halt(f"the process URL may not be called: {reason}")
+            return lambda course, _: course.halt(f"the process URL may not be called: {reason}", failed=True)
         except FetchError as error:
             heard = failed(error)
         self._note(call, heard)

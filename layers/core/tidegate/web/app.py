@@ -7,6 +7,8 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 from tidegate.web.resolver import build_resolver
 from tidegate.web.routes import (
     agents,
+    batches,
+    businesses,
     callbacks,
     compensation,
     console,
@@ -20,6 +22,7 @@ from tidegate.web.routes import (
     requests,
     sockets,
     submits,
+    subscriptions,
     system,
 )
 
@@ -38,9 +41,12 @@ def build_api() -> APIGatewayHttpResolver:
             jobs.router,
             agents.router,
             exports.router,
+            businesses.router,
+            batches.router,
             queue.router,
             requests.router,
             operations.router,
+            subscriptions.router,
             sockets.router,
         ]
     )

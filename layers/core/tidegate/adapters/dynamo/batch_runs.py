@@ -10,9 +10,9 @@ from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.writes import Write, update
 from tidegate.domain.batch_course import Verdict
-from tidegate.domain.batches import Batch, Progress
+from tidegate.domain.batches import RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.domain.sliding_window import Ledger
-from tidegate.errors import LeaseLost, WrongState
+from tidegate.errors import LeaseLost
 
 
 def progress_from(item: Mapping[str, Any]) -> Progress:
@@ -21,7 +21,7 @@ def progress_from(item: Mapping[str, Any]) -> Progress:
         ledger=Ledger(item["offset"], bytes(item.get("bitmap") or b"")),
         errors=item["errors"],
         rate_now=item.get("rate_now", 0.0),
-        verdict=Verdict(verdict["status"], verdict.get("reason")) if verdict else None,
+        verdict=Verdict(**verdict) if verdict else None,
     )
 
 
@@ -66,32 +66,43 @@ class BatchRunRepository:
         key = keys.batch(batch.project_id, batch.batch_id)
         self._table.write(update(key, {"total": total}))
 
-    def conclude(self, batch: Batch, fence: int, progress: Progress, verdict: Verdict, finish_time: str) -> None:
-        """The end: the last progress and the new status, together or not at all."""
-        ended = update(
-            keys.batch(batch.project_id, batch.batch_id),
-            {"status": verdict.status, "stop_reason": verdict.reason, "finish_time": finish_time},
-            removes=[*keys.DUE_ATTRIBUTES, *(() if verdict.reason else ("stop_reason",))],
-            condition="#run = :run AND #status IN (:running, :stopping)",
-            run=batch.run,
-            running="running",
-            stopping="stopping",
-        )
-        try:
-            self._table.transact([self._save(batch, fence, progress, 0, over=True), ended])
-        except ConditionFailed as error:
-            if 0 in error.failed:
-                raise LeaseLost("another runner has taken over the batch") from error
-            raise WrongState("the batch was ended by someone else") from error
+    def end_writes(self, batch: Batch, fence: int, verdict: Verdict, finish_time: str) -> list[Write]:
+        """The end of a run, for the transaction that ends its request. The fence guards it too."""
+        return [
+            update(
+                keys.batch_progress(batch.project_id, batch.batch_id),
+                {"lease_until": 0, "rate_now": 0},
+                # A verdict that was carried out must not end the next run.
+                removes=("verdict",),
+                condition="#fence = :fence",
+                fence=fence,
+            ),
+            self._ended(batch, verdict.status, verdict.reason, finish_time),
+        ]
+
+    def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Write:
+        """For a request that ended without its runner: cancelled, or lost for good."""
+        return self._ended(batch, STOPPED, reason, finish_time)
 
     @staticmethod
-    def _save(batch: Batch, fence: int, progress: Progress, lease_until: float | None, *, over: bool = False) -> Write:
+    def _ended(batch: Batch, status: str, reason: str | None, finish_time: str) -> Write:
+        return update(
+            keys.batch(batch.project_id, batch.batch_id),
+            {"status": status, "stop_reason": reason, "finish_time": finish_time},
+            removes=() if reason else ("stop_reason",),
+            condition="#run = :run AND #status IN (:running, :stopping)",
+            run=batch.run,
+            running=RUNNING,
+            stopping=STOPPING,
+        )
+
+    @staticmethod
+    def _save(batch: Batch, fence: int, progress: Progress, lease_until: float | None) -> Write:
         lease = {} if lease_until is None else {"lease_until": lease_until}
         return update(
             keys.batch_progress(batch.project_id, batch.batch_id),
-            progress_attributes(progress) | lease | ({"verdict": None} if over else {}),
-            # A verdict that was carried out must not end the next run.
-            removes=("verdict",) if over or progress.verdict is None else (),
+            progress_attributes(progress) | lease,
+            removes=() if progress.verdict else ("verdict",),
             condition="#fence = :fence",
             fence=fence,
         )

@@ -9,9 +9,11 @@ from typing import Any
 
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.batch_runs import progress_attributes, progress_from
+from tidegate.adapters.dynamo.outbox import notice_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
-from tidegate.adapters.dynamo.writes import put, put_new, update
+from tidegate.adapters.dynamo.writes import Write, put, put_new, update
 from tidegate.domain.batches import Batch, Business, LogLine, Progress, RowSource
+from tidegate.domain.notices import Notice
 from tidegate.errors import RecordNotFound, WrongState
 from tidegate.services.ports import Listed
 
@@ -97,6 +99,7 @@ class BatchRepository:
         *,
         removes: Sequence[str] = (),
         due: tuple[float, str] | None = None,
+        notice: Notice | None = None,
     ) -> Batch:
         """One transition, from the very state and run that was read; without `due` nobody needs to look at it."""
         attention = keys.due(batch.batch_id, *due) if due else {}
@@ -110,9 +113,24 @@ class BatchRepository:
             run=batch.run,
         )
         try:
-            return batch_from(self._table.write(write))
+            self._table.transact([write, *([notice_write(notice)] if notice else [])])
         except ConditionFailed as error:
             raise WrongState("the batch changed meanwhile") from error
+        return self.get(batch.project_id, batch.batch_id) or batch
+
+    def start_writes(self, batch: Batch, sets: Mapping[str, Any], *, forget_verdict: bool) -> Sequence[Write]:
+        """The start, for the transaction that makes its request."""
+        gone = [*keys.DUE_ATTRIBUTES, "stop_reason", "finish_time"]
+        started = update(
+            keys.batch(batch.project_id, batch.batch_id),
+            sets,
+            removes=gone,
+            condition="#status = :was AND #run = :seen",
+            was=batch.status,
+            seen=batch.run,
+        )
+        progress = keys.batch_progress(batch.project_id, batch.batch_id)
+        return [started, *([update(progress, removes=["verdict"])] if forget_verdict else [])]
 
     def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str] = ()) -> Batch:
         """Changes what may be changed while it stays in its state."""

@@ -1,0 +1,11 @@
+"""One slice of a batch, a few minutes long; or the word that a slice died."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.bootstrap import app
+
+
+def handler(event: dict[str, Any], _: Any) -> dict[str, Any]:
+    return app().batch_machine.step(event)
