@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import NoCredentialsError
+
+if TYPE_CHECKING:
+    from botocore.credentials import ReadOnlyCredentials
 
 _COMMON = {
     "connect_timeout": 3,
@@ -22,3 +27,20 @@ _OWN: dict[str, dict[str, Any]] = {
 def client(service: str, endpoint_url: str | None = None) -> Any:
     config = Config(**_COMMON, **_OWN.get(service, {}))
     return boto3.client(service, config=config, endpoint_url=endpoint_url)
+
+
+@cache
+def _session() -> boto3.Session:
+    return boto3.Session()
+
+
+def credentials() -> ReadOnlyCredentials:
+    """The function's own, for requests that are signed without a client."""
+    found = _session().get_credentials()
+    if found is None:
+        raise NoCredentialsError
+    return found.get_frozen_credentials()
+
+
+def region() -> str:
+    return str(_session().region_name)

@@ -11,7 +11,6 @@ from tidegate.domain.ids import Clock
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
-    from mypy_boto3_apigatewaymanagementapi import ApiGatewayManagementApiClient
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_secretsmanager import SecretsManagerClient
@@ -76,13 +75,6 @@ class Base:
         from tidegate.adapters.clients import client
 
         made: SecretsManagerClient = client("secretsmanager")
-        return made
-
-    @cached_property
-    def websocket(self) -> ApiGatewayManagementApiClient:
-        from tidegate.adapters.clients import client
-
-        made: ApiGatewayManagementApiClient = client("apigatewaymanagementapi", endpoint_url=self.settings.ws_endpoint)
         return made
 
     @cached_property

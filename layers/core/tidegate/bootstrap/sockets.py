@@ -24,9 +24,10 @@ class SocketsWiring(NotificationsWiring):
 
     @cached_property
     def outgoing(self) -> Connections:
+        from tidegate.adapters.clients import credentials, region
         from tidegate.adapters.websocket import Connections
 
-        return Connections(self.websocket)
+        return Connections(self.settings.ws_endpoint, region(), credentials)
 
     @cached_property
     def records(self) -> Records:
