@@ -32,7 +32,7 @@ def _texts(value: Any) -> Any:
         return value
     if isinstance(value, dict) and all(v is None or isinstance(v, str | int | float) for v in value.values()):
         return value
-    raise ValueError("must be an object of texts, such as {\"油站\": \"钓鱼岛\"}")
+    raise ValueError('must be an object of texts, such as {"油站": "钓鱼岛"}')
 
 
 def _rows(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -131,7 +131,7 @@ class Exports:
         url = self._objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
         return Link(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
-    def delete(self, project_id: str, task_ids: list[str], who: str) -> int:
+    def delete(self, project_id: str, task_ids: Sequence[str], who: str) -> int:
         """Cancels what still runs; then files and records go. A second call finds nothing more to do."""
         return sum(self._delete(project_id, task_id, who) for task_id in dict.fromkeys(task_ids))
 

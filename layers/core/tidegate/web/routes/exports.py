@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Any, TypeVar
 
 from aws_lambda_powertools.event_handler import Response
@@ -143,4 +144,8 @@ def _handed_over(body: SyncBody | SyncMultipleBody) -> Response[Any]:
         "content-disposition": content_disposition(made.file_name),
         "cache-control": "no-store",
     }
-    return Response(status_code=200, content_type=made.content_type, body=made.body, headers=headers)
+    # Encoded here: Powertools' response validation takes bytes for UTF-8.
+    content = base64.b64encode(made.body).decode()
+    sent: Response[Any] = Response(status_code=200, content_type=made.content_type, body=content, headers=headers)
+    sent.base64_encoded = True
+    return sent

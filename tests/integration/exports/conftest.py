@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tests.support.exports import ExportWorld
+from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.paged_source import PagedSource
+
+
+@pytest.fixture
+def source(httpserver: HTTPServer) -> PagedSource:
+    return PagedSource(httpserver)
+
+
+@pytest.fixture
+def world(cloud: MotoCloud, project: Project, source: PagedSource) -> ExportWorld:
+    return ExportWorld(cloud, project, source)

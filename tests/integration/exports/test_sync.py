@@ -1,0 +1,86 @@
+"""Small exports, handed over at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.exports import ExportWorld, read_csv, read_sheet
+from tests.support.moto_cloud import Answer
+from tests.support.paged_source import PagedSource, numbered, without_total
+
+
+def at_once(world: ExportWorld, path: str = "/v1/download/sync", **fields: Any) -> Answer:
+    return world.cloud.http("POST", path, json=fields, key=world.project.key)
+
+
+def test_post_answers_the_file_itself(world: ExportWorld) -> None:
+    answer = at_once(world, type="excel", source_data=[{"a": 1, "b": "乙"}], title="标题", file_name="报表")
+
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("application/vnd.openxmlformats")
+    assert "filename*=UTF-8''%E6%8A%A5%E8%A1%A8.xlsx" in answer.headers["content-disposition"]
+    assert read_sheet(answer.body) == [("标题", None), ("a", "b"), (1, "乙")]
+
+
+def test_get_takes_the_same_fields_in_the_query(world: ExportWorld) -> None:
+    world.source.rows = numbered(250)
+    answer = world.get("/v1/download/sync", name="now", source_url=world.source.url, step="100", bom="true")
+    assert answer.status == 200
+    assert answer.body.startswith(b"\xef\xbb\xbfid,name")
+    assert [row["amount"] for row in read_csv(answer.body)][-1] == "62.25"
+    assert world.source.pages == {0: 1, 1: 1, 2: 1}
+
+    bad = world.get("/v1/download/sync", name="now", step="7", source_data="[]")
+    assert (bad.status, bad.json()["errors"][0]["loc"]) == (422, ["query", "step"])
+
+
+def test_multiple(world: ExportWorld) -> None:
+    fields = {"type": "excel", "multi_type": "tab", "source_data": [[{"a": 1}], [{"b": 2}]], "title": ["一", "二"]}
+    posted = at_once(world, "/v1/download/sync/multiple", **fields)
+    query = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+    got = world.get("/v1/download/sync/multiple", **query)
+    assert posted.status == got.status == 200
+    assert read_sheet(posted.body, 1) == read_sheet(got.body, 1) == [("二",), ("b",), (2,)]
+
+
+def test_over_4_5_mb_it_leads_to_a_link(world: ExportWorld) -> None:
+    world.source.rows = [{"text": f"{n:08d}" * 16} for n in range(40_000)]
+    answer = at_once(world, source_url=world.source.url, step=5000)
+
+    assert answer.status == 303
+    key = urlsplit(answer.headers["location"]).path.removeprefix(f"/{world.bucket}/")
+    stored = world.s3.get_object(Bucket=world.bucket, Key=key)["Body"].read()
+    assert len(read_csv(stored)) == 40_000
+
+
+def test_over_50_000_rows_it_says_use_async(world: ExportWorld) -> None:
+    def many(source: PagedSource, page: int, size: int) -> Any:
+        return {"status": 200, "data": {"data": [{"a": 1}], "total": 50_001}}
+
+    world.source.answer = many
+    told = at_once(world, source_url=world.source.url)
+    assert (told.status, told.json()["code"], world.source.pages) == (413, "use_async", {0: 1})
+
+    world.source.rows, world.source.answer = [{"a": n} for n in range(60_000)], without_total
+    found = at_once(world, source_url=world.source.url, step=5000)
+    assert (found.status, found.json()["code"]) == (413, "use_async")
+    assert max(world.source.pages) == 10
+
+
+@pytest.mark.parametrize(
+    ("failures", "status", "code"), [([500], 502, "upstream_error"), ([404], 502, "upstream_not_found")]
+)
+def test_a_source_that_fails_is_told(world: ExportWorld, failures: list[int], status: int, code: str) -> None:
+    world.source.failures = {0: failures}
+    answer = at_once(world, source_url=world.source.url)
+    assert (answer.status, answer.json()["code"]) == (status, code)
+
+
+def test_nothing_is_recorded(world: ExportWorld) -> None:
+    at_once(world, source_data=[{"a": 1}])
+    assert world.get("/v1/tasks").json()["items"] == []
+    assert world.objects() == []

@@ -1,0 +1,86 @@
+"""The export machine itself, run on moto: order, admission, machine, end, notice."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tests.support.exports import ExportWorld, read_csv
+from tests.support.moto_cloud import MotoCloud
+from tests.support.paged_source import PagedSource, numbered
+
+
+@pytest.fixture
+def world(running_cloud: MotoCloud, httpserver: HTTPServer) -> ExportWorld:
+    return ExportWorld(running_cloud, running_cloud.project(), PagedSource(httpserver))
+
+
+def ended(world: ExportWorld, task_id: str, attempts: int = 1) -> dict[str, Any]:
+    """Lets back-offs pass and admits, until the export is over."""
+    until = time.monotonic() + 40
+    while time.monotonic() < until:
+        world.cloud.clock.advance(31)
+        world.cloud.deliver("WakeupsQueue")
+        world.cloud.deliver("AdmissionQueue")
+        shown = world.shown(task_id)
+        if shown["status"] in ("completed", "failed"):
+            assert shown["attempts"] == attempts
+            return shown
+        time.sleep(0.1)
+    raise AssertionError(f"not over: {world.shown(task_id)}")
+
+
+def test_from_order_to_file_and_notice(world: ExportWorld) -> None:
+    notices = subscribed(world.cloud)
+    world.source.rows = numbered(450)
+    task_id = world.submit(step=100, callback=world.source.url)
+
+    assert ended(world, task_id)["progress"]["rows"] == 450
+    assert len(read_csv(world.file(task_id))) == 450
+    kinds = [json.loads(message)["type"] for message in notices()]
+    assert kinds == ["task.completed"]
+
+
+def test_a_failing_source_is_tried_three_times_by_the_machine(world: ExportWorld) -> None:
+    world.source.failures = {0: [500] * 9}
+    shown = ended(world, world.submit(), attempts=3)
+    assert (shown["status"], world.source.pages) == ("failed", {0: 3})
+
+
+def test_a_function_that_dies_makes_the_machine_give_up_this_attempt_only(
+    world: ExportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.source.rows = numbered(150)
+    work = world.cloud.app.export_work
+    render, died = work.render, []
+
+    def dies_once(event: Any) -> dict[str, Any]:
+        if not died:
+            died.append(event)
+            raise MemoryError("the sandbox is full")
+        return render(event)
+
+    monkeypatch.setattr(work, "render", dies_once)
+    task_id = world.submit(step=100)
+    shown = ended(world, task_id, attempts=2)
+    assert shown["status"] == "completed"
+    assert world.source.pages == {0: 1, 1: 1}
+
+
+def subscribed(cloud: MotoCloud) -> Any:
+    """What the topic of notices tells, by a queue of the test's own."""
+    sqs, sns = cloud.client("sqs"), cloud.client("sns")
+    url = sqs.create_queue(QueueName="heard")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    topic = cloud.app.settings.notifications_topic_arn
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes={"RawMessageDelivery": "true"})
+
+    def heard() -> list[str]:
+        messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])
+        return [message["Body"] for message in messages]
+
+    return heard
