@@ -26,6 +26,8 @@ class File:
     size: int | None = None
     request_id: str | None = None
     error: str | None = None
+    source_url: str | None = None
+    source_etag: str | None = None
 
     def shown(self) -> dict[str, Any]:
         names = ("file_id", "biz_id", "app_id", "file_path", "file_name", "signature", "size", "state", "created_at")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from tidegate.schemas.base import Answer, Body, FileName, FilePath, Number, Signature
+from tidegate.schemas.base import Answer, Body, FileName, FilePath, Number, Priority, Signature
+from tidegate.schemas.queue import ChannelName
+from tidegate.schemas.requests import CredentialName, Url
 
 
 class FileBody(Body):
@@ -14,6 +16,21 @@ class FileBody(Body):
     file_name: FileName | None = None
     signature: Signature | None = None
     size: Annotated[int, Field(ge=0, le=5 * 1024**4)] | None = None
+    source_url: Url | None = None
+    credentials: CredentialName | None = None
+    channel: ChannelName | None = None
+    priority: Priority = 5
+
+    @model_validator(mode="after")
+    def _only_with_a_source(self) -> Self:
+        if self.source_url is None and (self.credentials or self.channel):
+            raise ValueError("credentials and channel are for files with a source_url")
+        return self
+
+
+class IngestAnswer(Answer):
+    file_id: str
+    request_id: str
 
 
 class UploadAnswer(Answer):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
-from tidegate.adapters.dynamo.writes import put_new, update
-from tidegate.domain.files import READY, File
+from tidegate.adapters.dynamo.writes import Write, put_new, update
+from tidegate.domain.files import COMING, FAILED, READY, File
 from tidegate.errors import WrongState
 from tidegate.services.ports import Listed
 
@@ -55,20 +55,48 @@ class FileRepository:
         page = self._table.find(keys.files_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
         return Listed([file_from(item) for item in page.items], page.cursor)
 
-    def finish(self, file: File, *, was: Sequence[str]) -> File:
-        """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
-        sets = {"state": file.state, "signature": file.signature, "size": file.size, "error": file.error}
+    def finish_writes(self, file: File, *, was: Sequence[str]) -> list[Write]:
+        """The end of a file's coming and the knowledge of its content, as parts of one transaction."""
+        names = ("state", "signature", "size", "error", "source_etag")
         allowed: dict[str, Any] = {f"was{index}": state for index, state in enumerate(was)}
         writes = [
             update(
                 keys.file(file.project_id, file.file_id),
-                sets,
+                {name: getattr(file, name) for name in names},
+                removes=() if file.error else ("error",),
                 condition=f"#state IN ({', '.join(f':{name}' for name in allowed)})",
                 **allowed,
             )
         ]
         if file.state == READY and file.signature:
             writes.append(self._content(file))
+        return writes
+
+    def coming_writes(self, file: File, *, brings_content: bool = True) -> list[Write]:
+        """A file that an ingest is to bring; its content counts as coming, unless it is known already."""
+        writes = [put_new(file_item(file))]
+        if brings_content and file.signature and not self.has_content(file.project_id, file.signature):
+            content = {"signature": file.signature, "state": COMING, "brought_by": file.file_id}
+            not_here = "attribute_not_exists(#state) OR #state <> :ready"
+            key = keys.content(file.project_id, file.signature)
+            writes.append(update(key, content, condition=not_here, ready=READY))
+        return writes
+
+    def lost_writes(self, project_id: str, file_id: str, error: str) -> list[Write]:
+        """A file that will not come. Its content is not coming any more either, if nobody else brought it."""
+        file = self.get(project_id, file_id)
+        if file is None or file.state == READY:
+            return []
+        writes = self.finish_writes(replace(file, state=FAILED, error=error), was=(COMING, FAILED))
+        content = self._table.get(keys.content(project_id, file.signature), consistent=True) if file.signature else None
+        if content and content.get("state") == COMING and content.get("brought_by") == file_id:
+            key = keys.content(project_id, str(file.signature))
+            writes.append(update(key, {"state": FAILED}, condition="#state = :coming", coming=COMING))
+        return writes
+
+    def finish(self, file: File, *, was: Sequence[str]) -> File:
+        """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
+        writes = self.finish_writes(file, was=was)
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
@@ -79,7 +107,7 @@ class FileRepository:
         return file
 
     @staticmethod
-    def _content(file: File) -> Any:
+    def _content(file: File) -> Write:
         signature = str(file.signature)
         return update(
             keys.content(file.project_id, signature),
@@ -89,4 +117,4 @@ class FileRepository:
 
     def has_content(self, project_id: str, signature: str) -> bool:
         item = self._table.get(keys.content(project_id, signature), consistent=True)
-        return item is not None
+        return item is not None and item.get("state") == READY

@@ -236,6 +236,32 @@ def audit_list(project_id: str) -> str:
     return partition(project_id, "AUDITS")
 
 
+def subscription(project_id: str, subscription_id: str) -> dict[str, str]:
+    return _key(project_id, "SUBSCRIPTION", subscription_id)
+
+
+def subscriptions_list(project_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTIONS")
+
+
+def manifest_entries(project_id: str, subscription_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTION", subscription_id, "ENTRIES")
+
+
+def manifest_entry(project_id: str, subscription_id: str, url: str) -> dict[str, str]:
+    return {"pk": manifest_entries(project_id, subscription_id), "sk": digest(url, length=32)}
+
+
+def scheduled(record_id: str, at: float) -> dict[str, str | int]:
+    """A subscription's next scan, in partitions of the sparse index that only the schedule reads."""
+    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
+    return {"due_pk": schedule_partition(shard), "due_at": int(at), "due_kind": "scan"}
+
+
+def schedule_partition(shard: int) -> str:
+    return f"SCAN#{shard}"
+
+
 def retained(record_id: str, until: float) -> dict[str, str | int]:
     """Lies in the same sparse index as what is due, in partitions of its own that only the daily cleanup reads."""
     shard = int(digest(record_id, length=8), 16) % DUE_SHARDS

@@ -8,7 +8,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.bootstrap import app
-from tidegate.schemas.files import FileAnswer, FileBody, FileList, LinkAnswer, UploadAnswer
+from tidegate.schemas.files import FileAnswer, FileBody, FileList, IngestAnswer, LinkAnswer, UploadAnswer
 from tidegate.services.files import Announcement
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -18,10 +18,27 @@ _TAGS = ["Files"]
 
 
 @router.post("/v1/files", tags=_TAGS, summary="Announce a file", status_code=201, middlewares=[idempotent])
-def announce(body: FileBody) -> Response[UploadAnswer]:
+def announce(body: FileBody) -> Response[UploadAnswer | IngestAnswer]:
+    """A presigned PUT; or, with a `source_url`, 202 and the request that brings it."""
     announced = Announcement(body.biz_id, body.app_id, body.file_path, body.file_name, body.signature, body.size)
+    if body.source_url:
+        return answer(_ingested(body, body.source_url, announced), 202)
     file, link = app().files.announce(router.caller.project_id, announced)
     return answer(UploadAnswer(file_id=file.file_id, upload_url=link.url, expires_at=link.expires_at), 201)
+
+
+def _ingested(body: FileBody, source_url: str, announced: Announcement) -> IngestAnswer:
+    caller = router.caller
+    file, request = app().intake.download(
+        caller.project_id,
+        announced,
+        source_url,
+        credentials=body.credentials,
+        channel=body.channel,
+        priority=body.priority,
+        who=caller.key_id,
+    )
+    return IngestAnswer(file_id=file.file_id, request_id=request.request_id)
 
 
 @router.post("/v1/files/<file_id>/complete", tags=_TAGS, summary="Check an upload and keep it")

@@ -7,6 +7,7 @@ from aws_lambda_powertools.event_handler import Response
 from tidegate.bootstrap import app
 from tidegate.domain.requests import Request
 from tidegate.schemas.queue import PriorityBody, RequestAnswer, RequestBody
+from tidegate.schemas.requests import checked_payload
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Router, answer
 
@@ -24,7 +25,7 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
     request = app().intake.submit(
         caller.project_id,
         body.type,
-        body.payload,
+        checked_payload(body.type, body.payload),
         subscription_id=body.subscription_id,
         priority=body.priority,
         channel=body.channel,

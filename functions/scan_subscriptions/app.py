@@ -1,0 +1,17 @@
+"""Once a minute: queues a scan for every subscription whose schedule says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.bootstrap import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
+    fired = app().subscriptions.fire()
+    logger.info("scans queued", count=fired)
+    return {"fired": fired}

@@ -1,0 +1,109 @@
+"""Ingest and subscriptions: what brings files into the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tidegate.bootstrap.library import LibraryWiring
+from tidegate.bootstrap.outbound import OutboundWiring
+from tidegate.bootstrap.queue import QueueWiring
+
+if TYPE_CHECKING:
+    from tidegate.adapters.dynamo.subscriptions import SubscriptionRepository
+    from tidegate.adapters.s3_multipart import MultipartStore
+    from tidegate.adapters.secrets import CredentialStore
+    from tidegate.domain.requests import Request
+    from tidegate.services.compensate import DueHandler
+    from tidegate.services.ingest import Ingest
+    from tidegate.services.intake import Intake
+    from tidegate.services.queue_ports import Ending
+    from tidegate.services.retention import Objects
+    from tidegate.services.subscriptions import Subscriptions
+
+
+class IngestWiring(LibraryWiring, QueueWiring, OutboundWiring):
+    @cached_property
+    def credentials(self) -> CredentialStore:
+        from tidegate.adapters.secrets import CredentialStore
+
+        return CredentialStore(self.secretsmanager, self.settings.secrets_prefix)
+
+    @cached_property
+    def parts(self) -> MultipartStore:
+        from tidegate.adapters.s3_multipart import MultipartStore
+
+        return MultipartStore(self.s3, self.settings.files_bucket)
+
+    @cached_property
+    def subscription_store(self) -> SubscriptionRepository:
+        from tidegate.adapters.dynamo.subscriptions import SubscriptionRepository
+
+        return SubscriptionRepository(self.table)
+
+    @cached_property
+    def intake(self) -> Intake:
+        from tidegate.services.intake import Intake
+
+        return Intake(
+            self.queue,
+            self.channels,
+            self.file_store,
+            self.subscription_store,
+            self.projects,
+            self.http,
+            self.clock,
+        )
+
+    @cached_property
+    def subscriptions(self) -> Subscriptions:
+        from tidegate.services.subscriptions import Subscriptions
+
+        return Subscriptions(
+            self.subscription_store, self.request_store, self.queue, self.control, self.intake, self.clock
+        )
+
+    @cached_property
+    def ingest(self) -> Ingest:
+        from tidegate.services.ingest import Ingest
+        from tidegate.services.ingest_download import Download
+        from tidegate.services.ingest_fetch import Fetcher
+        from tidegate.services.ingest_library import Associate, Check
+        from tidegate.services.ingest_scan import Scan
+
+        files, parts, projects, credentials = self.file_store, self.parts, self.projects, self.credentials
+        work = {
+            "download": Download(Fetcher(self.http, parts), parts, files, projects, credentials),
+            "scan": Scan(self.http, self.subscription_store, self.intake, projects, credentials, self.clock),
+            "associate": Associate(parts, files),
+            "check": Check(self.http, parts, files, projects, credentials),
+        }
+        return Ingest(self.queue, work, self.live.progress)
+
+    def request_endings(self) -> dict[str, Ending]:
+        return super().request_endings() | {"download": self._without_file, "associate": self._without_file}
+
+    def _without_file(self, ended: Request) -> Sequence[Any]:
+        """A file that will not come says so; the subscription's next scan takes it for new."""
+        if ended.status == "completed" or "file_id" not in ended.payload:
+            return ()
+        why = ended.error["detail"] if ended.error else ended.status
+        writes: list[Any] = self.file_store.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
+        if ended.subscription_id and "source_url" in ended.payload:
+            url = str(ended.payload["source_url"])
+            writes.append(self.subscription_store.forget_write(ended.project_id, ended.subscription_id, url))
+        return writes
+
+    def request_objects(self) -> dict[str, Objects]:
+        from tidegate.domain.ingest import staging_object
+
+        return super().request_objects() | {
+            "download": lambda request: [staging_object(request.project_id, request.request_id)]
+        }
+
+    def due_handlers(self) -> dict[str, DueHandler]:
+        return super().due_handlers() | {"subscription": self._go_on_deleting}
+
+    def _go_on_deleting(self, item: dict[str, Any]) -> None:
+        self.subscriptions.finish_delete(item["project_id"], item["subscription_id"])

@@ -1,0 +1,99 @@
+"""EventBridge's schedule expressions: `rate(5 minutes)` and `cron(0 2 * * ? *)`, in UTC, to the minute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tidegate.errors import Invalid
+
+_RATE = re.compile(r"rate\(([1-9]\d{0,4}) (minute|hour|day)s?\)")
+_CRON = re.compile(r"cron\((\S+) (\S+) (\S+) (\S+) (\S+) (\S+)\)")
+_FIELD = re.compile(r"(\*|\d+(?:-\d+)?)(?:/(\d+))?")
+_SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_HORIZON_DAYS = 366 * 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int] | None
+    months: frozenset[int]
+    weekdays: frozenset[int] | None
+    years: frozenset[int]
+
+    def on(self, day: datetime) -> bool:
+        weekday = day.isoweekday() % 7 + 1
+        return (
+            day.year in self.years
+            and day.month in self.months
+            and (self.days is None or day.day in self.days)
+            and (self.weekdays is None or weekday in self.weekdays)
+        )
+
+
+def next_run(expression: str, after: datetime) -> datetime:
+    """The first moment later than `after` at which the schedule fires."""
+    rate = _RATE.fullmatch(expression.strip())
+    if rate:
+        return after + timedelta(seconds=int(rate[1]) * _SECONDS[rate[2]])
+    cron = _parse(expression.strip())
+    start = after.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    for moment in _moments(cron, start):
+        if moment >= start:
+            return moment
+    raise Invalid(f"{expression} never fires")
+
+
+def _moments(cron: Cron, start: datetime) -> Iterator[datetime]:
+    midnight = start.replace(hour=0, minute=0)
+    for offset in range(_HORIZON_DAYS):
+        day = midnight + timedelta(days=offset)
+        if cron.on(day):
+            for hour in sorted(cron.hours):
+                for minute in sorted(cron.minutes):
+                    yield day.replace(hour=hour, minute=minute)
+
+
+def _parse(expression: str) -> Cron:
+    found = _CRON.fullmatch(expression)
+    if not found:
+        raise Invalid(f"a schedule is rate(n minutes) or cron(minute hour day month weekday year), not {expression}")
+    minute, hour, day, month, weekday, year = found.groups()
+    if (day == "?") == (weekday == "?"):
+        raise Invalid("one of day and weekday must be ?, the other not")
+    return Cron(
+        minutes=_values(minute, 0, 59),
+        hours=_values(hour, 0, 23),
+        days=None if day in ("?", "*") else _values(day, 1, 31),
+        months=_values(_named(month, _MONTHS), 1, 12),
+        weekdays=None if weekday in ("?", "*") else _values(_named(weekday, _DAYS), 1, 7),
+        years=_values(year, 1970, 2199),
+    )
+
+
+def _named(text: str, names: tuple[str, ...]) -> str:
+    for number, name in enumerate(names, 1):
+        text = text.upper().replace(name, str(number))
+    return text
+
+
+def _values(text: str, low: int, high: int) -> frozenset[int]:
+    found: set[int] = set()
+    for piece in text.split(","):
+        match = _FIELD.fullmatch(piece)
+        if not match:
+            raise Invalid(f"{piece} cannot be read in a schedule")
+        span, step = match[1], int(match[2] or 1)
+        first, _, last = span.partition("-")
+        start = low if span == "*" else int(first)
+        end = high if span == "*" or (match[2] and not last) else int(last or first)
+        if not low <= start <= end <= high or step < 1:
+            raise Invalid(f"{piece} is outside {low}-{high}")
+        found.update(range(start, end + 1, step))
+    return frozenset(found)

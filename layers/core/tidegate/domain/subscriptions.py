@@ -1,0 +1,33 @@
+"""A remote source of files that is looked at now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ACTIVE, DELETING = "active", "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    subscription_id: str
+    project_id: str
+    name: str
+    source_url: str
+    created_at: str
+    schedule: str | None = None
+    # Where its files go in the library, and the stored credential that its source asks for.
+    biz_id: int = 0
+    app_id: int = 0
+    credentials: str | None = None
+    status: str = ACTIVE
+    etag: str | None = None
+    last_scan: str | None = None
+    last_request_id: str | None = None
+    due_at: int | None = None
+
+    def shown(self) -> dict[str, Any]:
+        names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
+        shown = {name: getattr(self, name) for name in names}
+        shown |= {"create_time": self.created_at, "last_scan": self.last_scan}
+        return {name: value for name, value in shown.items() if value is not None}

@@ -1,0 +1,109 @@
+"""`scan`: reads a subscription's manifest and queues what is new or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tidegate.domain.fetching import Limits, Reply
+from tidegate.domain.ids import Clock, iso
+from tidegate.domain.manifests import Entry, entries_of
+from tidegate.domain.subscriptions import ACTIVE, Subscription
+from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed
+from tidegate.services.files import Announcement
+from tidegate.services.ingest_ports import Credentials, Outcome, Step
+from tidegate.services.intake import Intake
+from tidegate.services.ports import Http
+from tidegate.services.projects import Projects
+
+_LIMITS = Limits(total=120, max_bytes=32 * 1024 * 1024)
+
+
+class ManifestStore(Protocol):
+    def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
+
+    def seen(self, project_id: str, subscription_id: str) -> dict[str, str]: ...
+
+    def seen_writes(self, subscription: Subscription, entry: Entry) -> Sequence[Any]: ...
+
+    def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Any: ...
+
+
+class Scan:
+    def __init__(
+        self,
+        http: Http,
+        store: ManifestStore,
+        intake: Intake,
+        projects: Projects,
+        credentials: Credentials,
+        clock: Clock,
+    ) -> None:
+        self._http = http
+        self._store = store
+        self._intake = intake
+        self._projects = projects
+        self._credentials = credentials
+        self._clock = clock
+
+    def __call__(self, step: Step) -> Outcome:
+        request = step.request
+        subscription = self._store.get(request.project_id, str(request.subscription_id))
+        if subscription is None or subscription.status != ACTIVE:
+            raise RecordNotFound("the subscription is gone")
+        reply = self._manifest(subscription)
+        if reply.status == 304:
+            done = self._store.scanned_write(subscription, subscription.etag, iso(self._clock()))
+            return Outcome({"unchanged": True, "listed": 0, "queued": 0}, [done])
+        entries = entries_of(reply.body, reply.headers.get("content-type", ""), reply.url)
+        seen = self._store.seen(subscription.project_id, subscription.subscription_id)
+        fresh = [entry for entry in entries if seen.get(entry.url) != entry.fingerprint]
+        refused = 0
+        for number, entry in enumerate(fresh):
+            step.pulse({"listed": len(entries), "queued": number})
+            refused += not self._queue(step, subscription, entry)
+        result: dict[str, Any] = {"listed": len(entries), "queued": len(fresh) - refused, "refused": refused}
+        written = self._store.scanned_write(subscription, reply.headers.get("etag"), iso(self._clock()))
+        return Outcome(result, [written])
+
+    def _manifest(self, subscription: Subscription) -> Reply:
+        headers: Mapping[str, str] = {}
+        if subscription.credentials:
+            headers = self._credentials.headers(subscription.project_id, subscription.credentials)
+        known = {"if-none-match": subscription.etag} if subscription.etag else {}
+        reply = self._http.send(
+            "GET",
+            subscription.source_url,
+            headers={**headers, **known},
+            allow_private=self._projects.get(subscription.project_id).allow_private_urls,
+            limits=_LIMITS,
+        )
+        reply.raise_for_status()
+        return reply
+
+    def _queue(self, step: Step, subscription: Subscription, entry: Entry) -> bool:
+        """False for a URL that may not be fetched: one bad line does not stop the others."""
+        announced = Announcement(
+            subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
+        )
+        try:
+            self._intake.download(
+                subscription.project_id,
+                announced,
+                entry.url,
+                credentials=subscription.credentials,
+                channel=step.request.channel,
+                subscription_id=subscription.subscription_id,
+                extra_writes=self._store.seen_writes(subscription, entry),
+            )
+        except UrlNotAllowed:
+            return False
+        except Conflict as error:
+            self._again_or_gone(subscription, error)
+        return True
+
+    def _again_or_gone(self, subscription: Subscription, error: Conflict) -> None:
+        """Queued by an earlier run of this very scan; or the subscription is being deleted: then there is no use."""
+        present = self._store.get(subscription.project_id, subscription.subscription_id)
+        if present is None or present.status != ACTIVE:
+            raise LeaseLost("the subscription is being deleted") from error
