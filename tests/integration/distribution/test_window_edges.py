@@ -130,9 +130,7 @@ def test_1000_submits_straddling_an_edge_with_collectors_delayed_at_random(fleet
                 continue
             for name in ("close_window", "prepare_file", "dispatch_transfer"):
                 fleet.step(name, job["job_id"])
-            agents = list(fleet.states(job["job_id"]))
-            dispatched.update(agents)
-            fleet.deliver_all(job["job_id"], agents)
+            dispatched.update(fleet.deliver_all(job["job_id"]))
             fleet.step("poll_transfer", job["job_id"])
             assert fleet.step("finish_job", job["job_id"])["state"] == "ended"
             done.add(job["job_id"])
