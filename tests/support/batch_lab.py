@@ -10,13 +10,15 @@ from typing import Any
 
 from tidegate.adapters.dynamo.batch_runs import BatchRunRepository
 from tidegate.adapters.dynamo.batches import BatchRepository
-from tidegate.adapters.dynamo.table import Table
+from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.http.client import SafeHttp
 from tidegate.adapters.http.webhooks import signed_headers
-from tidegate.domain.batches import RUNNING, STOPPED, STOPPING, Batch, Progress
+from tidegate.domain.batch_course import Verdict
+from tidegate.domain.batches import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.domain.fetching import Reply
 from tidegate.domain.sliding_window import Ledger
-from tidegate.services.batch_slice import CONTINUE, Pace, SliceRunner
+from tidegate.errors import LeaseLost
+from tidegate.services.batch_slice import CONTINUE, ENDED, Pace, SliceRunner
 from tidegate.services.batch_work import CountedItems, Items, ItemWork, ListedItems
 from tidegate.services.ports import Line
 
@@ -26,14 +28,6 @@ PROJECT = "prj-lab"
 
 def real_clock() -> datetime:
     return datetime.now(UTC)
-
-
-@dataclass
-class Beats:
-    beats: int = 0
-
-    def beat(self, batch: Batch, progress: Progress) -> None:
-        self.beats += 1
 
 
 class Killed(BaseException):
@@ -52,10 +46,10 @@ class MortalStore(BatchRunRepository):
             raise Killed
         super().save(*args, **kwargs)
 
-    def conclude(self, *args: Any, **kwargs: Any) -> None:
+    def end_writes(self, *args: Any, **kwargs: Any) -> Any:
         if self._dead.is_set():
             raise Killed
-        super().conclude(*args, **kwargs)
+        return super().end_writes(*args, **kwargs)
 
 
 class MortalLine:
@@ -89,7 +83,6 @@ class Lab:
     table: Table
     url: str
     pace: Pace = field(default_factory=Pace)
-    beats: Beats = field(default_factory=Beats)
 
     def __post_init__(self) -> None:
         self.batches = BatchRepository(self.table)
@@ -126,18 +119,31 @@ class Lab:
         assert batch.total is not None
         return batch.total
 
-    # ---
+    # --- Charge
 
-    def runner(self, **changed: Any) -> SliceRunner:
+    def confirm(self, batch: Batch, progress: Progress) -> None:
+        if self.now(batch)[0].status not in ACTIVE:
+            raise LeaseLost("the request is over")
+
+    def end(self, batch: Batch, fence: int, verdict: Verdict) -> None:
+        try:
+            self.table.transact(self.runs.end_writes(batch, fence, verdict, "2026-01-01T00:00:00.000Z"))
+        except ConditionFailed as error:
+            raise LeaseLost("taken over") from error
+
+    def slice(self, batch: Batch, **changed: Any) -> str:
+        """One invocation of the function, in this process."""
+        present = self.now(batch)[0]
+        if present.run != batch.run or present.status not in ACTIVE:
+            return ENDED
         parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "pace": self.pace}
-        parts |= changed
-        return SliceRunner(prepare=self, heartbeat=self.beats, **parts)
+        return SliceRunner(prepare=self, **(parts | changed)).run(present, self)
 
     def run(self, batch: Batch) -> str:
         """Slice after slice, as the machine does."""
         outcome = CONTINUE
         while outcome == CONTINUE:
-            outcome = self.runner().run(batch.project_id, batch.batch_id, batch.run)
+            outcome = self.slice(batch)
         return outcome
 
     def in_background(self, act: Callable[[], Any]) -> threading.Thread:

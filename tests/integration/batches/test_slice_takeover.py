@@ -17,7 +17,7 @@ from tidegate.domain.batches import FINISHED, Batch, Progress
 from tidegate.errors import LeaseLost
 from tidegate.services.batch_slice import BUSY, ENDED, Pace
 
-RATE = 200
+RATE = 300
 LEASE = 3.0
 
 
@@ -95,13 +95,11 @@ class Stalled(BatchRunRepository):
 
 
 def test_of_two_runners_the_fenced_one_cannot_write_and_no_item_is_called_by_both(lab: Lab, business: Receiver) -> None:
-    batch = lab.batch(2500, rate=RATE)
+    batch = lab.batch(1500, rate=RATE)
     stalled = Stalled(lab)
     outcomes: list[str] = []
-    first = lab.in_background(
-        lambda: outcomes.append(lab.runner(runs=stalled).run(batch.project_id, batch.batch_id, batch.run))
-    )
-    until(200, lab, batch)
+    first = lab.in_background(lambda: outcomes.append(lab.slice(batch, runs=stalled)))
+    until(100, lab, batch)
     stalled.frozen.set()
     second = lab.in_background(lambda: outcomes.append(go_on(lab, batch)))
     time.sleep(LEASE + 1.5)
@@ -112,8 +110,8 @@ def test_of_two_runners_the_fenced_one_cannot_write_and_no_item_is_called_by_bot
     assert outcomes == [BUSY, ENDED]
     assert stalled.refused
     counted = Counter(index for _, index, _ in business.calls())
-    assert sorted(counted) == list(range(2500))
-    assert lab.now(batch)[1].position == 2500
+    assert sorted(counted) == list(range(1500))
+    assert lab.now(batch)[1].position == 1500
     # What was called twice was called by the first before its lease ended, never after the second took over.
     lease_end = max(moment for moment, _, _ in taken_over) + 0.05
     late = Counter(index for moment, index, _ in business.calls() if moment > lease_end)
@@ -121,9 +119,9 @@ def test_of_two_runners_the_fenced_one_cannot_write_and_no_item_is_called_by_bot
 
 
 def test_a_second_runner_waits_while_the_lease_lasts(lab: Lab) -> None:
-    batch = lab.batch(400, rate=RATE)
+    batch = lab.batch(450, rate=RATE)
     running = lab.in_background(lambda: lab.run(batch))
     time.sleep(0.5)
-    assert lab.runner().run(batch.project_id, batch.batch_id, batch.run) == BUSY
+    assert lab.slice(batch) == BUSY
     running.join(10)
-    assert lab.runner().run(batch.project_id, batch.batch_id, batch.run) == ENDED
+    assert lab.slice(batch) == ENDED

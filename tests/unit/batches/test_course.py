@@ -40,7 +40,7 @@ def test_an_item_that_always_fails_is_tried_five_times_three_seconds_apart_and_n
     times = [moment for moment, call in made if call.index == 7]
     assert [call.attempt for _, call in made if call.index == 7] == [1, 2, 3, 4, 5]
     assert all(3 <= later - earlier < 3.2 for earlier, later in pairwise(times))
-    assert course.verdict == Verdict(STOPPED, "item 7 failed 5 times: no stock")
+    assert course.verdict == Verdict(STOPPED, "item 7 failed 5 times: no stock", failed=True)
     assert course.window.offset == 7
 
 
@@ -62,7 +62,7 @@ def test_an_abandoned_item_counts_as_an_error_and_the_batch_goes_on() -> None:
 def test_max_errors_reached_stops_it() -> None:
     course = Course(20, Rules(rate=10, max_errors=2), Ledger(0), now=0.0)
     play(course, {3: Answer("abandon"), 5: Answer("abandon"), 9: Answer("abandon")})
-    assert course.verdict == Verdict(STOPPED, "max_errors reached: 2 items were abandoned")
+    assert course.verdict == Verdict(STOPPED, "max_errors reached: 2 items were abandoned", failed=True)
     assert course.window.offset == 6
 
 
