@@ -68,15 +68,15 @@ def line_of(record: Record, elapsed: float | None = None) -> str:
     """A record in one line, whatever its kind."""
     name = record.get("name") or record.get("file_name") or record.get("type") or ""
     parts = [part for part in (str(name), _extent(record), str(record.get("status", ""))) if part]
-    reason = (
-        record.get("error_msg")
-        or record.get("failed_reason")
-        or record.get("stop_reason")
-        or (record.get("error") or {}).get("detail")
-        or record.get("last_wait_reason")
+    error = record.get("error")
+    reasons = (
+        record.get("error_msg"),
+        record.get("failed_reason"),
+        record.get("stop_reason"),
+        error.get("detail") if isinstance(error, dict) else error,
+        record.get("last_wait_reason"),
     )
-    if reason:
-        parts.append(str(reason))
+    parts += [str(reason) for reason in reasons if reason][:1]
     if elapsed is not None:
         parts.append(human_seconds(elapsed))
     return "  ".join(parts)

@@ -1,0 +1,152 @@
+"""Client and server agree: every call the client can make is a route of the server, with fields that it takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from tests.support.moto_cloud import MotoCloud
+from tidegate_client import Client
+
+FILE: dict[str, Any] = {"biz_id": 1, "app_id": 2, "file_path": "/a", "file_name": "a"}
+SENT: dict[str, Any] = FILE | {"target_user": "u", "target_file_dir": "/d", "file_signature": "a" * 64, "callback": "https://x.example"}
+CALLS: dict[str, Callable[[Client], object]] = {
+    "projects.create": lambda c: c.projects.create("n", group="g"),
+    "projects.list": lambda c: c.projects.list(limit=1, cursor="c"),
+    "keys.create": lambda c: c.keys.create("p", ["agent"], agent_id="a"),
+    "keys.delete": lambda c: c.keys.delete("k"),
+    "files.create": lambda c: c.files.create(**FILE, signature="a" * 64, size=1),
+    "files.ingest": lambda c: c.files.create(
+        **FILE, source_url="https://x.example", channel="no_cookie", credentials="n", priority=1
+    ),
+    "files.complete": lambda c: c.files.complete("f"),
+    "files.get": lambda c: c.files.get("f"),
+    "files.list": lambda c: c.files.list(biz_id=1, app_id=2, file_path="/a", limit=1, cursor="c"),
+    "files.url": lambda c: c.files.url("f"),
+    "downloads.submit": lambda c: c.downloads.submit(**SENT, target_agent_id="a", target_container_id="c"),
+    "downloads.submit_batch": lambda c: c.downloads.submit_batch(**SENT, targets=[{"agent_id": "a"}]),
+    "downloads.get": lambda c: c.downloads.get("t"),
+    "downloads.list": lambda c: c.downloads.list(job_id="j", status="Running", limit=1, cursor="c"),
+    "jobs.get": lambda c: c.jobs.get("j"),
+    "jobs.targets": lambda c: c.jobs.targets("j", status="Running", limit=1, cursor="c"),
+    "jobs.list": lambda c: c.jobs.list(biz_id=1, app_id=2, file_path="/a", status="Running", limit=1, cursor="c"),
+    "agents.transfers": lambda c: c.agents.transfers("a", wait=1),
+    "agents.report": lambda c: c.agents.report(
+        "a", [{"transfer_id": "t", "container_id": "", "error_code": 1, "error_msg": "m", "progress": 1}]
+    ),
+    "exports.submit": lambda c: c.exports.submit({"name": "nn", "source_data": []}),
+    "exports.submit_multiple": lambda c: c.exports.submit({"name": "nn", "source_data": []}, multiple=True),
+    "exports.get": lambda c: c.exports.get("t"),
+    "exports.list": lambda c: c.exports.list(
+        status="failed", operator_id="o", merchant_type=1, merchant_id="m", name="n", limit=1, cursor="c"
+    ),
+    "exports.delete": lambda c: c.exports.delete(["t"]),
+    "exports.url": lambda c: c.exports.url("t"),
+    "exports.sync": lambda c: c.exports.sync({"name": "nn", "source_data": []}),
+    "exports.sync_multiple": lambda c: c.exports.sync({"name": "nn", "source_data": []}, multiple=True),
+    "businesses.create": lambda c: c.businesses.create(
+        "n", "https://x", before_create_url="b", before_run_url="r", process_stop_url="s", auth_code="a"
+    ),
+    "businesses.update": lambda c: c.businesses.update("b", name="n", process_url="https://x"),
+    "businesses.list": lambda c: c.businesses.list(limit=1, cursor="c"),
+    "batches.create": lambda c: c.batches.create(
+        biz_id="b",
+        name="n",
+        total=1,
+        rate=1,
+        concurrency=1,
+        start_index=0,
+        job_data={},
+        max_errors=1,
+        retries=5,
+        retry_delay=3,
+    ),
+    "batches.get": lambda c: c.batches.get("b"),
+    "batches.list": lambda c: c.batches.list(status="running", limit=1, cursor="c"),
+    "batches.start": lambda c: c.batches.start("b"),
+    "batches.stop": lambda c: c.batches.stop("b"),
+    "batches.update": lambda c: c.batches.update("b", rate=5),
+    "batches.logs": lambda c: c.batches.logs("b", limit=1, cursor="c"),
+    "queue.stats": lambda c: c.queue.stats(),
+    "queue.list": lambda c: c.queue.list(channel="export", status="queued", limit=1, cursor="c"),
+    "queue.pause": lambda c: c.queue.pause("export"),
+    "queue.resume": lambda c: c.queue.resume(),
+    "queue.capacity": lambda c: c.queue.capacity({"export": 4}),
+    "requests.create": lambda c: c.requests.create("scan", {}, subscription_id="s", priority=1, channel="no_cookie"),
+    "requests.get": lambda c: c.requests.get("r"),
+    "requests.cancel": lambda c: c.requests.cancel("r"),
+    "requests.pause": lambda c: c.requests.pause("r"),
+    "requests.resume": lambda c: c.requests.resume("r"),
+    "requests.retry": lambda c: c.requests.retry("r"),
+    "requests.prioritize": lambda c: c.requests.prioritize("r", 1),
+    "subscriptions.create": lambda c: c.subscriptions.create("n", "https://x", schedule="rate(1 hour)"),
+    "subscriptions.list": lambda c: c.subscriptions.list(limit=1, cursor="c"),
+    "subscriptions.download": lambda c: c.subscriptions.download("s"),
+    "subscriptions.tasks": lambda c: c.subscriptions.tasks("s", limit=1, cursor="c"),
+    "subscriptions.delete": lambda c: c.subscriptions.delete("s"),
+    "compensation.get": lambda c: c.compensation.get(),
+    "compensation.trigger": lambda c: c.compensation.trigger(),
+    "callbacks.list": lambda c: c.callbacks.list(task_id="t", limit=1, cursor="c"),
+    "callbacks.redeliver": lambda c: c.callbacks.redeliver("d"),
+    "operations.stats": lambda c: c.operations.stats("2026-01-01T00:00:00Z"),
+    "operations.audit": lambda c: c.operations.audit("r", limit=1, cursor="c"),
+    "operations.cleanup": lambda c: c.operations.cleanup(),
+    "operations.ticket": lambda c: c.operations.ticket(),
+    "operations.health": lambda c: c.operations.health(),
+}
+
+
+class Recorder:
+    """Stands where the connection pool stands and keeps the one request."""
+
+    def request(self, method: str, url: str, *, body: bytes | None = None, **_: Any) -> Any:
+        self.method, self.url, self.body = method, url, body
+        raise Sent
+
+
+class Sent(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def contract() -> Any:
+    with MotoCloud() as cloud:
+        return cloud.http("GET", "/openapi.json").json()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_of_the_client_is_a_route_of_the_server(contract: Any, name: str) -> None:
+    recorder = Recorder()
+    with pytest.raises(Sent):
+        CALLS[name](Client("http://api", "key", pool=recorder))  # type: ignore[arg-type]
+
+    operation = route_for(contract, recorder.method, urlsplit(recorder.url).path)
+
+    taken = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "query"}
+    assert set(dict(parse_qsl(urlsplit(recorder.url).query))) <= taken
+    fields = set(json.loads(recorder.body or b"{}"))
+    allowed = body_fields(contract, operation)
+    assert allowed is None or fields <= allowed
+
+
+def route_for(contract: Any, method: str, path: str) -> Mapping[str, Any]:
+    # A route without a variable wins over one that has it in the same place.
+    for template in sorted(contract["paths"], key=lambda one: one.count("{")):
+        pattern = re.sub(r"[{<]\w+[}>]", "[^/]+", template)
+        if re.fullmatch(pattern, path) and method.lower() in contract["paths"][template]:
+            operation: Mapping[str, Any] = contract["paths"][template][method.lower()]
+            return operation
+    raise AssertionError(f"the server has no {method} {path}")
+
+
+def body_fields(contract: Any, operation: Mapping[str, Any]) -> set[str] | None:
+    """The names that the route's body may have; None when it takes any, or none is described."""
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    if "$ref" in schema:
+        schema = contract["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return set(schema["properties"]) if "properties" in schema else None
