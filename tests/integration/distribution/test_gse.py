@@ -1,0 +1,238 @@
+"""The GSE engine against a GSE server over real HTTP: calls, codes, terminations, and every way not to answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tests.support.gse_server import GseServer, gse_server
+from tests.support.moto_cloud import MotoCloud
+from tidegate import bootstrap
+from tidegate.adapters.transfer import gse as engine
+from tidegate.domain.fetching import Limits
+
+SECRET = {"bk_app_code": "tidegate", "bk_app_secret": "s3cret", "bk_username": "admin"}
+
+
+@pytest.fixture
+def gse(monkeypatch: pytest.MonkeyPatch) -> Iterator[GseServer]:
+    monkeypatch.setattr(engine, "_LIMITS", Limits(connect=1, read=0.4, total=0.5, max_bytes=1 << 20))
+    with gse_server() as server:
+        yield server
+
+
+@pytest.fixture
+def fleet(cloud: MotoCloud, gse: GseServer) -> Fleet:
+    settings = replace(
+        cloud.app.settings,
+        transfer_engine="gse",
+        gse_base_url=gse.base_url,
+        gse_source_agent_id="source",
+        gse_store_dir="/store",
+        gse_tenant_id="t1",
+    )
+    bootstrap.install(bootstrap.App(settings, cloud.clock))
+    cloud.client("secretsmanager").create_secret(Name="tidegate/gse", SecretString=json.dumps(SECRET))
+    made = Fleet(cloud)
+    made.to_window_start()
+    return made
+
+
+def stage(fleet: Fleet, job_id: str) -> None:
+    """Collects, closes, and lets the source host fetch the file."""
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    assert fleet.step("prepare_file", job_id)["state"] == "waiting"
+    fleet.report("source", 0)
+    assert fleet.step("prepare_file", job_id)["state"] == "ready"
+
+
+def test_the_file_comes_to_the_source_host_once_and_gse_sends_it_from_there(fleet: Fleet, gse: GseServer) -> None:
+    answer = fleet.post(
+        "/v1/downloads/batch",
+        fleet.body(targets=[{"agent_id": "a-1"}, {"agent_id": "a-2", "container_id": "c-9"}]),
+    )
+    job_id = answer.json()["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    assert fleet.step("prepare_file", job_id)["state"] == "waiting"
+    (order,) = fleet.inbox("source")
+    assert (order["file_name"], order["target_file_dir"]) == (fleet.signature, "/store")
+    fleet.report("source", 0)
+    assert fleet.step("prepare_file", job_id)["state"] == "ready"
+    assert fleet.inbox("source") == []
+
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+
+    ((name, body, headers),) = gse.calls
+    assert name == "async_transfer_file"
+    assert json.loads(headers["x-bkapi-authorization"]) == SECRET
+    assert headers["x-bk-tenant-id"] == "t1"
+    assert 0 < body.pop("timeout_seconds") <= 600
+    agent = {"user": "root", "bk_agent_id": "source", "bk_container_id": ""}
+    targets = [
+        {"user": "root", "bk_agent_id": "a-1", "bk_container_id": ""},
+        {"user": "root", "bk_agent_id": "a-2", "bk_container_id": "c-9"},
+    ]
+    assert body == {
+        "auto_mkdir": True,
+        "upload_speed": 0,
+        "download_speed": 0,
+        "tasks": [
+            {
+                "source": {"file_name": fleet.signature, "store_dir": "/store", "agent": agent},
+                "target": {"file_name": "app.bin", "store_dir": "/opt/app", "agents": targets},
+            }
+        ],
+    }
+    assert fleet.job(job_id)["transfer_id"] == "gse-1"
+
+    fleet.cloud.clock.advance(20)
+    later = fleet.submit("a-3")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", later)
+    assert fleet.step("prepare_file", later)["state"] == "ready", "it is on the source host already"
+
+
+def test_codes_and_the_termination_of_exactly_the_unfinished(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit_many([f"a-{n}" for n in range(1, 6)])["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+    gse.set(0, "a-1", "a-2", "a-3")
+    gse.set(115, "a-4", progress=40)
+    gse.set(7, "a-5", message="disk full")
+    assert fleet.step("poll_transfer", job_id)["state"] == "running"
+    states = {"a-1": "Success", "a-2": "Success", "a-3": "Success", "a-4": "Running", "a-5": "Failed"}
+    assert fleet.states(job_id) == states
+
+    fleet.cloud.clock.advance(601)
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    fleet.step("finish_job", job_id)
+
+    assert gse.terminated == [("gse-1", [("a-4", "")])]
+    assert fleet.states(job_id) == states | {"a-4": "Timeout"}
+    gse.set(0)
+    fleet.step("poll_transfer", job_id)
+    assert fleet.states(job_id) == states | {"a-4": "Timeout"}
+
+
+def test_a_failed_upload_fails_every_target(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+    gse.fail_upload(119, "source file gone")
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    fleet.step("finish_job", job_id)
+    assert fleet.states(job_id) == {"a-1": "Failed", "a-2": "Failed"}
+    assert fleet.job(job_id)["status"] == "Failed"
+
+
+@pytest.mark.parametrize("trouble", [500, 502, 503, 504, 429, "hang", "lose"])
+def test_120_s_without_an_answer_fail_no_target(fleet: Fleet, gse: GseServer, trouble: int | str) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+    gse.trouble["get_transfer_file_result"] = trouble
+    for _ in range(2 if isinstance(trouble, str) else 8):
+        fleet.cloud.clock.advance(15)
+        assert fleet.step("poll_transfer", job_id)["state"] == "running"
+    assert fleet.states(job_id) == {"a-1": "Running"}
+
+    gse.trouble.clear()
+    gse.set(0)
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    assert fleet.states(job_id) == {"a-1": "Success"}
+
+
+@pytest.mark.parametrize("trouble", [500, 503, 429])
+def test_a_create_that_was_clearly_not_accepted_is_asked_again(fleet: Fleet, gse: GseServer, trouble: int) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    gse.trouble["async_transfer_file"] = trouble
+    for wait in (2, 3):
+        assert fleet.step("dispatch_transfer", job_id, wait=wait - 2 or 2)["state"] == "waiting"
+    gse.trouble.clear()
+    assert fleet.step("dispatch_transfer", job_id) == {"state": "dispatched", "wait": 2}
+    assert len(gse.transfers) == 1
+    assert fleet.states(job_id) == {"a-1": "Running"}
+
+
+def test_an_unreachable_provider_is_asked_again(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    there = fleet.cloud.app.engine._config  # type: ignore[attr-defined]
+    fleet.cloud.app.engine._config = replace(there, base_url="http://127.0.0.1:1")  # type: ignore[attr-defined]
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
+    fleet.cloud.app.engine._config = there  # type: ignore[attr-defined]
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    assert len(gse.transfers) == 1
+
+
+@pytest.mark.parametrize("trouble", ["lose", "hang", 502, 504])
+def test_a_create_whose_answer_was_lost_is_never_sent_again(fleet: Fleet, gse: GseServer, trouble: int | str) -> None:
+    made = fleet.submit("a-1")
+    job_id = made["job_id"]
+    stage(fleet, job_id)
+    gse.trouble["async_transfer_file"] = trouble
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    gse.trouble.clear()
+    for _ in range(3):
+        fleet.step("dispatch_transfer", job_id)
+        fleet.cloud.clock.advance(70)
+        assert fleet.step("poll_transfer", job_id)["state"] == "running"
+    assert gse.made("async_transfer_file") == 1
+
+    fleet.cloud.clock.advance(600)
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    fleet.step("finish_job", job_id)
+    task = fleet.task(made["task_id"])
+    assert task["status"] == "Timeout"
+    assert "answer" in task["error_msg"]
+
+
+def test_a_dispatcher_that_died_between_asking_and_writing_is_not_repeated(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    store = fleet.cloud.app.transfer_store
+    settle, store.settle = store.settle, lambda *_: (_ for _ in ()).throw(RuntimeError("died"))  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError):
+        fleet.step("dispatch_transfer", job_id)
+    store.settle = settle  # type: ignore[method-assign]
+
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
+    fleet.cloud.clock.advance(61)
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    assert gse.made("async_transfer_file") == 1
+
+
+def test_a_refusal_fails_the_job_with_what_gse_said(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    gse.code = 1010032
+    with pytest.raises(Exception, match="1010032"):
+        fleet.step("dispatch_transfer", job_id)
+    error = {"Error": "TransferRefused", "Cause": '{"errorMessage": "GSE answered 1010032: said"}'}
+    fleet.step("finish_job", job_id, error=error)
+    assert fleet.job(job_id)["error"] == {"code": "transfer_refused", "detail": "GSE answered 1010032: said"}
+    assert fleet.states(job_id) == {"a-1": "Failed"}
+
+
+def test_a_source_host_that_cannot_fetch_fails_the_job_and_the_next_tries_again(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    fleet.step("prepare_file", job_id)
+    fleet.report("source", 1005, error_msg="no space")
+    with pytest.raises(Exception, match="no space"):
+        fleet.step("prepare_file", job_id)
+    assert fleet.step("prepare_file", job_id)["state"] == "waiting"
+    assert len(fleet.inbox("source")) == 1
+    assert gse.calls == []

@@ -1,0 +1,97 @@
+"""A GSE of the tests' own, over real HTTP: makes transfers, tells of them, and misbehaves on request."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.http_servers import Handler, serve
+
+PATH = "/api/v2/task/extensions/"
+Agent = tuple[str, str]
+
+
+class GseServer:
+    """`trouble` is met by the calls of that name: a status to answer, or "hang", "lose" (does it, then hangs up)."""
+
+    def __init__(self) -> None:
+        self.base_url = ""
+        self.calls: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+        self.transfers: dict[str, dict[Agent, dict[str, Any]]] = {}
+        self.uploads: dict[str, dict[str, Any]] = {}
+        self.terminated: list[tuple[str, list[Agent]]] = []
+        self.trouble: dict[str, int | str] = {}
+        self.code = 0
+        self.hangs = 1.0
+        self._lock = threading.Lock()
+
+    def made(self, name: str) -> int:
+        return sum(call == name for call, _, _ in self.calls)
+
+    def set(self, code: int, *agents: str, message: str = "", progress: int = 0) -> None:
+        """What later results say of these agents, or of all."""
+        for transfer in self.transfers.values():
+            for agent in transfer:
+                if not agents or agent[0] in agents:
+                    transfer[agent] = {"error_code": code, "error_msg": message, "progress": progress}
+
+    def fail_upload(self, code: int, message: str) -> None:
+        for task_id in self.transfers:
+            self.uploads[task_id] = {"error_code": code, "error_msg": message}
+
+    def answer(self, handler: Handler) -> None:
+        name = handler.path.removeprefix(PATH)
+        body = json.loads(handler.body())
+        headers = {key.lower(): value for key, value in handler.headers.items()}
+        with self._lock:
+            self.calls.append((name, body, headers))
+            trouble = self.trouble.get(name)
+        if trouble == "hang":
+            time.sleep(self.hangs)
+            handler.close_connection = True
+            return
+        if isinstance(trouble, int):
+            handler.answer(trouble, b"trouble")
+            return
+        with self._lock:
+            data = getattr(self, f"_{name}")(body) if self.code == 0 else {}
+        if trouble == "lose":
+            handler.close_connection = True
+            return
+        handler.answer(200, json.dumps({"code": self.code, "message": "said", "data": data}).encode())
+
+    def _async_transfer_file(self, body: dict[str, Any]) -> dict[str, Any]:
+        task_id = f"gse-{len(self.transfers) + 1}"
+        agents = [_agent(agent) for task in body["tasks"] for agent in task["target"]["agents"]]
+        self.transfers[task_id] = {agent: {"error_code": 115, "error_msg": "", "progress": 0} for agent in agents}
+        return {"result": {"task_id": task_id}}
+
+    def _get_transfer_file_result(self, body: dict[str, Any]) -> dict[str, Any]:
+        rows = []
+        task_id = body["task_id"]
+        upload = self.uploads.get(task_id, {"error_code": 0, "error_msg": ""})
+        rows.append({**upload, "content": {"type": "upload", "source_agent_id": "source", "mode": 1}})
+        for (agent_id, container_id), said in self.transfers[task_id].items():
+            content = {"type": "download", "dest_agent_id": agent_id, "dest_container_id": container_id}
+            rows.append({**said, "content": {**content, "progress": said["progress"], "status": 0}})
+        return {"version": "2.0", "result": rows}
+
+    def _async_terminate_transfer_file(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.terminated.append((body["task_id"], [_agent(agent) for agent in body["agents"]]))
+        return {"result": {"task_id": body["task_id"]}}
+
+
+def _agent(agent: dict[str, str]) -> Agent:
+    return agent["bk_agent_id"], agent.get("bk_container_id", "")
+
+
+@contextmanager
+def gse_server() -> Iterator[GseServer]:
+    server = GseServer()
+    with serve(server.answer) as port:
+        server.base_url = f"http://127.0.0.1:{port}"
+        yield server
