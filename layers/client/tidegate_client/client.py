@@ -15,7 +15,7 @@ from tidegate_client.resources.exports import Exports
 from tidegate_client.resources.files import Files
 from tidegate_client.resources.operations import Callbacks, Compensation, Operations, Queue
 from tidegate_client.resources.projects import Keys, Projects
-from tidegate_client.resources.requests import Requests, Subscriptions
+from tidegate_client.resources.requests import Credentials, Requests, Subscriptions
 
 
 class Client:
@@ -51,6 +51,7 @@ class Client:
         self.queue = Queue(self.http)
         self.requests = Requests(self.http)
         self.subscriptions = Subscriptions(self.http)
+        self.credentials = Credentials(self.http)
         self.compensation = Compensation(self.http)
         self.callbacks = Callbacks(self.http)
         self.operations = Operations(self.http)

@@ -165,10 +165,11 @@ class Export(TypedDict):
 
 class BatchProgress(TypedDict):
     processed: int
-    total: int
-    percent: float
+    total: NotRequired[int | None]
+    percent: NotRequired[float | None]
     errors: int
     rate_now: float
+    offset: NotRequired[int]
 
 
 class Batch(TypedDict):
@@ -206,6 +207,8 @@ class Subscription(TypedDict):
     name: str
     source_url: str
     schedule: NotRequired[str | None]
+    status: NotRequired[str]
+    last_scan: NotRequired[str | None]
 
 
 class Ticket(TypedDict):

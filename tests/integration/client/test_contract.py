@@ -14,7 +14,12 @@ from tests.support.moto_cloud import MotoCloud
 from tidegate_client import Client
 
 FILE: dict[str, Any] = {"biz_id": 1, "app_id": 2, "file_path": "/a", "file_name": "a"}
-SENT: dict[str, Any] = FILE | {"target_user": "u", "target_file_dir": "/d", "file_signature": "a" * 64, "callback": "https://x.example"}
+SENT: dict[str, Any] = FILE | {
+    "target_user": "u",
+    "target_file_dir": "/d",
+    "file_signature": "a" * 64,
+    "callback": "https://x.example",
+}
 CALLS: dict[str, Callable[[Client], object]] = {
     "projects.create": lambda c: c.projects.create("n", group="g"),
     "projects.list": lambda c: c.projects.list(limit=1, cursor="c"),
@@ -65,13 +70,16 @@ CALLS: dict[str, Callable[[Client], object]] = {
         max_errors=1,
         retries=5,
         retry_delay=3,
+        priority=1,
+        source={"file_id": "f"},
     ),
     "batches.get": lambda c: c.batches.get("b"),
     "batches.list": lambda c: c.batches.list(status="running", limit=1, cursor="c"),
     "batches.start": lambda c: c.batches.start("b"),
     "batches.stop": lambda c: c.batches.stop("b"),
     "batches.update": lambda c: c.batches.update("b", rate=5),
-    "batches.logs": lambda c: c.batches.logs("b", limit=1, cursor="c"),
+    "batches.logs": lambda c: c.batches.logs("b", index=1, limit=1, cursor="c"),
+    "batches.export_logs": lambda c: c.batches.export_logs("b"),
     "queue.stats": lambda c: c.queue.stats(),
     "queue.list": lambda c: c.queue.list(channel="export", status="queued", limit=1, cursor="c"),
     "queue.pause": lambda c: c.queue.pause("export"),
@@ -89,6 +97,11 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "subscriptions.download": lambda c: c.subscriptions.download("s"),
     "subscriptions.tasks": lambda c: c.subscriptions.tasks("s", limit=1, cursor="c"),
     "subscriptions.delete": lambda c: c.subscriptions.delete("s"),
+    "subscriptions.get": lambda c: c.subscriptions.get("s"),
+    "credentials.put": lambda c: c.credentials.put("n", {"Cookie": "x"}),
+    "credentials.delete": lambda c: c.credentials.delete("n"),
+    "projects.rotate_callback_secret": lambda c: c.projects.rotate_callback_secret("p"),
+    "projects.retire_callback_secret": lambda c: c.projects.retire_callback_secret("p"),
     "compensation.get": lambda c: c.compensation.get(),
     "compensation.trigger": lambda c: c.compensation.trigger(),
     "callbacks.list": lambda c: c.callbacks.list(task_id="t", limit=1, cursor="c"),

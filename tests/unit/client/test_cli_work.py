@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -162,16 +163,59 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
         ("export delete t1 t2", "POST", "/v1/tasks/delete", {"task_ids": ["t1", "t2"]}),
         ("compensation trigger", "POST", "/v1/compensation/trigger", {}),
         ("project create name", "POST", "/v1/projects", {"name": "name", "allow_private_urls": False}),
+        ("project rotate-secret p1", "POST", "/v1/projects/p1/callback-secrets", {}),
+        (
+            "batch create --biz b --name n --rate 2.5 --rows f-1 --rows-format csv",
+            "POST",
+            "/v1/batches",
+            {"biz_id": "b", "name": "n", "rate": 2.5, "source": {"file_id": "f-1", "format": "csv"}},
+        ),
         ("key create p1 --scope read --scope write", "POST", "/v1/projects/p1/keys", {"scopes": ["read", "write"]}),
     ],
 )
 def test_each_command_calls_its_route(
     api: HTTPServer, command: str, method: str, path: str, body: dict[str, Any]
 ) -> None:
-    api.expect_request(path, method).respond_with_json({"ok": True, "deleted": 2})
+    api.expect_request(path, method).respond_with_json({"ok": True, "deleted": 2, "callback_secret": "whsec_x"})
 
     assert main([*command.split(), "--json"]) == 0
     assert sent(api, path) == [body]
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("key delete k1", "/v1/keys/k1"),
+        ("subscription delete s1", "/v1/subscriptions/s1"),
+        ("credential delete shop", "/v1/credentials/shop"),
+        ("project retire-secret p1", "/v1/projects/p1/callback-secrets/previous"),
+    ],
+)
+def test_each_deletion_deletes(api: HTTPServer, command: str, path: str) -> None:
+    api.expect_request(path, "DELETE").respond_with_data(status=204)
+
+    assert main(command.split()) == 0
+    assert [request.path for request, _ in api.log] == [path]
+
+
+def test_credentials_come_from_stdin(api: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.expect_request("/v1/credentials/shop", "PUT").respond_with_data(status=204)
+    monkeypatch.setattr("sys.stdin", io.StringIO("Cookie: session=a:b\nX-Token: t\n"))
+
+    assert main(["credential", "put", "shop"]) == 0
+    assert sent(api, "/v1/credentials/shop") == [{"headers": {"Cookie": "session=a:b", "X-Token": "t"}}]
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["credential", "put", "shop"]) == 2
+
+
+def test_stats_are_a_row_a_type(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"scan": {"count": 3, "success_rate": 1.0, "mean_s": 0.5, "p95_s": 0.9}}
+    api.expect_request("/v1/stats").respond_with_json({"since": "a", "until": "b", "types": figures})
+
+    main(["stats"])
+
+    assert capsys.readouterr().out.splitlines()[1].split() == ["scan", "3", "1.0", "0.5", "0.9"]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +228,7 @@ def test_each_command_calls_its_route(
         ("queue list --channel export", "/v1/queue"),
         ("request show r1", "/v1/requests/r1"),
         ("subscription list", "/v1/subscriptions"),
+        ("subscription show s1", "/v1/subscriptions/s1"),
         ("subscription tasks s1", "/v1/subscriptions/s1/tasks"),
         ("batch show b1", "/v1/batches/b1"),
         ("batch logs b1", "/v1/batches/b1/logs"),

@@ -29,7 +29,7 @@ class Batches:
         self._http = http
 
     def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
-        """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, source."""
+        """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source."""
         body: dict[str, Any] = {"biz_id": biz_id, "name": name, "rate": rate}
         if total is not None:
             body["total"] = total
@@ -52,8 +52,14 @@ class Batches:
         reply = self._http.call("PATCH", f"/v1/batches/{path_part(batch_id)}", body=fields, idempotent=True)
         return cast(Batch, reply.json())
 
-    def logs(self, batch_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[dict[str, Any]]:
-        return one_page(self._http, f"/v1/batches/{path_part(batch_id)}/logs", {}, limit, cursor)
+    def logs(
+        self, batch_id: str, *, index: int | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Page[dict[str, Any]]:
+        return one_page(self._http, f"/v1/batches/{path_part(batch_id)}/logs", {"index": index}, limit, cursor)
+
+    def export_logs(self, batch_id: str) -> str:
+        """All log lines as CSV; gives the id of the export."""
+        return str(self._http.create(f"/v1/batches/{path_part(batch_id)}/logs/export", {})["task_id"])
 
     def _act(self, batch_id: str, action: str) -> Batch:
         return cast(Batch, self._http.act(f"/v1/batches/{path_part(batch_id)}/{action}"))

@@ -28,6 +28,13 @@ class Projects:
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Project]:
         return one_page(self._http, "/v1/projects", {}, limit, cursor)
 
+    def rotate_callback_secret(self, project_id: str) -> str:
+        """A new `whsec_…`; callbacks carry both signatures until the one before is retired."""
+        return str(self._http.create(f"/v1/projects/{path_part(project_id)}/callback-secrets", {})["callback_secret"])
+
+    def retire_callback_secret(self, project_id: str) -> None:
+        self._http.call("DELETE", f"/v1/projects/{path_part(project_id)}/callback-secrets/previous")
+
 
 class Keys:
     def __init__(self, http: Http) -> None:

@@ -54,9 +54,13 @@ class Subscriptions:
         self._http = http
 
     def create(self, name: str, source_url: str, *, schedule: str | None = None, **optional: Any) -> Subscription:
+        """`optional`: biz_id, app_id, credentials."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
         return cast(Subscription, self._http.create("/v1/subscriptions", given))
+
+    def get(self, subscription_id: str) -> Subscription:
+        return cast(Subscription, self._http.get(f"/v1/subscriptions/{path_part(subscription_id)}"))
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Subscription]:
         return one_page(self._http, "/v1/subscriptions", {}, limit, cursor)
@@ -69,3 +73,16 @@ class Subscriptions:
 
     def delete(self, subscription_id: str) -> None:
         self._http.call("DELETE", f"/v1/subscriptions/{path_part(subscription_id)}")
+
+
+class Credentials:
+    """Headers that a source asks for, kept under a name; they can be replaced, never read back."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    def put(self, name: str, headers: Mapping[str, str]) -> None:
+        self._http.call("PUT", f"/v1/credentials/{path_part(name)}", body={"headers": dict(headers)})
+
+    def delete(self, name: str) -> None:
+        self._http.call("DELETE", f"/v1/credentials/{path_part(name)}")

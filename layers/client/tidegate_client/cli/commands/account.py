@@ -28,6 +28,10 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--group")
     create.add_argument("--allow-private-urls", action="store_true", help="its URLs may point into private networks")
     add_paging(project.command("list", _list_projects, "list projects"))
+    rotate = project.command("rotate-secret", _rotate_secret, "a new callback secret beside the present one")
+    rotate.add_argument("project_id")
+    retire = project.command("retire-secret", _retire_secret, "end a rotation: only the new secret signs")
+    retire.add_argument("project_id")
 
     key = Group(subparsers, "key", "keys of a project (admin)")
     create = key.command("create", _create_key, "make a key; it is shown this once")
@@ -83,6 +87,15 @@ def _list_projects(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.projects.list(limit=args.limit, cursor=cursor), ("project_id", "name", "group")
     )
+
+
+def _rotate_secret(context: Context, args: argparse.Namespace) -> None:
+    context.output.record({"callback_secret": context.client.projects.rotate_callback_secret(args.project_id)})
+
+
+def _retire_secret(context: Context, args: argparse.Namespace) -> None:
+    context.client.projects.retire_callback_secret(args.project_id)
+    context.output.record({"retired": args.project_id})
 
 
 def _create_key(context: Context, args: argparse.Namespace) -> None:

@@ -1,11 +1,13 @@
-"""batch create · start · stop · show · list · watch · rate · logs, biz create · list"""
+"""batch create · start · stop · show · list · watch · rate · logs · export-logs, biz create · list"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
+from tidegate_client.cli.commands.exports import follow_export
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.views import follow
@@ -32,6 +34,9 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--max-errors", type=int)
     create.add_argument("--retries", type=int)
     create.add_argument("--retry-delay", type=float)
+    create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    create.add_argument("--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library: its rows are the items")
+    create.add_argument("--rows-format", choices=("csv", "ndjson"))
     create.add_argument("--start", action="store_true", help="start it at once")
 
     start = _with_id(batch.command("start", _start, "start, or go on where it stopped"))
@@ -41,7 +46,12 @@ def register(subparsers: Subparsers) -> None:
     _with_id(batch.command("show", _show, "one batch"))
     add_timeout(_with_id(batch.command("watch", _watch, "a live bar until it ends")))
     _with_id(batch.command("rate", _rate, "change its rate while it runs")).add_argument("rate", type=float)
-    add_paging(_with_id(batch.command("logs", _logs, "what the business logged")))
+    logs = _with_id(batch.command("logs", _logs, "what the business logged, newest first"))
+    logs.add_argument("--index", type=int, help="of this item only")
+    add_paging(logs)
+    export = _with_id(batch.command("export-logs", _export_logs, "all log lines into a CSV file here"))
+    export.add_argument("-o", "--output", type=Path, help="default: the export's own name, here")
+    add_timeout(export)
     listing = batch.command("list", _list, "list batches, newest first")
     listing.add_argument("--status")
     add_paging(listing)
@@ -76,7 +86,10 @@ def _list_businesses(context: Context, args: argparse.Namespace) -> None:
 
 
 def _create(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay")
+    simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
+    optional = dict(given(args, *simple))
+    if args.rows:
+        optional["source"] = {"file_id": args.rows} | ({"format": args.rows_format} if args.rows_format else {})
     made = context.client.batches.create(
         biz_id=args.biz_id, name=args.name, total=args.total, rate=_whole(args.rate), **optional
     )
@@ -111,9 +124,13 @@ def _rate(context: Context, args: argparse.Namespace) -> None:
 
 def _logs(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
-        lambda cursor: context.client.batches.logs(args.batch_id, limit=args.limit, cursor=cursor),
+        lambda cursor: context.client.batches.logs(args.batch_id, index=args.index, limit=args.limit, cursor=cursor),
         ("time", "index", "level", "message"),
     )
+
+
+def _export_logs(context: Context, args: argparse.Namespace) -> Exit:
+    return follow_export(context, context.client.batches.export_logs(args.batch_id), args.output)
 
 
 def _list(context: Context, args: argparse.Namespace) -> None:

@@ -78,9 +78,14 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     if not args.watch:
         context.output.record(made)
         return None
-    ended = follow(context, [made["task_id"]])
+    return follow_export(context, made["task_id"], args.output)
+
+
+def follow_export(context: Context, task_id: str, output: Path | None) -> Exit:
+    """Watch it to its end, then bring the file here."""
+    ended = follow(context, [task_id])
     if ended is Exit.OK:
-        _fetch(context, made["task_id"], args.output)
+        _fetch(context, task_id, output)
     return ended
 
 

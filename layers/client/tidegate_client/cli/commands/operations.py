@@ -49,7 +49,7 @@ def _redeliver(context: Context, args: argparse.Namespace) -> None:
 def _audit(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.operations.audit(args.record, limit=args.limit, cursor=cursor),
-        ("when", "record", "who", "from", "to", "why", "attempt"),
+        ("at", "record", "who", "action", "from", "to", "why", "attempt"),
     )
 
 
@@ -58,7 +58,8 @@ def _stats(context: Context, args: argparse.Namespace) -> None:
     if context.output.as_json:
         context.output.record(stats)
         return
-    context.output.table(stats.get("types", []), ("type", "count", "success_rate", "mean_s", "p95_s"))
+    rows = [{"type": name, **figures} for name, figures in stats.get("types", {}).items()]
+    context.output.table(rows, ("type", "count", "success_rate", "mean_s", "p95_s"))
 
 
 def _cleanup(context: Context, _args: argparse.Namespace) -> None:
