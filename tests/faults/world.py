@@ -27,6 +27,7 @@ class World:
         # Queues whose messages are on their way for a while.
         self.held: set[str] = set()
         self._told: set[str] = set()
+        self.repeated = 0
         self._ear = self._listen()
         cloud.while_waiting.append(self.deliver_all)
 
@@ -69,6 +70,7 @@ class World:
                 answer = None
             if answer and answer.status < 500 and b"idempotency_in_progress" not in answer.body:
                 return answer
+            self.repeated += 1
             # The dead request holds its key until its function would have timed out; this caller does not wait.
             self.cloud.clock.advance(1)
             headers = {}

@@ -53,7 +53,7 @@ def aws_environment() -> _Undo:
             "AWS_SECRET_ACCESS_KEY": "testing",
             "AWS_DEFAULT_REGION": REGION,
             "AWS_REGION": REGION,
-            "POWERTOOLS_LOG_LEVEL": "WARNING",
+            "POWERTOOLS_LOG_LEVEL": os.environ.get("POWERTOOLS_LOG_LEVEL", "WARNING"),
             "POWERTOOLS_METRICS_NAMESPACE": "Tidegate",
         }
     )
