@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.domain.fetching import Limits
 from tidegate.domain.files import COMING, FAILED, READY, File, content_object
+from tidegate.domain.ingest import MAX_BYTES
 from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
 from tidegate.services.ingest_ports import Credentials, FileWrites, Outcome, PartStore, Step
 from tidegate.services.ports import Http
@@ -69,7 +70,7 @@ class Check:
             url,
             headers=self._credentials.headers(project_id, str(name)) if name else {},
             allow_private=self._projects.get(project_id).allow_private_urls,
-            limits=Limits(total=20, max_bytes=1024),
+            limits=Limits(total=20, max_bytes=MAX_BYTES),
         )
         try:
             reply.raise_for_status()

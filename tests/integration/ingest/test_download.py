@@ -1,0 +1,221 @@
+"""A source's bytes in the library: whole, right, once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import pytest
+
+from tests.support.ingest import BIZ, Library
+from tests.support.sources import FileSource, Hosted
+from tidegate.domain import ingest
+from tidegate.domain.files import content_object
+
+SMALL = b"tide" * 1000
+PART = 256 * 1024
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Six parts and a bit, with parts smaller than S3 takes."""
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
+    for module in ("tidegate.domain.ingest", "tidegate.services.ingest_fetch"):
+        monkeypatch.setattr(f"{module}.PART_BYTES", PART)
+    monkeypatch.setattr(ingest, "PARALLEL_FROM", 3 * PART)
+    return os.urandom(6 * PART + 12345)
+
+
+def sha(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def test_a_source_becomes_a_file(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(SMALL)
+
+    asked = library.ask(source.url("/a.bin"))
+    assert library.file(asked["file_id"])["state"] == "coming"
+    library.run()
+
+    file = library.file(asked["file_id"])
+    assert (file["state"], file["signature"], file["size"]) == ("ready", sha(SMALL), len(SMALL))
+    assert file["request_id"] == asked["request_id"]
+    assert library.objects() == {content_object(library.project.id, sha(SMALL)): SMALL}
+    request = library.request(asked["request_id"])
+    assert (request["status"], request["type"], request["channel"]) == ("completed", "download", "no_cookie")
+
+
+def test_a_large_file_comes_in_parallel_ranges_hashed_as_it_streams(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+
+    asked = library.ask(source.url("/a.bin"), signature=sha(large), size=len(large))
+    library.run()
+
+    assert library.file(asked["file_id"])["state"] == "ready"
+    assert library.objects() == {content_object(library.project.id, sha(large)): large}
+    assert len([wanted for _, wanted in source.seen if wanted]) == 7
+    assert library.uploads() == []
+
+
+@pytest.mark.parametrize("hosted", [{"ranges": False}, {"ranges": False, "tell_length": False}])
+def test_a_large_file_of_a_source_without_ranges_comes_in_one_stream(
+    library: Library, source: FileSource, large: bytes, hosted: dict[str, bool]
+) -> None:
+    source.files["/a.bin"] = Hosted(large, **hosted)  # type: ignore[arg-type]
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    assert library.file(asked["file_id"])["signature"] == sha(large)
+    assert library.objects() == {content_object(library.project.id, sha(large)): large}
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_connection_cut_at_50_percent_resumes_and_the_stored_bytes_are_right(
+    library: Library, source: FileSource, large: bytes, parallel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not parallel:
+        monkeypatch.setattr(ingest, "PARALLEL_FROM", 10**12)
+    source.files["/a.bin"] = Hosted(large, cuts=2)
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    assert library.file(asked["file_id"])["state"] == "ready"
+    assert library.objects() == {content_object(library.project.id, sha(large)): large}
+
+
+def test_a_cut_that_cannot_be_resumed_restarts_later_and_leaves_nothing(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(SMALL, ranges=False, cuts=1)
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+    waiting = library.request(asked["request_id"])
+    assert (waiting["status"], waiting["error"]["code"]) == ("pending", "connection_failed")
+    assert library.objects() == {}
+
+    library.cloud.clock.advance(61)
+    library.cloud.app.pokes.poke("no_cookie")
+    library.run()
+
+    assert library.file(asked["file_id"])["signature"] == sha(SMALL)
+
+
+def test_content_that_is_not_what_was_announced_never_appears(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/small"], source.files["/large"] = Hosted(SMALL), Hosted(large)
+
+    wrong = [library.ask(source.url(path), signature="0" * 64) for path in ("/small", "/large")]
+    library.run()
+
+    for asked in wrong:
+        assert library.request(asked["request_id"])["error"]["code"] == "signature_mismatch"
+        file = library.file(asked["file_id"])
+        assert file["state"] == "failed"
+        assert "SHA-256" in file["error"]
+    assert library.objects() == {}
+    assert library.uploads() == []
+
+
+def test_the_same_content_arriving_twice_is_stored_once(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"], source.files["/b.bin"] = Hosted(SMALL), Hosted(SMALL)
+    first = library.ask(source.url("/a.bin"))
+    library.run()
+
+    second = library.ask(source.url("/b.bin"), file_path="/in/other.bin")
+    known = library.ask(source.url("/c.bin"), file_path="/in/third.bin", signature=sha(SMALL))
+    library.run()
+
+    assert {library.file(asked["file_id"])["signature"] for asked in (first, second, known)} == {sha(SMALL)}
+    assert list(library.objects()) == [content_object(library.project.id, sha(SMALL))]
+    assert ("/c.bin", "") not in source.seen, "content that is here is not fetched"
+
+
+def test_a_source_that_changes_meanwhile_is_not_stitched_together(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    hosted = source.files["/a.bin"] = Hosted(large)
+    parts, original = library.cloud.app.parts, library.cloud.app.parts.put_part
+
+    def change(*args: object) -> None:
+        hosted.body = large[::-1]
+        original(*args)  # type: ignore[arg-type]
+
+    parts.put_part = change  # type: ignore[method-assign]
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    assert library.request(asked["request_id"])["status"] == "pending"
+    assert library.objects() == {}
+    assert library.uploads() == []
+
+
+def test_a_fetch_longer_than_one_invocation_goes_on_in_the_next(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    steps = iter(range(10**6))
+    # Each look at the clock is ten seconds later: a step has time for a few parts only.
+    library.cloud.app.ingest._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
+
+    asked = library.ask(source.url("/a.bin"), signature=sha(large))
+    library.run(seconds_left=110)
+
+    assert library.file(asked["file_id"])["state"] == "ready"
+    assert library.objects() == {content_object(library.project.id, sha(large)): large}
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "upstream_not_found"), (403, "upstream_forbidden")])
+def test_a_refusal_ends_it_and_the_file_says_so(library: Library, source: FileSource, status: int, code: str) -> None:
+    source.files["/a.bin"] = Hosted(SMALL, refusals=[(status, None)])
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    assert library.request(asked["request_id"])["error"]["code"] == code
+    assert library.file(asked["file_id"])["state"] == "failed"
+
+
+def test_a_retry_after_of_the_source_is_honoured(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(SMALL, refusals=[(429, "200")])
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    request = library.cloud.app.queue.get(library.project.id, asked["request_id"])
+    assert (request.status, request.last_wait_reason) == ("pending", "backoff")
+    assert request.not_before == pytest.approx(library.cloud.clock().timestamp() + 200)
+
+
+def test_a_private_url_is_refused_at_the_door_and_at_the_fetch(library: Library, source: FileSource) -> None:
+    strict = library.cloud.project(allow_private_urls=False)
+    body = {**BIZ, "file_path": "/x", "source_url": source.url("/a.bin")}
+
+    for private in (source.url("/a.bin"), "http://169.254.169.254/latest/", "file:///etc/passwd", "http://[::1]/"):
+        refused = library.cloud.http("POST", "/v1/files", json={**body, "source_url": private}, key=strict.key)
+        assert (refused.status, refused.json()["code"]) == (422, "url_not_allowed"), private
+
+
+def test_cancelling_a_running_download_stops_it_within_5_s_and_leaves_nothing(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    parts, original = library.cloud.app.parts, library.cloud.app.parts.put_part
+    seconds = iter(range(10**6))
+    library.cloud.app.ingest._monotonic = lambda: float(next(seconds))
+
+    def cancel_first(*args: object) -> None:
+        path = f"/v1/requests/{asked['request_id']}/cancel"
+        library.cloud.http("POST", path, key=library.project.key)
+        original(*args)  # type: ignore[arg-type]
+
+    parts.put_part = cancel_first  # type: ignore[method-assign]
+    library.run()
+
+    assert library.request(asked["request_id"])["status"] == "cancelled"
+    assert library.file(asked["file_id"])["state"] == "failed"
+    assert library.objects() == {}
+    assert library.uploads() == []

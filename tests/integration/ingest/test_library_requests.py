@@ -1,0 +1,158 @@
+"""`associate`, `check`, credentials: requests that touch the library without bringing new content."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from tests.support.ingest import BIZ, Library
+from tests.support.sources import FileSource, Hosted
+from tidegate.domain.files import content_object
+
+BODY = b"tide" * 1000
+SHA = hashlib.sha256(BODY).hexdigest()
+SECRET = "session=tell-nobody-5ecre7"
+
+
+def stored(library: Library, source: FileSource) -> str:
+    source.files["/a.bin"] = Hosted(BODY)
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+    return str(asked["file_id"])
+
+
+def ran(library: Library, kind: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:
+    request = library.submit(kind, payload, **more)
+    library.run()
+    return library.request(request["request_id"])
+
+
+def test_associate_binds_content_already_in_the_library_without_fetching(library: Library, source: FileSource) -> None:
+    stored(library, source)
+    before = list(source.seen)
+
+    done = ran(library, "associate", {**BIZ, "file_path": "/other/place.bin", "signature": SHA})
+
+    assert done["status"] == "completed"
+    file = library.file(done["result"]["file_id"])
+    assert (file["state"], file["file_path"], file["signature"], file["size"]) == (
+        "ready",
+        "/other/place.bin",
+        SHA,
+        len(BODY),
+    )
+    assert source.seen == before
+
+
+def test_associate_of_content_that_is_not_here_fails(library: Library) -> None:
+    failed = ran(library, "associate", {**BIZ, "file_path": "/x", "signature": "0" * 64})
+
+    assert (failed["status"], failed["error"]["code"], failed["attempts"]) == ("failed", "file_not_found", 1)
+
+
+def test_associate_reaches_no_other_projects_content(library: Library, source: FileSource) -> None:
+    stored(library, source)
+    other = Library(library.cloud, library.cloud.project())
+
+    failed = ran(other, "associate", {**BIZ, "file_path": "/x", "signature": SHA})
+
+    assert failed["error"]["code"] == "file_not_found"
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [(lambda hosted: None, "same"), (lambda hosted: setattr(hosted, "body", BODY + b"!"), "changed")],
+)
+def test_check_verifies_a_stored_object_against_its_signature_and_its_source(
+    library: Library, source: FileSource, change: Any, found: str
+) -> None:
+    file_id = stored(library, source)
+    change(source.files["/a.bin"])
+
+    done = ran(library, "check", {"file_id": file_id})
+
+    assert done["status"] == "completed"
+    assert done["result"] == {"file_id": file_id, "signature": SHA, "size": len(BODY), "source": found}
+
+
+def test_check_says_when_the_source_is_gone(library: Library, source: FileSource) -> None:
+    file_id = stored(library, source)
+    del source.files["/a.bin"]
+
+    assert ran(library, "check", {"file_id": file_id})["result"]["source"] == "gone"
+
+
+def test_check_finds_a_stored_object_that_was_damaged(library: Library, source: FileSource) -> None:
+    file_id = stored(library, source)
+    bucket = library.cloud.app.bucket.name
+    key = content_object(library.project.id, SHA)
+    library.cloud.client("s3").put_object(Bucket=bucket, Key=key, Body=b"damaged")
+
+    failed = ran(library, "check", {"file_id": file_id})
+
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "signature_mismatch")
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("download", {"file_path": "/x"}),
+        ("download", {"file_path": "/x", "source_url": "http://x/", "colour": 1}),
+        ("associate", {"file_path": "/x"}),
+        ("check", {}),
+        ("scan", {}),
+    ],
+)
+def test_a_payload_that_is_not_its_types_is_422_and_named(library: Library, kind: str, payload: dict[str, Any]) -> None:
+    refused = library.cloud.http(
+        "POST", "/v1/requests", json={"type": kind, "payload": payload}, key=library.project.key
+    )
+
+    assert refused.status == 422
+    assert refused.json()["errors"]
+
+
+def test_an_unknown_channel_is_422(library: Library, source: FileSource) -> None:
+    body = {**BIZ, "file_path": "/x", "source_url": source.url("/a"), "channel": "fast_lane"}
+
+    assert library.cloud.http("POST", "/v1/files", json=body, key=library.project.key).status == 422
+
+
+def test_credentials_open_a_source_by_name_and_are_in_no_record_log_or_answer(
+    library: Library, source: FileSource, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
+    headers = {"headers": {"Cookie": SECRET}}
+    kept = library.cloud.http("PUT", "/v1/credentials/shop", json=headers, key=library.project.key)
+    assert kept.status == 204
+
+    asked = library.ask(source.url("/a.bin"), credentials="shop")
+    library.run()
+
+    request = library.request(asked["request_id"])
+    assert (request["status"], request["channel"]) == ("completed", "requires_cookie")
+    items = library.cloud.client("dynamodb").scan(TableName=library.cloud.names.refs["Table"])["Items"]
+    told = str(items) + str(request) + capsys.readouterr().out + caplog.text
+    assert "5ecre7" not in told
+
+
+def test_a_credential_that_nobody_stored_fails_at_once(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(BODY)
+    asked = library.ask(source.url("/a.bin"), credentials="nowhere")
+    library.run()
+
+    assert library.request(asked["request_id"])["error"]["code"] == "credential_missing"
+    assert source.seen == []
+
+
+def test_a_credential_is_its_projects_own(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
+    other = library.cloud.project()
+    library.cloud.http("PUT", "/v1/credentials/shop", json={"headers": {"Cookie": SECRET}}, key=other.key)
+
+    asked = library.ask(source.url("/a.bin"), credentials="shop")
+    library.run()
+
+    assert library.request(asked["request_id"])["error"]["code"] == "credential_missing"

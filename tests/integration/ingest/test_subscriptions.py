@@ -1,0 +1,163 @@
+"""Subscriptions: manifests, what is new or changed, schedules, deletion."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.ingest import Library
+from tests.support.sources import FileSource, Hosted
+
+
+def manifest(source: FileSource, *entries: Any) -> None:
+    source.files["/list.json"] = Hosted(json.dumps(entries).encode(), content_type="application/json")
+
+
+def subscribe(library: Library, url: str, **more: Any) -> str:
+    body = {"name": "daily", "source_url": url, **more}
+    answer = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
+    assert answer.status == 201, answer.body
+    return str(answer.json()["subscription_id"])
+
+
+def scan(library: Library, subscription_id: str) -> dict[str, Any]:
+    answer = library.cloud.http("POST", f"/v1/subscriptions/{subscription_id}/download", key=library.project.key)
+    assert answer.status == 202, answer.body
+    library.run()
+    return library.request(answer.json()["request_id"])
+
+
+def tasks(library: Library, subscription_id: str) -> list[dict[str, Any]]:
+    path = f"/v1/subscriptions/{subscription_id}/tasks"
+    return list(library.cloud.http("GET", path, key=library.project.key, query={"limit": 100}).json()["items"])
+
+
+def paths(library: Library) -> set[str]:
+    listed = library.cloud.http("GET", "/v1/files", key=library.project.key, query={"limit": 100}).json()["items"]
+    return {item["file_path"] for item in listed if item["state"] == "ready"}
+
+
+def test_a_scan_queues_what_the_manifest_lists_and_only_what_is_new_or_changed(
+    library: Library, source: FileSource
+) -> None:
+    source.files |= {f"/{name}": Hosted(name.encode() * 100) for name in "abc"}
+    manifest(source, "/a", {"url": "/b", "path": "/data/b.csv", "etag": "1"})
+    subscription = subscribe(library, source.url("/list.json"))
+
+    first = scan(library, subscription)
+    assert first["result"] == {"listed": 2, "queued": 2, "refused": 0}
+    assert paths(library) == {"/a", "/data/b.csv"}
+
+    assert scan(library, subscription)["result"]["unchanged"] is True, "304"
+
+    manifest(source, "/a", {"url": "/b", "path": "/data/b.csv", "etag": "2"}, "/c")
+    assert scan(library, subscription)["result"] == {"listed": 3, "queued": 2, "refused": 0}
+    done = [(task["type"], task["status"]) for task in tasks(library, subscription)]
+    assert sorted(done) == [("download", "completed")] * 4 + [("scan", "completed")] * 3
+
+
+def test_an_html_index_is_a_manifest(library: Library, source: FileSource) -> None:
+    page = """<html><a href="../">up</a><a href="?C=M">sort</a><a href="sub/">sub</a>
+        <a href="one.bin">one.bin</a> 16-Nov-2026 05:00  4
+        <a href="two%20x.bin">two</a> 16-Nov-2026 05:00  4 <a href="http://other.example/z">z</a></html>"""
+    source.files["/pub/"] = Hosted(page.encode(), content_type="text/html; charset=utf-8")
+    source.files |= {"/pub/one.bin": Hosted(b"1111"), "/pub/two%20x.bin": Hosted(b"2222")}
+    subscription = subscribe(library, source.url("/pub/"))
+
+    assert scan(library, subscription)["result"]["queued"] == 2
+    assert paths(library) == {"/pub/one.bin", "/pub/two x.bin"}
+
+    source.files["/pub/"].body = page.replace("05:00  4\n", "06:00  5\n").encode()
+    assert scan(library, subscription)["result"]["queued"] == 1, "only the one whose line changed"
+
+
+def test_one_url_that_may_not_be_fetched_does_not_stop_the_others(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    manifest(source, "ftp://somewhere/x", "/a")
+
+    assert scan(library, subscribe(library, source.url("/list.json")))["result"] == {
+        "listed": 2,
+        "queued": 1,
+        "refused": 1,
+    }
+
+
+def test_a_manifest_that_is_none_fails_for_good(library: Library, source: FileSource) -> None:
+    source.files["/list.json"] = Hosted(b"not json", content_type="application/json")
+
+    failed = scan(library, subscribe(library, source.url("/list.json")))
+
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "source_broken")
+
+
+def test_a_download_that_failed_is_queued_again_by_the_next_scan(library: Library, source: FileSource) -> None:
+    manifest(source, "/late")
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+    assert paths(library) == set()
+
+    source.files["/late"] = Hosted(b"here now")
+    source.files["/list.json"].body += b" "
+    scan(library, subscription)
+
+    assert paths(library) == {"/late"}
+
+
+def test_a_schedule_fires_once_for_each_of_its_times(library: Library, source: FileSource) -> None:
+    manifest(source)
+    subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")
+
+    library.cloud.clock.advance(3500)
+    assert library.cloud.invoke("scan_subscriptions", {}) == {"fired": 0}
+    library.cloud.clock.advance(101)
+    fired = [library.cloud.invoke("scan_subscriptions", {})["fired"] for _ in range(3)]
+    library.run()
+
+    assert fired == [1, 0, 0]
+    assert [(task["type"], task["status"]) for task in tasks(library, subscription)] == [("scan", "completed")]
+
+
+def test_a_scan_that_still_runs_is_not_queued_a_second_time(library: Library, source: FileSource) -> None:
+    subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 minute)")
+    for expected in (1, 0, 0):
+        library.cloud.clock.advance(61)
+        assert library.cloud.invoke("scan_subscriptions", {}) == {"fired": expected}
+    assert len(tasks(library, subscription)) == 1
+
+
+def test_deleting_a_subscription_cancels_its_queued_requests(library: Library, source: FileSource) -> None:
+    manifest(source, "/a", "/b")
+    subscription = subscribe(library, source.url("/list.json"))
+    library.cloud.http("POST", "/v1/queue/capacity", json={"no_cookie": 1}, key=library.cloud.admin_key)
+    for _ in range(3):
+        library.cloud.http("POST", f"/v1/subscriptions/{subscription}/download", key=library.project.key)
+    library.cloud.deliver("AdmissionQueue")
+    queued = [task["request_id"] for task in tasks(library, subscription)]
+
+    deleted = library.cloud.http("DELETE", f"/v1/subscriptions/{subscription}", key=library.project.key)
+
+    assert deleted.status == 204
+    assert {library.request(request)["status"] for request in queued} == {"cancelled"}
+    assert library.cloud.http("GET", f"/v1/subscriptions/{subscription}", key=library.project.key).status == 404
+    assert library.cloud.http("GET", "/v1/subscriptions", key=library.project.key).json()["items"] == []
+    assert library.cloud.http("DELETE", f"/v1/subscriptions/{subscription}", key=library.project.key).status == 404
+
+
+@pytest.mark.parametrize("schedule", ["sometimes", "rate(0 hours)", "cron(0 2 * * * *)", "cron(61 2 * * ? *)"])
+def test_a_schedule_that_makes_no_sense_is_422(library: Library, source: FileSource, schedule: str) -> None:
+    body = {"name": "x", "source_url": source.url("/l"), "schedule": schedule}
+
+    refused = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
+
+    assert refused.status == 422
+    assert "schedule" in str(refused.json()["errors"])
+
+
+def test_another_projects_subscription_is_404(library: Library, source: FileSource) -> None:
+    subscription = subscribe(library, source.url("/list.json"))
+    other = library.cloud.project()
+
+    for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/download"), ("GET", "/tasks")]:
+        assert library.cloud.http(method, f"/v1/subscriptions/{subscription}{path}", key=other.key).status == 404

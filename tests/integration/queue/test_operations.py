@@ -1,0 +1,118 @@
+"""Figures, lists and retention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.queue import TestQueue
+from tidegate.domain.ingest import staging_object
+from tidegate.errors import NotFound
+
+DAY = 24 * 3600
+
+
+def get(queue: TestQueue, path: str, **query: Any) -> Any:
+    answer = queue.cloud.http("GET", path, key=queue.project.key, query=query)
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
+def clean(queue: TestQueue) -> Any:
+    return queue.cloud.http("POST", "/v1/cleanup", key=queue.cloud.admin_key).json()
+
+
+def test_queue_stats_by_channel(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    for _ in range(3):
+        queue.submit()
+    queue.admit()
+    queue.cloud.clock.advance(10)
+
+    stats = get(queue, "/v1/queue/stats")["channels"]
+
+    assert {"requires_cookie", "no_cookie", "export", "batch"} <= set(stats)
+    waited = stats["no_cookie"].pop("oldest_wait_s")
+    assert stats["no_cookie"] == {"capacity": 1, "running": 1, "queued": 2, "paused": False}
+    assert 10 <= waited < 11
+
+
+def test_the_queue_is_listed_by_channel_and_status_newest_first(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    requests = [queue.submit() for _ in range(3)]
+    other = queue.submit(channel="requires_cookie")
+    queue.admit()
+
+    queued = get(queue, "/v1/queue", channel="no_cookie", status="queued")["items"]
+    everything = get(queue, "/v1/queue", limit=2)
+
+    assert [item["request_id"] for item in queued] == [request.request_id for request in reversed(requests[1:])]
+    assert {item["last_wait_reason"] for item in queued} == {"capacity"}
+    assert [item["request_id"] for item in everything["items"]] == [other.request_id, requests[2].request_id]
+    rest = get(queue, "/v1/queue", cursor=everything["next_cursor"])["items"]
+    assert [item["request_id"] for item in rest] == [requests[1].request_id, requests[0].request_id]
+    theirs = queue.cloud.http("GET", "/v1/queue", key=queue.cloud.project().key).json()
+    assert theirs["items"] == []
+
+
+def test_stats_by_type_count_success_rate_mean_and_p95(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=10)
+    for seconds in (1, 2, 3, 10):
+        request = queue.submit()
+        queue.admit()
+        queue.cloud.clock.advance(seconds)
+        queue.finish(request, **({"error": NotFound()} if seconds == 10 else {}))
+
+    stats = get(queue, "/v1/stats")["types"]["check"]
+
+    assert stats["count"] == 4
+    assert stats["success_rate"] == 0.75
+    assert (stats["mean_s"], stats["p95_s"]) == (4.0, 10.0)
+    assert get(queue, "/v1/stats", since="2999-01-01T00:00:00Z")["types"] == {}
+
+
+def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQueue) -> None:
+    done, failed = queue.submit(type="download"), queue.submit(type="download")
+    queue.admit()
+    s3, bucket = queue.cloud.client("s3"), queue.cloud.app.bucket.name
+    for request in (done, failed):
+        s3.put_object(Bucket=bucket, Key=staging_object(queue.project.id, request.request_id), Body=b"left over")
+    queue.finish(done)
+    queue.finish(failed, error=NotFound("gone"))
+
+    queue.cloud.clock.advance(7 * DAY - 60)
+    assert clean(queue) == {"removed": 0, "objects": 0, "more": False}
+    queue.cloud.clock.advance(120)
+    assert clean(queue)["removed"] == 1
+    assert [queue.cloud.app.request_store.get(queue.project.id, r.request_id) is None for r in (done, failed)] == [
+        True,
+        False,
+    ]
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 1
+
+    queue.cloud.clock.advance(23 * DAY)
+    assert queue.cloud.invoke("clean_up", {})["removed"] == 1
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+
+def test_a_retried_request_is_not_removed_by_its_old_end(queue: TestQueue) -> None:
+    request = queue.submit()
+    queue.admit()
+    queue.finish(request, error=NotFound("gone"))
+    queue.act(request, "retry")
+
+    queue.cloud.clock.advance(31 * DAY)
+    clean(queue)
+
+    assert queue.now(request).status == "pending"
+
+
+def test_an_expired_export_stays_known_as_expired_without_its_objects(queue: TestQueue) -> None:
+    request = queue.submit(type="export")
+    queue.admit()
+    queue.finish(request, result={})
+
+    queue.cloud.clock.advance(8 * DAY)
+    clean(queue)
+
+    assert queue.now(request).expired_at is not None
+    assert clean(queue)["removed"] == 0

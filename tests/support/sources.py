@@ -1,0 +1,96 @@
+"""A source of files that behaves, or misbehaves, as a test asks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.support.http_servers import Handler, serve
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+@dataclass
+class Hosted:
+    body: bytes = b""
+    ranges: bool = True
+    content_type: str = "application/octet-stream"
+    # Statuses to answer before the content, one a request, with a Retry-After if it has one.
+    refusals: list[tuple[int, str | None]] = field(default_factory=list)
+    # The first so many answers break off half-way.
+    cuts: int = 0
+    tell_length: bool = True
+    needs_cookie: str | None = None
+
+    @property
+    def etag(self) -> str:
+        return f'"{hashlib.sha256(self.body).hexdigest()[:16]}"'
+
+
+@dataclass
+class FileSource:
+    """`files` by path; `seen` are the requests that came, as (path, range or "")."""
+
+    port: int = 0
+    files: dict[str, Hosted] = field(default_factory=dict)
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def answer(self, handler: Handler) -> None:
+        hosted = self.files.get(handler.path)
+        wanted = handler.headers.get("Range", "")
+        with self._lock:
+            self.seen.append((handler.path, wanted))
+            refusal = hosted.refusals.pop(0) if hosted and hosted.refusals else None
+            cut = hosted is not None and not refusal and hosted.cuts > 0
+            if hosted and cut:
+                hosted.cuts -= 1
+        if hosted is None:
+            handler.answer(404)
+        elif refusal:
+            handler.answer(refusal[0], **({"Retry_After": refusal[1]} if refusal[1] else {}))
+        elif hosted.needs_cookie and handler.headers.get("Cookie") != hosted.needs_cookie:
+            handler.answer(401)
+        elif handler.headers.get("If-None-Match") == hosted.etag:
+            handler.answer(304, ETag=hosted.etag)
+        elif handler.headers.get("If-Match", hosted.etag) != hosted.etag:
+            handler.answer(412)
+        else:
+            self._send(handler, hosted, wanted if hosted.ranges else "", cut)
+
+    @staticmethod
+    def _send(handler: Handler, hosted: Hosted, wanted: str, cut: bool) -> None:
+        match = _RANGE.fullmatch(wanted)
+        start = int(match[1]) if match else 0
+        end = min(int(match[2] or len(hosted.body) - 1), len(hosted.body) - 1) if match else len(hosted.body) - 1
+        body = hosted.body[start : end + 1]
+        handler.send_response(206 if match else 200)
+        handler.send_header("Content-Type", hosted.content_type)
+        handler.send_header("ETag", hosted.etag)
+        if hosted.ranges:
+            handler.send_header("Accept-Ranges", "bytes")
+        if match:
+            handler.send_header("Content-Range", f"bytes {start}-{end}/{len(hosted.body)}")
+        handler.send_header(*(("Content-Length", str(len(body))) if hosted.tell_length else ("Connection", "close")))
+        handler.end_headers()
+        if handler.command == "HEAD":
+            return
+        handler.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut or not hosted.tell_length:
+            handler.wfile.flush()
+            handler.close_connection = True
+
+
+@contextmanager
+def file_source() -> Iterator[FileSource]:
+    source = FileSource()
+    with serve(source.answer) as port:
+        source.port = port
+        yield source
