@@ -92,7 +92,7 @@ def moved(request: Request, action: str, **changes: Any) -> Request:
 
 
 def notice_kind(request_type: str, status: str) -> str:
-    """Exports are the tasks of the download centre; other records that ride on a request tell their own ends."""
+    """Exports are the tasks of the download centre; a batch's run ends with its request."""
     if request_type == "export":
         return "task.completed" if status == COMPLETED else "task.failed"
-    return "request.finished"
+    return "batch.finished" if request_type == "batch" else "request.finished"
