@@ -45,14 +45,15 @@ def create(body: BatchBody) -> Response[BatchAnswer]:
 @router.get("/v1/batches", tags=_TAGS, summary="List batches")
 def list_batches(
     status: Annotated[str | None, Query(max_length=20)] = None, limit: Limit = 20, cursor: Cursor = None
-) -> BatchList:
+) -> Response[BatchList]:
     page = app().batches.list(router.caller.project_id, status, limit, cursor)
-    return BatchList(items=[BatchAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
+    items = [BatchAnswer.model_validate(item) for item in page.items]
+    return answer(BatchList(items=items, next_cursor=page.next_cursor))
 
 
 @router.get("/v1/batches/<batch_id>", tags=_TAGS, summary="One batch and how far it is")
-def show(batch_id: str) -> BatchAnswer:
-    return _shown(app().batches.get(router.caller.project_id, batch_id))
+def show(batch_id: str) -> Response[BatchAnswer]:
+    return answer(_shown(app().batches.get(router.caller.project_id, batch_id)))
 
 
 @router.patch("/v1/batches/<batch_id>", tags=_TAGS, summary="Change the rate, max_errors or data", status_code=202)

@@ -1,0 +1,199 @@
+"""The batch machine itself, run on moto: start, admission, slices, end, notice; and what a slice's death changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_sfn import (
+    StateTaskServiceSfn,
+)
+
+from tests.support.batch_world import BatchWorld, batch_world
+from tests.support.moto_cloud import MotoCloud
+from tests.support.template import ROOT
+
+
+@pytest.fixture
+def world(running_cloud: MotoCloud) -> Iterator[BatchWorld]:
+    with batch_world(running_cloud) as made:
+        yield made
+
+
+def stored_file(world: BatchWorld, name: str, content: bytes) -> str:
+    announced = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{name}", "size": len(content)}
+    made = world.http("POST", "/v1/files", announced).json()
+    key = f"uploads/{world.project.id}/{made['file_id']}"
+    world.cloud.client("s3").put_object(Bucket=world.cloud.app.settings.files_bucket, Key=key, Body=content)
+    assert world.http("POST", f"/v1/files/{made['file_id']}/complete").status == 200
+    return str(made["file_id"])
+
+
+def test_from_start_to_finish_and_the_stop_callback(world: BatchWorld) -> None:
+    batch_id = world.create(world.register("process_stop"), total=20, job_data={"campaign": 9})
+    started = world.act(batch_id, "start")
+    world.admit()
+    shown = world.ended(batch_id)
+    assert (shown["status"], shown["progress"]["processed"], shown["progress"]["percent"]) == ("finished", 20, 100.0)
+    calls = world.business.calls()
+    assert sorted(call["index"] for call in calls) == list(range(20))
+    assert calls[0] == {"batch_id": batch_id, "index": 0, "attempt": 1, "job_data": {"campaign": 9}}
+    request = world.http("GET", f"/v1/requests/{started['request_id']}").json()
+    assert (request["status"], request["result"]["status"]) == ("completed", "finished")
+    world.cloud.deliver("CallbacksQueue")
+    (told,) = world.business.calls("/process-stop")
+    assert (told["type"], told["data"]["batch_id"], told["data"]["status"]) == ("batch.finished", batch_id, "finished")
+    assert told["data"]["progress"]["processed"] == 20
+
+
+def test_a_failed_item_fails_the_request_and_a_retry_goes_on_where_it_stopped(world: BatchWorld) -> None:
+    broken = {7}
+    world.business.answers["/process"] = lambda said: (200, {"result": "error" if said["index"] in broken else "ok"})
+    batch_id = world.create(world.register(), total=30, retry_delay=0)
+    started = world.act(batch_id, "start")
+    world.admit()
+    shown = world.ended(batch_id)
+    assert (shown["status"], shown["stop_reason"]) == ("stopped", "item 7 failed 5 times")
+    request = world.http("GET", f"/v1/requests/{started['request_id']}").json()
+    assert (request["status"], request["error"]["code"]) == ("failed", "batch_stopped")
+    broken.clear()
+    assert world.http("POST", f"/v1/requests/{started['request_id']}/retry").status == 200
+    world.admit()
+    deadline = time.monotonic() + 10
+    while world.shown(batch_id)["status"] != "finished":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    counted = [call["index"] for call in world.business.calls()]
+    assert sorted(set(counted)) == list(range(30))
+    assert len(counted) == 30 + 5
+
+
+def test_rows_of_a_csv_reach_the_business_and_are_counted(world: BatchWorld) -> None:
+    content = "id,name\r\n" + "".join(f'{n},"line\n{n}"\r\n' for n in range(12))
+    file_id = stored_file(world, "people.csv", content.encode())
+    biz_id = world.register()
+    body = {"biz_id": biz_id, "name": "rows", "rate": 200, "source": {"file_id": file_id}, "start_index": 2}
+    made = world.http("POST", "/v1/batches", body)
+    assert made.status == 201, made.body
+    assert made.json()["source"]["signature"] == hashlib.sha256(content.encode()).hexdigest()
+    batch_id = made.json()["batch_id"]
+    world.act(batch_id, "start")
+    world.admit()
+    shown = world.ended(batch_id)
+    assert (shown["status"], shown["total"]) == ("finished", 12)
+    rows = {call["index"]: call["job_data"] for call in world.business.calls()}
+    assert rows == {n: {"id": str(n), "name": f"line\n{n}"} for n in range(2, 12)}
+
+
+def test_a_file_that_is_not_whole_or_of_unknown_format_is_refused(world: BatchWorld) -> None:
+    file_id = stored_file(world, "people.txt", b"a\n1\n")
+    biz_id = world.register()
+    body: dict[str, Any] = {"biz_id": biz_id, "name": "rows", "rate": 2, "source": {"file_id": file_id}}
+    assert world.http("POST", "/v1/batches", body).status == 422
+    body["source"]["format"] = "csv"
+    assert world.http("POST", "/v1/batches", body).status == 201
+    body["source"] = {"file_id": "file-none"}
+    assert world.http("POST", "/v1/batches", body).status == 404
+
+
+def test_a_long_batch_goes_on_in_a_new_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    normalise = StateTaskServiceSfn._normalise_parameters
+
+    def as_boto3_spells_them(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Step Functions does this; moto's copy of the interpreter lost it."""
+        normalise(self, parameters, *args, **kwargs)
+        for name in list(parameters):
+            parameters[name[0].lower() + name[1:]] = parameters.pop(name)
+
+    monkeypatch.setattr(StateTaskServiceSfn, "_normalise_parameters", as_boto3_spells_them)
+    with (
+        MotoCloud(machines_run=True, BATCH_ROUNDS="2", BATCH_SLICE_SECONDS="1") as cloud,
+        batch_world(cloud) as world,
+    ):
+        batch_id = world.create(world.register(), total=60, rate=15)
+        started = world.act(batch_id, "start")
+        world.admit()
+        shown = world.ended(batch_id, 30)
+        machine = cloud.app.settings.batch_machine_arn
+        executions = cloud.client("stepfunctions").list_executions(stateMachineArn=machine)["executions"]
+    assert (shown["status"], shown["progress"]["processed"]) == ("finished", 60)
+    names = {execution["name"] for execution in executions}
+    request_id = started["request_id"]
+    assert {f"{request_id}-1", f"{request_id}-1-2"} <= names
+    assert sorted(call["index"] for call in world.business.calls()) == list(range(60))
+
+
+def test_a_slice_that_dies_is_tried_again_and_nothing_is_lost(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = world.cloud.app.batch_machine
+    step, died = machine.step, []
+
+    def die_once(event: Any) -> Any:
+        if not died:
+            died.append(event)
+            raise RuntimeError("out of memory")
+        return step(event)
+
+    monkeypatch.setattr(machine, "step", die_once)
+    batch_id = world.create(world.register(), total=10)
+    world.act(batch_id, "start")
+    world.admit()
+    assert world.ended(batch_id)["status"] == "finished"
+    assert died
+
+
+def test_a_machine_that_gives_up_leaves_the_batch_to_the_queue(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = world.cloud.app.batch_machine
+    step, deaths = machine.step, []
+
+    def die_while_running(event: Any) -> Any:
+        if "failure" not in event and len(deaths) < 6:
+            deaths.append(event)
+            raise RuntimeError("out of memory")
+        return step(event)
+
+    monkeypatch.setattr(machine, "step", die_while_running)
+    batch_id = world.create(world.register(), total=10)
+    started = world.act(batch_id, "start")
+    world.admit()
+    deadline = time.monotonic() + 20
+    while world.shown(batch_id)["status"] != "finished":
+        assert time.monotonic() < deadline, world.shown(batch_id)
+        world.cloud.clock.advance(31)
+        world.cloud.deliver("WakeupsQueue")
+        world.admit()
+        time.sleep(0.2)
+    request = world.http("GET", f"/v1/requests/{started['request_id']}").json()
+    assert (request["attempts"], len(deaths)) == (2, 6)
+
+
+def test_a_paused_request_pauses_its_batch_and_resume_goes_on(world: BatchWorld) -> None:
+    batch_id = world.create(world.register(), total=200, rate=50)
+    started = world.act(batch_id, "start")
+    world.admit()
+    time.sleep(1.5)
+    assert world.http("POST", f"/v1/requests/{started['request_id']}/pause").status == 200
+    time.sleep(2)
+    made = len(world.business.calls())
+    assert 0 < made < 200
+    time.sleep(1)
+    assert len(world.business.calls()) == made
+    assert world.http("POST", f"/v1/requests/{started['request_id']}/resume").status == 200
+    world.admit()
+    assert world.ended(batch_id)["status"] == "finished"
+    counted = [call["index"] for call in world.business.calls()]
+    assert sorted(counted) == list(range(200))
+
+
+def test_the_machine_names_only_what_the_function_answers() -> None:
+    definition = json.loads((ROOT / "statemachines/batch.asl.json").read_text())
+    outcomes = {choice["StringEquals"] for choice in definition["States"]["WhatNext"]["Choices"]}
+    assert outcomes == {"continue", "busy", "renew"}
+    assert all("TimeoutSeconds" in state for state in definition["States"].values() if state["Type"] == "Task")
