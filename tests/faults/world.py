@@ -59,6 +59,26 @@ class World:
         found = self.cloud.client("s3").list_objects_v2(Bucket=self.cloud.names.refs["FilesBucket"])
         return [entry["Key"] for entry in found.get("Contents", [])]
 
+    def read(self, key: str) -> bytes:
+        found = self.cloud.client("s3").get_object(Bucket=self.cloud.names.refs["FilesBucket"], Key=key)
+        return bytes(found["Body"].read())
+
+    def uploads(self) -> list[str]:
+        """Multipart uploads that nobody ended."""
+        found = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.names.refs["FilesBucket"])
+        return [upload["Key"] for upload in found.get("Uploads", [])]
+
+    def idle_channels(self) -> bool:
+        """Nothing runs and no slot is counted."""
+        with self.calls.uncounted():
+            return all(channel.running == 0 for channel in self.cloud.app.channel_store.all())
+
+    def shown(self, path: str, project: Project) -> dict[str, Any]:
+        """A record as its route shows it; looking at it is no crash point."""
+        with self.calls.uncounted():
+            found: dict[str, Any] = self.cloud.http("GET", path, key=project.key).json()
+        return found
+
     def ask(self, method: str, path: str, *, key: str, json: Any = None, tries: int = 4) -> Answer:
         """A caller that got no answer, or a 5xx, asks again with the same Idempotency-Key."""
         headers = {"idempotency-key": uuid.uuid4().hex} if method == "POST" else {}

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.faults.scenarios import distribution, upload
+from tests.faults.scenarios import batch, distribution, export, ingest, upload
 from tests.faults.sweep import Scenario
 
-ALL: tuple[Scenario, ...] = (upload.SCENARIO, distribution.SCENARIO)
+ALL: tuple[Scenario, ...] = (
+    upload.SCENARIO,
+    distribution.SCENARIO,
+    ingest.SCENARIO,
+    export.SCENARIO,
+    batch.SCENARIO,
+)

@@ -94,8 +94,7 @@ def _submit(world: World, project: Project, agent: str) -> str:
 
 
 def _task(world: World, project: Project, task: str) -> dict[str, Any]:
-    shown: dict[str, Any] = world.ask("GET", f"/v1/downloads/{task}", key=project.key).json()
-    return shown
+    return world.shown(f"/v1/downloads/{task}", project)
 
 
 SCENARIO = Scenario("distribution", run)

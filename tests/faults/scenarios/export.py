@@ -1,0 +1,61 @@
+"""A CSV of three pages, whose end is told to a callback."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from urllib.parse import parse_qs, urlsplit
+
+from tests.faults.sweep import Scenario
+from tests.faults.world import World
+from tests.support.http_servers import Handler, serve
+
+TOTAL, STEP = 250, 100
+OVER = {"completed", "failed", "cancelled"}
+
+
+def run(world: World) -> None:
+    project = world.new_project()
+    heard: Counter[str] = Counter()
+
+    def route(request: Handler) -> None:
+        if request.command == "POST":
+            request.body()
+            heard[request.headers["webhook-id"]] += 1
+            request.answer(200)
+        else:
+            request.answer(200, _page(request.path), Content_Type="application/json")
+
+    with serve(route) as port:
+        url = f"http://127.0.0.1:{port}/rows"
+        body = {"name": "rows", "source_url": url, "step": STEP, "callback": f"http://127.0.0.1:{port}/told"}
+        made = world.ask("POST", "/v1/task", key=project.key, json=body)
+        assert made.status == 202, made.body
+        task = made.json()["task_id"]
+        world.settle(lambda: world.shown(f"/v1/task?task_id={task}", project)["status"] in OVER)
+        ended = world.shown(f"/v1/task?task_id={task}", project)
+        assert ended["status"] == "completed", ended
+        # Once for this task; a caller who asked twice has another one, with an id of its own.
+        world.settle(lambda: task in world.told() and bool(heard))
+        world.settle(world.idle_channels)
+    assert 1 <= len(heard) <= 1 + world.repeated, heard
+    # One file a task: what a dead attempt had written is gone, and so are the pages it had staged.
+    files = world.objects()
+    assert len({key.rsplit("/", 1)[0] for key in files}) == len(files) <= 1 + world.repeated, files
+    assert any(task in key for key in files), files
+    for key in files:
+        rows = list(csv.DictReader(io.StringIO(world.read(key).decode())))
+        assert [row["id"] for row in rows] == [str(number) for number in range(TOTAL)]
+    assert world.uploads() == []
+
+
+def _page(path: str) -> bytes:
+    query = parse_qs(urlsplit(path).query)
+    page, size = int(query["page"][0]), int(query["page_size"][0])
+    rows = [{"id": number, "name": f"n{number}"} for number in range(page * size, min(TOTAL, (page + 1) * size))]
+    return json.dumps({"status": 200, "msg": "", "data": {"data": rows, "total": TOTAL}}).encode()
+
+
+SCENARIO = Scenario("export and callback", run)

@@ -1,0 +1,53 @@
+"""A file is brought in from a source outside."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tests.faults.sweep import Scenario
+from tests.faults.world import World
+from tests.support.http_servers import Handler, serve
+from tidegate.domain.files import content_object
+
+CONTENT = b"from far away" * 20_000
+SHA = hashlib.sha256(CONTENT).hexdigest()
+OVER = {"completed", "failed", "cancelled"}
+
+
+def run(world: World) -> None:
+    project = world.new_project()
+    with serve(_source) as port:
+        body = {
+            "biz_id": 1,
+            "app_id": 1,
+            "file_path": "/in",
+            "source_url": f"http://127.0.0.1:{port}/f",
+            "signature": SHA,
+        }
+        made = world.ask("POST", "/v1/files", key=project.key, json=body)
+        assert made.status == 202, made.body
+        request = made.json()["request_id"]
+        world.settle(lambda: world.shown(f"/v1/requests/{request}", project)["status"] in OVER)
+
+    ended = world.shown(f"/v1/requests/{request}", project)
+    assert ended["status"] == "completed", ended
+    file = world.shown(f"/v1/files/{made.json()['file_id']}", project)
+    assert (file["state"], file["signature"]) == ("ready", SHA), file
+    world.settle(lambda: request in world.told())
+    world.settle(lambda: world.idle_channels())
+    assert world.objects() == [content_object(project.id, SHA)]
+    assert world.uploads() == []
+
+
+def _source(request: Handler) -> None:
+    wanted = request.headers.get("Range")
+    if not wanted:
+        request.answer(200, CONTENT, ETag='"1"', Accept_Ranges="bytes")
+        return
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    part = CONTENT[int(first) : int(last) + 1 if last else None]
+    end = int(first) + len(part) - 1
+    request.answer(206, part, ETag='"1"', Content_Range=f"bytes {first}-{end}/{len(CONTENT)}")
+
+
+SCENARIO = Scenario("ingest", run)
