@@ -1,0 +1,133 @@
+"""Callbacks and SNS on the deployed stack: every right is enforced, every byte goes over HTTP."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from tests.integration.notifications.receiving import Receiver, receiver
+from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.product import product_on
+from tidegate.adapters.dynamo.outbox import notice_write
+from tidegate.domain.notices import Notice, notice_id_for
+
+pytestmark = pytest.mark.e2e
+
+
+def export(project: DeployedProject, callback: str) -> str:
+    body = {"name": "people", "source_data": [{"name": "Ada"}, {"name": "Grace"}], "callback": callback}
+    made = project.http("POST", "/v1/task", json=body)
+    assert made.status == 202, made.body
+    return str(made.json()["task_id"])
+
+
+def callback_of(project: DeployedProject, record_id: str) -> dict[str, Any]:
+    items = project.http("GET", "/v1/callbacks", query={"task_id": record_id}).json()["items"]
+    return items[0] if items else {"callback_state": "none"}
+
+
+def notice(project: DeployedProject, record_id: str, callback: str | None = None, status: str = "completed") -> Notice:
+    kind = "task.completed" if status == "completed" else "task.failed"
+    data = {"task_id": record_id, "status": status}
+    made = datetime.now(UTC)
+    return Notice(notice_id_for(kind, record_id), project.id, kind, record_id, status, data, callback, made)
+
+
+def arrived(at: Receiver, count: int, seconds: float = 40) -> None:
+    until(lambda: len(at.seen), lambda seen: seen >= count, seconds)
+
+
+def test_a_receiver_that_fails_first_is_called_again_and_the_task_stays_completed(project: DeployedProject) -> None:
+    with receiver(500, 200) as at:
+        task_id = export(project, at.url)
+        arrived(at, 1)
+        assert project.http("GET", "/v1/task", query={"task_id": task_id}).json()["status"] == "completed"
+        arrived(at, 2)
+        shown = until(lambda: callback_of(project, task_id), lambda one: one["callback_state"] == "delivered", 10)
+
+        assert len(set(at.ids)) == 1
+        for headers, body in at.seen:
+            told = Webhook(project.callback_secret).verify(body, headers)
+            assert (told["type"], told["data"]["task_id"]) == ("task.completed", task_id)
+    assert [attempt["status"] for attempt in shown["attempts"]] == [500, 200]
+    assert project.http("GET", "/v1/task", query={"task_id": task_id}).json()["status"] == "completed"
+
+
+@pytest.mark.slow
+def test_a_publisher_killed_between_ending_and_publishing_still_calls_back(
+    deployed: Deployed, project: DeployedProject
+) -> None:
+    with receiver() as at:
+        killed = notice(project, "req-killed", at.url)
+        product_on(deployed).table.transact([notice_write(killed)])
+
+        def nudge() -> int:
+            deployed.http("POST", "/v1/compensation/trigger", key=deployed.admin_key)
+            return len(at.seen)
+
+        until(nudge, lambda seen: seen >= 1, seconds=90, every=5)
+        assert at.ids == [killed.message_id]
+
+
+def test_a_callback_url_at_a_private_address_is_refused_at_submission(deployed: Deployed) -> None:
+    public = deployed.project(allow_private_urls=False)
+    body = {"name": "people", "source_data": [{"a": 1}], "callback": "http://127.0.0.1/hook"}
+
+    refused = public.http("POST", "/v1/task", json=body)
+
+    assert (refused.status, refused.json()["code"]) == (422, "url_not_allowed")
+
+
+def test_gone_is_dead_with_a_letter_in_the_dead_letter_queue_and_can_be_redelivered(
+    deployed: Deployed, project: DeployedProject
+) -> None:
+    with receiver(410, 200) as at:
+        product_on(deployed).notifier.publish([notice(project, "req-gone", at.url)])
+        dead = until(lambda: callback_of(project, "req-gone"), lambda one: one["callback_state"] == "dead", 30)
+        assert dead_letter_about(deployed, dead["delivery_id"])
+
+        again = project.http("POST", f"/v1/callbacks/{dead['delivery_id']}/redeliver")
+        assert again.status == 202, again.body
+        until(lambda: callback_of(project, "req-gone"), lambda one: one["callback_state"] == "delivered", 30)
+        assert at.ids == [dead["delivery_id"]] * 2
+
+
+def dead_letter_about(deployed: Deployed, delivery_id: str) -> bool:
+    sqs = deployed.client("sqs")
+    (url,) = [url for url in sqs.list_queues()["QueueUrls"] if "CallbacksDeadLetters" in url]
+
+    def read() -> str:
+        return str(sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", []))
+
+    return delivery_id in until(read, lambda text: delivery_id in text, 20)
+
+
+def test_a_subscriber_to_status_failed_sees_only_those(deployed: Deployed, project: DeployedProject) -> None:
+    sqs, sns = deployed.client("sqs"), deployed.client("sns")
+    url = sqs.create_queue(QueueName=f"failed-{uuid.uuid4().hex[:8]}")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = {"status": ["failed"], "project_id": [project.id]}
+    sns.subscribe(
+        TopicArn=deployed.outputs["NotificationsTopicArn"],
+        Protocol="sqs",
+        Endpoint=arn,
+        Attributes={"RawMessageDelivery": "true", "FilterPolicy": json.dumps(policy)},
+    )
+    told = [notice(project, f"req-{n}", status="failed" if n % 2 else "completed") for n in range(6)]
+
+    product_on(deployed).notifier.publish(told)
+
+    heard: set[str] = set()
+
+    def listen() -> set[str]:
+        got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", [])
+        heard.update(json.loads(message["Body"])["record_id"] for message in got)
+        return heard
+
+    until(listen, lambda seen: len(seen) >= 3, 20)
+    assert listen() == {"req-1", "req-3", "req-5"}
