@@ -1,0 +1,155 @@
+"""GETs and lists as the contract has them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from tests.support.fleet import Fleet
+from tests.support.moto_cloud import MotoCloud
+
+
+def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> None:
+    made = fleet.submit("a-1", target_container_id="c-1")
+    by_uuid = fleet.task(made["task_id"])
+    by_id = fleet.get(f"/v1/downloads/{quote(made['task_id'], safe='')}")
+    decoded = fleet.get(f"/v1/downloads/{made['task_id']}")
+    assert by_uuid == by_id == decoded
+    times = {by_uuid.pop("create_time"), by_uuid.pop("update_time")}
+    assert len(times) == 1
+    assert by_uuid == {
+        "task_id": made["task_id"],
+        "job_id": made["job_id"],
+        "biz_id": 1,
+        "app_id": 2,
+        "file_path": "/data/app.bin",
+        "file_name": "app.bin",
+        "file_signature": fleet.signature,
+        "target_agent_id": "a-1",
+        "target_container_id": "c-1",
+        "status": "Pending",
+        **dict.fromkeys(("error_code", "error_msg", "progress")),
+    }
+    assert made["status"] == "Pending"
+
+
+def test_a_tasks_whole_id_must_be_its_own(fleet: Fleet, cloud: MotoCloud) -> None:
+    uuid = fleet.submit("a-1")["task_id"].rsplit(":", 1)[1]
+    other = quote(f"AsyncDownloadTask:9:9:/other:{uuid}", safe="")
+    assert cloud.http("GET", f"/v1/downloads/{other}", key=fleet.project.key).status == 404
+
+
+def test_a_job_by_key_or_id_counts_its_targets_while_it_collects(fleet: Fleet) -> None:
+    made = fleet.submit_many(["a-1", "a-2", "a-1"])
+    fleet.collect()
+    job = fleet.job(made["job_id"])
+    assert job == fleet.get(f"/v1/jobs/{quote(made['job_id'], safe='')}") == fleet.get(f"/v1/jobs/{made['job_id']}")
+    assert (job["status"], job["counts"]["total"]) == ("Pending", 2)
+    assert job["window_closes_at"] == made["window_closes_at"]
+    assert fleet.states(made["job_id"]) == {"a-1": "Pending", "a-2": "Pending"}
+    assert fleet.get(f"/v1/jobs/{made['job_id']}/targets", limit=1)["next_cursor"]
+
+
+def test_lists_of_tasks_are_newest_first_and_page_without_gap_or_repetition(fleet: Fleet) -> None:
+    made = []
+    for number in range(7):
+        made.append(fleet.submit(f"a-{number}")["task_id"])
+        fleet.cloud.clock.advance(0.01)
+    job_id = fleet.task(made[0])["job_id"]
+    for query in ({}, {"job_id": job_id}, {"status": "Pending"}):
+        seen: list[str] = []
+        more: dict[str, str] = {}
+        for _ in range(4):
+            page = fleet.get("/v1/downloads", limit=3, **query, **more)
+            seen += [task["task_id"] for task in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            more = {"cursor": page["next_cursor"]}
+        assert seen == made[::-1], query
+    assert fleet.get("/v1/downloads", status="Success") == {"items": [], "next_cursor": None}
+
+
+def test_lists_by_status_look_through_the_job(fleet: Fleet) -> None:
+    job_id = fleet.submit_many([f"a-{n}" for n in range(5)])["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.report("a-0", 0)
+    fleet.report("a-1", 9)
+    fleet.step("poll_transfer", job_id)
+    by_status = {
+        status: {task["target_agent_id"] for task in fleet.get("/v1/downloads", job_id=job_id, status=status)["items"]}
+        for status in ("Success", "Failed", "Running", "Pending")
+    }
+    expected = {"Success": {"a-0"}, "Failed": {"a-1"}, "Running": {"a-2", "a-3", "a-4"}, "Pending": set()}
+    assert by_status == expected
+    path = f"/v1/jobs/{fleet.job(job_id)['key']}/targets"
+    failed = fleet.get(path, status="Failed")["items"]
+    assert [(target["agent_id"], target["error_code"]) for target in failed] == [("a-1", 9)]
+    assert len(fleet.get(path, status="Running", limit=2)["items"]) == 2
+
+
+def test_jobs_are_found_by_place_and_status(fleet: Fleet) -> None:
+    first = fleet.submit("a-1")["job_id"]
+    fleet.cloud.clock.advance(1)
+    second = fleet.submit("a-1", file_path="/data/other.bin")["job_id"]
+    fleet.run_until_dispatched(first)
+    found = fleet.get("/v1/jobs")["items"]
+    assert [job["job_id"] for job in found] == [second, first]
+    at_path = fleet.get("/v1/jobs", biz_id=1, app_id=2, file_path="/data/app.bin")["items"]
+    assert [job["job_id"] for job in at_path] == [first]
+    assert [job["job_id"] for job in fleet.get("/v1/jobs", status="Running")["items"]] == [first]
+    assert fleet.get("/v1/jobs", biz_id=7)["items"] == []
+
+
+def test_another_project_sees_none_of_it(fleet: Fleet, cloud: MotoCloud) -> None:
+    made = fleet.submit("a-1")
+    stranger = Fleet(cloud)
+    for path in (f"/v1/downloads/{made['task_id'].rsplit(':', 1)[1]}", f"/v1/jobs/{fleet.job(made['job_id'])['key']}"):
+        assert cloud.http("GET", path, key=stranger.project.key).status == 404
+    assert stranger.get("/v1/downloads")["items"] == stranger.get("/v1/jobs")["items"] == []
+    assert stranger.submit("a-1")["job_id"] == made["job_id"], "the same name, another Job"
+    assert len(stranger.get("/v1/downloads")["items"]) == 1
+
+
+def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1", target_container_id="c-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    (item,) = fleet.inbox("a-1", wait=1)
+    url = item.pop("url")
+    assert "X-Amz-Signature" in url
+    assert item.pop("expires_at") > fleet.job(job_id)["execute_time"]
+    assert item == {
+        "transfer_id": fleet.job(job_id)["transfer_id"],
+        "container_id": "c-1",
+        "file_name": "app.bin",
+        "target_file_dir": "/opt/app",
+        "target_user": "root",
+        "signature": fleet.signature,
+        "size": 10_000,
+    }
+
+
+def test_a_link_is_renewed_at_every_look(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    first = fleet.inbox("a-1")[0]["expires_at"]
+    fleet.cloud.clock.advance(300)
+    assert fleet.inbox("a-1")[0]["expires_at"] > first
+
+
+def test_an_empty_inbox_is_looked_at_until_the_wait_is_over(fleet: Fleet) -> None:
+    slept: list[float] = []
+    fleet.cloud.app.agents._sleep = slept.append
+    assert fleet.inbox("a-1", wait=3) == []
+    assert sum(slept) == 3
+
+
+def test_the_same_idempotency_key_is_one_task(fleet: Fleet) -> None:
+    body = fleet.body(target_agent_id="a-1")
+    answers = [fleet.post("/v1/downloads", body, headers={"idempotency-key": "once"}) for _ in range(2)]
+    assert answers[0].json() == answers[1].json()
+    assert len(fleet.get("/v1/downloads")["items"]) == 1
+
+
+def test_the_contract_documents_the_submits(fleet: Fleet, cloud: MotoCloud) -> None:
+    paths = cloud.http("GET", "/openapi.json").json()["paths"]
+    assert "post" in paths["/v1/downloads"]
+    assert "post" in paths["/v1/downloads/batch"]

@@ -1,0 +1,129 @@
+"""Whatever runs twice, late or at the same time: one dispatch a Job."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tidegate.domain.downloads import job_key
+from tidegate.errors import Busy
+
+STEPS = ("close_window", "prepare_file", "dispatch_transfer", "poll_transfer", "finish_job")
+
+
+def orders(fleet: Fleet, job_id: str) -> list[str]:
+    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    assert job
+    return [transfer.token for transfer in fleet.cloud.app.transfer_store.list(job)]
+
+
+def test_every_step_run_twice_is_one_dispatch(fleet: Fleet) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    for name in STEPS[:3]:
+        assert fleet.step(name, job_id) == fleet.step(name, job_id)
+    assert len(orders(fleet, job_id)) == 1
+    assert len(fleet.inbox("a-1")) == 1
+    fleet.deliver_all(job_id)
+    for name in STEPS:
+        fleet.step(name, job_id)
+    done = fleet.job(job_id)
+    for name in STEPS:
+        fleet.step(name, job_id)
+    assert fleet.job(job_id) == done
+    assert done["status"] == "Success"
+    assert fleet.inbox("a-1") == []
+
+
+def test_a_closing_that_runs_again_after_a_poll_undoes_nothing(fleet: Fleet) -> None:
+    """The slow closer has read the Job as Running without shards, and goes on when others are far ahead."""
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    app = fleet.cloud.app
+    job = app.job_store.get(fleet.project.id, job_key(job_id))
+    assert job
+    slow = app.job_store.close(job, fleet.cloud.clock(), fleet.cloud.clock().timestamp() + 600, fleet.cloud.clock())
+    fleet.run_until_dispatched(job_id)
+    fleet.deliver_all(job_id)
+    fleet.step("poll_transfer", job_id)
+
+    app.target_store.add_shards(
+        slow, [[arrival.target for arrival in app.target_store.collected(*_place(slow))]], fleet.cloud.clock()
+    )
+    app.job_store.shard(slow, fleet.cloud.clock(), [(0, 0)], [1])
+
+    assert fleet.states(job_id) == {"a-1": "Success"}
+    assert fleet.job(job_id)["counts"]["success"] == 1
+
+
+def _place(job: object) -> tuple[str, str]:
+    return job.project_id, job.key  # type: ignore[attr-defined]
+
+
+def test_a_poller_that_read_before_the_end_cannot_write_after_it(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    app = fleet.cloud.app
+    slow = app.job_store.get(fleet.project.id, job_key(job_id))
+    assert slow
+    fleet.report("a-1", 0)
+    (shard,) = app.target_store.shards(slow, [0])
+    fleet.cloud.clock.advance(601)
+    fleet.step("finish_job", job_id)
+    assert fleet.states(job_id) == {"a-1": "Timeout"}
+
+    from tidegate.domain.targets import Report, Target
+
+    assert not app.target_store.save(slow, [shard.after({Target("a-1"): Report(0)})], fleet.cloud.clock())
+    assert fleet.states(job_id) == {"a-1": "Timeout"}
+
+
+def test_two_executions_for_one_job_have_one_name(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    assert job
+    fleet.cloud.app.job_executions.start(job)
+    machine = fleet.cloud.names.machines["DownloadJobMachine"]
+    found = fleet.cloud.client("stepfunctions").list_executions(stateMachineArn=machine)["executions"]
+    assert len(found) == 1
+
+
+def test_a_dispatch_that_died_half_way_is_completed_not_repeated(fleet: Fleet) -> None:
+    agents = [f"a-{n}" for n in range(30)]
+    job_id = fleet.submit_many(agents)["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    store = fleet.cloud.app.order_store
+    place = store.place
+
+    def dying(orders: object) -> None:
+        place(list(orders)[:10])  # type: ignore[call-overload]
+        raise Busy("died")
+
+    store.place = dying  # type: ignore[method-assign]
+    with pytest.raises(Busy):
+        fleet.step("dispatch_transfer", job_id)
+    store.place = place  # type: ignore[method-assign]
+    early = next(agent for agent in agents if fleet.inbox(agent))
+    fleet.report(early, 0)
+
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+
+    assert len(orders(fleet, job_id)) == 1
+    assert fleet.inbox(early) == [], "it has answered already"
+    assert sorted(fleet.deliver_all(job_id)) == sorted(agents)
+
+
+def test_past_the_limit_a_job_is_split_into_transfers(fleet: Fleet) -> None:
+    app = fleet.cloud.app
+    app.close_window._transfer_max_targets = 700
+    agents = [f"a-{n}" for n in range(1000)]
+    job_id = fleet.submit_many(agents)["job_id"]
+    fleet.run_until_dispatched(job_id)
+    assert len(orders(fleet, job_id)) == 2
+    assert len(fleet.deliver_all(job_id)) == 1000
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    assert fleet.job(job_id)["counts"]["success"] == 1000
