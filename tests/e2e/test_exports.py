@@ -1,0 +1,126 @@
+"""Exports over HTTP against the deployed stack: least privilege is enough, links work, bytes are right."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+from urllib.parse import urlsplit
+
+import openpyxl
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.export_samples import SEED_TABLE, SEED_TEMPLATE, mixed_rows, seed_rows
+from tests.support.exports import read_csv, read_sheet
+from tests.support.paged_source import PagedSource, numbered
+
+pytestmark = pytest.mark.e2e
+OVER = ("completed", "failed", "cancelled")
+
+
+@pytest.fixture
+def source(httpserver: HTTPServer) -> PagedSource:
+    return PagedSource(httpserver)
+
+
+def ordered(project: DeployedProject, path: str = "/v1/task", **fields: Any) -> str:
+    answer = project.http("POST", path, json={"name": "e2e", **fields})
+    assert answer.status == 202, answer.body
+    return str(answer.json()["task_id"])
+
+
+def ended(project: DeployedProject, task_id: str, seconds: float = 60) -> dict[str, Any]:
+    def read() -> dict[str, Any]:
+        shown: dict[str, Any] = project.http("GET", "/v1/task", query={"task_id": task_id}).json()
+        return shown
+
+    return until(read, lambda shown: shown["status"] in OVER, seconds)
+
+
+def fetched(deployed: Deployed, project: DeployedProject, task_id: str) -> bytes:
+    link = project.http("GET", "/v1/download/url", query={"task_id": task_id}).json()
+    answer = deployed.pool.request("GET", link["url"])
+    assert answer.status == 200
+    return bytes(answer.data)
+
+
+def test_a_csv_from_a_paged_source(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:
+    source.rows = list(mixed_rows(3500))
+    task_id = ordered(project, source_url=source.url, file_name="订单")
+    shown = ended(project, task_id)
+
+    assert (shown["status"], shown["progress"]["rows"]) == ("completed", 3500), shown
+    data = fetched(deployed, project, task_id)
+    assert [int(row["id"]) for row in read_csv(data)] == list(range(3500))
+    assert shown["size"] == len(data)
+    assert source.pages == {0: 1, 1: 1, 2: 1, 3: 1}
+
+
+def test_the_permanent_url_needs_a_key_and_a_changed_link_is_refused(
+    deployed: Deployed, project: DeployedProject
+) -> None:
+    task_id = ordered(project, source_data=[{"a": 1}])
+    shown = ended(project, task_id)
+    permanent = shown["download_url"]
+    assert deployed.pool.request("GET", permanent, redirect=False).status == 401
+    key = {"authorization": f"Bearer {project.key}"}
+    there = deployed.pool.request("GET", permanent, headers=key, redirect=False)
+    assert there.status == 302
+
+    link = there.headers["location"]
+    got = deployed.pool.request("GET", link)
+    assert (got.status, got.data) == (200, b"a\n1\n")
+    assert "attachment" in got.headers["content-disposition"]
+    assert deployed.pool.request("GET", link.replace("X-Amz-Expires=300", "X-Amz-Expires=301")).status == 403
+
+
+def test_the_seeds_table_as_excel(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:
+    source.rows = seed_rows()
+    task_id = ordered(
+        project,
+        source_url=source.url,
+        type="excel",
+        template=SEED_TEMPLATE,
+        title=SEED_TABLE.title,
+        summary=SEED_TABLE.summary,
+        header=SEED_TABLE.header,
+        footer=SEED_TABLE.footer,
+    )
+    assert ended(project, task_id)["status"] == "completed"
+    sheet: Any = openpyxl.load_workbook(io.BytesIO(fetched(deployed, project, task_id))).active
+    assert {"A1:L1", "A4:C8", "B18:B22", "A23:L23"} <= {str(merged) for merged in sheet.merged_cells.ranges}
+
+
+def test_a_source_that_lies_fails_with_its_reason_and_tells_the_callback(
+    deployed: Deployed, project: DeployedProject, source: PagedSource, httpserver: HTTPServer
+) -> None:
+    source.rows, source.more = numbered(10), {"total": 99}
+    heard: list[Any] = []
+    httpserver.expect_request("/hook").respond_with_handler(lambda request: heard.append(request.get_json()) or "ok")
+    task_id = ordered(project, source_url=source.url, callback=httpserver.url_for("/hook"))
+    shown = ended(project, task_id)
+
+    assert shown["status"] == "failed"
+    assert "told a total of 99 rows" in shown["failed_reason"]
+    until(lambda: heard, bool, 30)
+    assert heard[0]["type"] == "task.failed"
+    assert heard[0]["data"]["failed_reason"] == shown["failed_reason"]
+
+
+def test_sync_lists_and_delete(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:
+    source.rows = numbered(250)
+    at_once = project.http(
+        "GET", "/v1/download/sync", query={"name": "now", "type": "excel", "source_url": source.url, "step": 100}
+    )
+    assert at_once.status == 200
+    assert len(read_sheet(at_once.body)) == 251
+
+    task_id = ordered(project, "/v1/task/multiple", type="excel", source_data=[[{"a": 1}], [{"b": 2}]])
+    assert ended(project, task_id)["status"] == "completed"
+    items = project.http("GET", "/v1/tasks", query={"status": "completed"}).json()["items"]
+    assert [item["task_id"] for item in items] == [task_id]
+    link = project.http("GET", "/v1/download/url", query={"task_id": task_id}).json()["url"]
+    assert project.http("POST", "/v1/tasks/delete", json={"task_ids": [task_id]}).json() == {"deleted": 1}
+    assert deployed.pool.request("GET", link).status == 404
+    assert urlsplit(link).path.count(project.id) == 1
