@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tests.support.moto_cloud import Answer, MotoCloud, Project, _sqs_record
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.writes import put
 from tidegate.domain.downloads import job_key
@@ -159,3 +159,21 @@ class Fleet:
         ]
         table.batch_put(reported)
         return [item["agent_id"] for item in reported]
+
+
+def messages(fleet: Fleet) -> list[Any]:
+    """Takes all targets that are queued, as records of the mapping's event."""
+    return [_sqs_record(message) for message in fleet.cloud._receive("TargetsQueue", 10_000)]
+
+
+def collect(fleet: Fleet, records: list[Any]) -> None:
+    assert fleet.cloud.invoke("collect_targets", {"Records": records}) == {"batchItemFailures": []}
+
+
+def due(fleet: Fleet) -> list[dict[str, Any]]:
+    """The Jobs at which someone is to look at some time."""
+    table = fleet.cloud.app.table
+    found = (
+        item for shard in range(keys.DUE_SHARDS) for item in table.query_all(keys.due_partition(shard), index="due")
+    )
+    return [item for item in found if item["due_kind"] == "job"]

@@ -7,12 +7,10 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from tests.support.fleet import Fleet
-from tests.support.moto_cloud import _sqs_record
+from tests.support.fleet import Fleet, collect, messages
 from tidegate.domain.downloads import Parcel
 from tidegate.domain.targets import Target
 from tidegate.services.download_collect import Message
@@ -22,15 +20,6 @@ from tidegate.services.download_ports import Arrival
 def parcel_of(fleet: Fleet) -> Parcel:
     body = fleet.body()
     return Parcel(**body)
-
-
-def messages(fleet: Fleet) -> list[Any]:
-    """Takes all that is queued, as records of the mapping's event."""
-    return [_sqs_record(message) for message in fleet.cloud._receive("TargetsQueue", 10_000)]
-
-
-def collect(fleet: Fleet, records: list[Any]) -> None:
-    assert fleet.cloud.invoke("collect_targets", {"Records": records}) == {"batchItemFailures": []}
 
 
 def test_a_target_whose_message_comes_after_its_job_closed_is_in_a_later_job_and_its_task_says_so(fleet: Fleet) -> None:
