@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from local.place import API_ID, SHORT_PATH
+from local.place import API_ID, DEFAULT_PORT, SHORT_PATH
 
 Result = dict[str, Any]
 Serve = Callable[..., Coroutine[Any, Any, None]]
@@ -101,6 +101,12 @@ def signed(scope: dict[str, Any]) -> bool:
     return b"X-Amz-Signature" in scope["query_string"] or any(name == b"authorization" for name, _ in scope["headers"])
 
 
+def keep_queue_names(sqs: Any) -> None:
+    """MiniStack knows a queue by a URL with its port in it, and loses sight of it when the state moves to another."""
+    sqs.DEFAULT_PORT = str(DEFAULT_PORT)
+    sqs._CANONICAL_NETLOC = f"{sqs.DEFAULT_HOST}:{DEFAULT_PORT}"
+
+
 def stop_with(parent: int) -> None:
     """Stops the emulator, state saved, when whoever started it is gone."""
 
@@ -115,12 +121,13 @@ def stop_with(parent: int) -> None:
 def main() -> None:
     from ministack import app
     from ministack.core import iam_actions
-    from ministack.services import lambda_svc
+    from ministack.services import lambda_svc, sqs
 
     lambda_svc._execute_function_warm = name_errors(lambda_svc._execute_function_warm)
     iam_actions.extract_iam_action = single_actions(iam_actions.extract_iam_action)
     app._send_response = bodiless(app._send_response)
     app.app = fronted(app.app, API_ID)
+    keep_queue_names(sqs)
     stop_with(os.getppid())
     app.main()
 

@@ -103,8 +103,8 @@ def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
             job for job in guide.client.jobs.list(file_path=FILE_PATH, biz_id=2, app_id=3)["items"] if targets_of(job)
         ]
         for job in reversed(jobs):
-            counts = job["counts"]
-            line = f"Job …:{job['job_id'].rpartition(':')[2]} {job['status']}: {counts['success']} of {counts['total']} delivered"
+            name, counts = job["job_id"].rpartition(":")[2], job["counts"]
+            line = f"Job …:{name} {job['status']}: {counts['success']} of {counts['total']} delivered"
             if told.get(job["job_id"]) != line:
                 told[job["job_id"]] = line
                 guide.tell(line)

@@ -11,7 +11,7 @@ from typing import Any
 from local.cloud import cloud_up
 from local.place import Place
 from local.progress import silence
-from tests.support.deployed import Deployed, free_port
+from tests.support.deployed import Deployed, free_port, until
 
 
 def test_state_survives_a_stop_and_parameters_change_at_will(tmp_path: Path) -> None:
@@ -47,6 +47,17 @@ def test_state_survives_a_stop_and_parameters_change_at_will(tmp_path: Path) -> 
         api = next(f for f in functions(up.emulator.client("lambda")) if "-ApiFunction-" in f["FunctionName"])
         assert api["Environment"]["Variables"]["COLLECT_WINDOW_SECONDS"] == "3"
         assert Deployed(up).http("GET", f"/v1/files/{made['file_id']}", key=project.key).status == 200
+        assert takes_messages(up.emulator.client("sqs"), api["Environment"]["Variables"]["WAKEUPS_QUEUE_URL"])
+
+
+def takes_messages(sqs: Any, url: str) -> bool:
+    sqs.send_message(QueueUrl=url, MessageBody=json.dumps({"channel": "no_cookie", "at": "2026-01-01T00:00:00+00:00"}))
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    counts = until(
+        lambda: sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"],
+        lambda attributes: all(attributes[name] == "0" for name in names),
+    )
+    return bool(counts)
 
 
 def functions(client: Any) -> list[Any]:
