@@ -1,4 +1,4 @@
-"""Daily at 02:00: removes records and objects past their retention."""
+"""Daily at 02:00: archives and removes what is past its retention, then sweeps what deaths left in the bucket."""
 
 from __future__ import annotations
 
@@ -15,4 +15,5 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
     while more and context.get_remaining_time_in_millis() > _RESERVE_MS:
         cleaned = app().retention.clean()
         removed, objects, more = removed + cleaned.removed, objects + cleaned.objects, cleaned.more
-    return {"removed": removed, "objects": objects}
+    swept = app().sweep.sweep()
+    return {"removed": removed, "objects": objects, "uploads": swept.uploads, "orphans": swept.orphans}

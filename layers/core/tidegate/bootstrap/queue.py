@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tidegate.adapters.dynamo.channels import ChannelRepository
     from tidegate.adapters.dynamo.requests import RequestRepository
     from tidegate.adapters.sfn import RequestRunner
+    from tidegate.services.archive import Archive
     from tidegate.services.channels import Channels
     from tidegate.services.compensate import DueHandler
     from tidegate.services.queue import Queue
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tidegate.services.queue_ports import Ending, View
     from tidegate.services.queue_watch import Watch
     from tidegate.services.retention import Objects, Retention
+    from tidegate.services.sweep import Sweep
 
 
 class QueueWiring(NotificationsWiring):
@@ -124,7 +126,23 @@ class QueueWiring(NotificationsWiring):
         from tidegate.services.retention import Retention
 
         store, bucket = RetentionRepository(self.table), Bucket(self.s3, self.settings.files_bucket)
-        return Retention(store, bucket, self.clock, self.request_policies, self.request_objects())
+        policies, objects = self.request_policies, self.request_objects()
+        return Retention(store, bucket, self.clock, policies, objects, self.archive)
+
+    @cached_property
+    def archive(self) -> Archive:
+        from tidegate.adapters.s3_listing import BucketListing
+        from tidegate.services.archive import Archive
+
+        return Archive(BucketListing(self.s3, self.settings.files_bucket), self.clock)
+
+    @cached_property
+    def sweep(self) -> Sweep:
+        from tidegate.adapters.dynamo.owners import all_owners
+        from tidegate.adapters.s3_listing import BucketListing
+        from tidegate.services.sweep import Sweep
+
+        return Sweep(BucketListing(self.s3, self.settings.files_bucket), all_owners(self.table), self.clock)
 
     def due_handlers(self) -> dict[str, DueHandler]:
         return super().due_handlers() | {

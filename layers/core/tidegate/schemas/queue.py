@@ -96,6 +96,11 @@ class AuditList(Answer):
     next_cursor: str | None = None
 
 
+class ArchiveList(Answer):
+    items: list[dict[str, Any]]
+    next_cursor: str | None = None
+
+
 class CleanupAnswer(Answer):
     removed: int
     objects: int

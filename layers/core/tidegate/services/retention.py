@@ -27,6 +27,10 @@ class RetentionStore(Protocol):
     def expire(self, request: Request, expires_at: float) -> bool: ...
 
 
+class Keeper(Protocol):
+    def keep(self, requests: Sequence[Request]) -> None: ...
+
+
 class ObjectRemover(Protocol):
     def delete(self, *keys: str) -> None: ...
 
@@ -46,19 +50,22 @@ class Retention:
         clock: Clock,
         policies: Mapping[str, Policy],
         owned: Mapping[str, Objects],
+        archive: Keeper,
     ) -> None:
         self._store = store
         self._objects = objects
         self._clock = clock
         self._policies = policies
         self._owned = owned
+        self._archive = archive
 
     def clean(self, limit: int = 1000) -> Cleaned:
-        """Objects go first: if the record went first and the rest failed, nobody would know of them."""
+        """Archive, then objects, then the record: whatever fails in between, the record is still there to repeat it."""
         now = self._clock()
-        removed = objects = seen = 0
-        for request in self._store.past(now.timestamp(), limit):
-            seen += 1
+        past = list(self._store.past(now.timestamp(), limit))
+        self._archive.keep([request for request in past if not request.expired_at])
+        removed = objects = 0
+        for request in past:
             keys = tuple(self._owned.get(request.type, lambda _: ())(request))
             if keys:
                 self._objects.delete(*keys)
@@ -71,4 +78,4 @@ class Retention:
             removed += done
             objects += len(keys)
         logger.info("cleaned", removed=removed, objects=objects)
-        return Cleaned(removed, objects, more=seen >= limit)
+        return Cleaned(removed, objects, more=len(past) >= limit)

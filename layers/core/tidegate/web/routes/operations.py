@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
@@ -10,7 +10,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from tidegate.bootstrap import app
 from tidegate.domain.ids import iso
 from tidegate.domain.request_stats import stats_by_type
-from tidegate.schemas.queue import AuditList, CleanupAnswer, StatsAnswer, TypeStats
+from tidegate.schemas.queue import ArchiveList, AuditList, CleanupAnswer, StatsAnswer, TypeStats
 from tidegate.web.routing import Cursor, Limit, Router
 
 router = Router()
@@ -40,3 +40,13 @@ def audit(
 @router.post("/v1/cleanup", tags=_TAGS, summary="Remove what is past its retention")
 def cleanup() -> CleanupAnswer:
     return CleanupAnswer.model_validate(app().retention.clean())
+
+
+@router.get("/v1/archive", tags=_TAGS, summary="Requests that left the table on a day")
+def archive(
+    day: Annotated[date, Query(description="the day of the cleanup, e.g. 2026-11-16")],
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> ArchiveList:
+    page = app().archive.read(router.caller.project_id, day, limit, cursor)
+    return ArchiveList(items=page.items, next_cursor=page.next_cursor)

@@ -1,0 +1,33 @@
+"""Which objects of the bucket a record knows, for the daily sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.table import Table
+
+KeyOf = Callable[[str, str], dict[str, str]]
+
+
+class RecordOwners:
+    """Objects named `{prefix}{project}/{id}…` belong to the record of that id."""
+
+    def __init__(self, table: Table, prefix: str, key_of: KeyOf) -> None:
+        self._table = table
+        self.prefix = prefix
+        self._key_of = key_of
+
+    def owned(self, keys: Collection[str]) -> set[str]:
+        owners = {key: self._key_of(*key.removeprefix(self.prefix).split("/")[:2]) for key in keys}
+        wanted = {owner["pk"]: owner for owner in owners.values()}
+        known = {item["pk"] for item in self._table.batch_get(wanted.values(), consistent=True)}
+        return {key for key, owner in owners.items() if owner["pk"] in known}
+
+
+def all_owners(table: Table) -> list[RecordOwners]:
+    return [
+        RecordOwners(table, "content/", keys.content),
+        RecordOwners(table, "exports/", keys.request),
+        RecordOwners(table, "staging/", keys.request),
+    ]
