@@ -10,8 +10,9 @@ from typing import Any
 from unittest.mock import patch as replace
 
 from moto.dynamodb import models
-from moto.dynamodb.models import DynamoDBBackend, Table
+from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
+from moto.dynamodb.models.table import Table
 
 _CALLS = ("get_item", "put_item", "update_item", "delete_item", "query", "transact_write_items")
 
@@ -55,4 +56,9 @@ def patch() -> Callable[[], None]:
     patches.append(replace.object(models, "copy", SimpleNamespace(deepcopy=_copy, copy=copy.copy)))
     for each in patches:
         each.start()
-    return lambda: [each.stop() for each in patches] and None
+
+    def undo() -> None:
+        for each in patches:
+            each.stop()
+
+    return undo

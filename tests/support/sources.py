@@ -55,7 +55,7 @@ class FileSource:
         if hosted is None:
             handler.answer(404)
         elif refusal:
-            handler.answer(refusal[0], **({"Retry_After": refusal[1]} if refusal[1] else {}))
+            handler.answer(refusal[0], b"", **({"Retry_After": refusal[1]} if refusal[1] else {}))
         elif hosted.needs_cookie and handler.headers.get("Cookie") != hosted.needs_cookie:
             handler.answer(401)
         elif handler.headers.get("If-None-Match") == hosted.etag:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from tests.support.queue import TestQueue
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.writes import delete, update
@@ -64,9 +66,8 @@ def test_many_that_wait_are_looked_after_by_their_channel_not_one_by_one(queue: 
 
 def test_a_machine_that_was_never_started_is_started(queue: TestQueue) -> None:
     request = queue.submit()
-    queue.cloud.app.runner.start = lambda _: ""  # type: ignore[method-assign]
-    queue.admit()
-    del queue.cloud.app.runner.start
+    with patch.object(queue.cloud.app.runner, "start", return_value=""):
+        queue.admit()
     assert queue.executions() == {}
 
     queue.compensate(46)

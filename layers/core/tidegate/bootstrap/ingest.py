@@ -66,14 +66,14 @@ class IngestWiring(LibraryWiring, QueueWiring, OutboundWiring):
 
     @cached_property
     def ingest(self) -> Ingest:
-        from tidegate.services.ingest import Ingest
+        from tidegate.services.ingest import Ingest, Work
         from tidegate.services.ingest_download import Download
         from tidegate.services.ingest_fetch import Fetcher
         from tidegate.services.ingest_library import Associate, Check
         from tidegate.services.ingest_scan import Scan
 
         files, parts, projects, credentials = self.file_store, self.parts, self.projects, self.credentials
-        work = {
+        work: dict[str, Work] = {
             "download": Download(Fetcher(self.http, parts), parts, files, projects, credentials),
             "scan": Scan(self.http, self.subscription_store, self.intake, projects, credentials, self.clock),
             "associate": Associate(parts, files),
