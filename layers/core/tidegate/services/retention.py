@@ -66,7 +66,7 @@ class Retention:
         self._archive.keep([request for request in past if not request.expired_at])
         removed = objects = 0
         for request in past:
-            keys = tuple(self._owned.get(request.type, lambda _: ())(request))
+            keys = tuple(self._owned[request.type](request)) if request.type in self._owned else ()
             if keys:
                 self._objects.delete(*keys)
             keep = self._policies[request.type].keep_expired if request.status == "completed" else 0
