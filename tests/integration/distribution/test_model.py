@@ -1,0 +1,168 @@
+"""Submits, collectors, closers, pollers and finishers in any order, with duplicates and delays.
+
+Whatever the order: a Task is bound once, never lost, and ends once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.support.fleet import Fleet
+from tests.support.moto_cloud import MotoCloud
+from tidegate.domain.downloads import ENDED, PENDING, RUNNING, Job, Parcel
+from tidegate.domain.targets import Report, Target
+from tidegate.errors import RecordNotFound
+from tidegate.services.agents import Result
+from tidegate.services.download_collect import Message
+from tidegate.services.download_ports import Arrival
+
+ORDER = {PENDING: 0, RUNNING: 1}
+agents = st.sampled_from(["a-1", "a-2", "a-3"])
+picks = st.integers(0, 10_000)
+
+
+class Distribution(RuleBasedStateMachine):
+    """The queue is a list here: a message may come late, twice, or after its Job is long over."""
+
+    cloud: MotoCloud
+
+    @initialize()
+    def begin(self) -> None:
+        self.fleet = Fleet(self.cloud)
+        self.fleet.to_window_start()
+        self.app = self.cloud.app
+        self.project_id = self.fleet.project.id
+        self.app.submit._queue = self
+        self.messages: list[Message] = []
+        self.undelivered: set[int] = set()
+        self.tasks: dict[str, str] = {}
+        self.seen: dict[str, str] = {}
+
+    def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
+        self.undelivered.add(len(self.messages))
+        self.messages.append(Message(str(len(self.messages)), project_id, job_id, arrivals))
+
+    @precondition(lambda self: len(self.tasks) < 8)
+    @rule(agent=agents)
+    def submit(self, agent: str) -> None:
+        taken = self.app.submit.submit(self.project_id, Parcel(**self.fleet.body()), [Target(agent)])
+        self.tasks[taken.tasks[0].uuid] = agent
+
+    @precondition(lambda self: self.messages)
+    @rule(pick=picks)
+    def deliver(self, pick: int) -> None:
+        number = pick % len(self.messages)
+        assert self.app.collect.collect([self.messages[number]]) == []
+        self.undelivered.discard(number)
+
+    @rule(seconds=st.sampled_from([1, 5, 20]))
+    def wait(self, seconds: int) -> None:
+        self.cloud.clock.advance(seconds)
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=picks)
+    def close(self, pick: int) -> None:
+        job = self.some_job(pick)
+        if job.closes_at <= self.cloud.clock().isoformat():
+            self.app.close_window.close(self.project_id, job.key)
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=picks)
+    def dispatch(self, pick: int) -> None:
+        job = self.some_job(pick)
+        if job.status != PENDING:
+            self.app.dispatch.dispatch(self.project_id, job.key)
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=picks, agent=agents, code=st.sampled_from([0, 7, 115]))
+    def report(self, pick: int, agent: str, code: int) -> None:
+        transfer_id = self.some_job(pick).transfer_id
+        if transfer_id:
+            with suppress(RecordNotFound):
+                self.app.agents.report(self.project_id, agent, [Result(transfer_id, "", Report(code))])
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=picks)
+    def poll(self, pick: int) -> None:
+        job = self.some_job(pick)
+        if job.shard_count is not None:
+            self.app.poll_transfer.poll(self.project_id, job.key)
+
+    @precondition(lambda self: self.tasks)
+    @rule(pick=picks)
+    def finish(self, pick: int) -> None:
+        self.app.finish_job.finish(self.project_id, self.some_job(pick).key)
+
+    def jobs(self) -> list[Job]:
+        return self.app.job_store.list(self.project_id, None, 100, None).items
+
+    def some_job(self, pick: int) -> Job:
+        jobs = self.jobs()
+        return jobs[pick % len(jobs)]
+
+    @invariant()
+    def no_state_goes_back_and_no_end_changes(self) -> None:
+        for uuid in self.tasks:
+            status = str(self.app.download_lookup.task(self.project_id, uuid)["status"])
+            before = self.seen.get(uuid, PENDING)
+            assert before == status or (before not in ENDED and ORDER[before] < ORDER.get(status, 2)), (before, status)
+            self.seen[uuid] = status
+
+    def teardown(self) -> None:
+        """The rest of the messages comes, the steps run: then everything has ended, bound to one Job."""
+        for number in sorted(self.undelivered):
+            assert self.app.collect.collect([self.messages[number]]) == []
+        for _ in range(3):
+            self.cloud.clock.advance(700)
+            for job in self.jobs():
+                if not job.ended:
+                    self.app.close_window.close(self.project_id, job.key)
+                    self.app.dispatch.dispatch(self.project_id, job.key)
+                    self.cloud.clock.advance(700)
+                    assert self.app.finish_job.finish(self.project_id, job.key) == "ended"
+        self.no_state_goes_back_and_no_end_changes()
+        assert set(self.seen.values()) <= ENDED
+        self.bound_once()
+
+    def bound_once(self) -> None:
+        homes: dict[str, set[str]] = {uuid: set() for uuid in self.tasks}
+        targets: dict[str, set[str]] = {}
+        for job in self.jobs():
+            arrivals = list(self.app.target_store.collected(self.project_id, job.key))
+            targets[job.job_id] = {arrival.agent_id for arrival in arrivals}
+            for arrival in arrivals:
+                homes[arrival.uuid].add(job.job_id)
+            assert job.counts.total == len(targets[job.job_id])
+        for uuid, agent in self.tasks.items():
+            task = self.app.task_store.get(self.project_id, uuid)
+            assert task
+            assert homes[uuid] <= {task.job_id}, "in no Job but its own"
+            assert agent in targets[task.job_id], "its target is one of its Job's"
+
+
+@pytest.fixture
+def model(cloud: MotoCloud) -> type[Distribution]:
+    Distribution.cloud = cloud
+    return Distribution
+
+
+@pytest.mark.slow
+def test_bound_once_never_lost_terminal_once_in_any_order(model: type[Distribution]) -> None:
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        model,
+        settings=settings(max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=checks),
+    )
