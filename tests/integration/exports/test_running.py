@@ -135,11 +135,14 @@ def test_a_cancelled_export_stops(world: ExportWorld) -> None:
     world.source.rows = numbered(1)
     task_id = world.submit()
     state = world.admit(task_id)
+    world.cloud.invoke("pull_pages", state)
+    world.source.asked.clear()
     assert world.cloud.http("POST", f"/v1/requests/{task_id}/cancel", key=world.project.key).status == 200
 
-    assert world.cloud.invoke("pull_pages", state)["next"] == "over"
+    assert world.cloud.invoke("render_export", state)["next"] == "over"
     assert world.shown(task_id)["status"] == "cancelled"
     assert world.source.asked == []
+    assert [key.rsplit("/", 1)[1] for key in world.objects("staging")] == ["spec.json"]
 
 
 def test_the_seeds_table_end_to_end(world: ExportWorld) -> None:

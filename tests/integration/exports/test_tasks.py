@@ -146,6 +146,12 @@ def test_temporary_url_dies_after_300_s_permanent_needs_a_key_after_7_days_410(w
     assert world.shown(task_id)["status"] == "expired"
     assert [item["task_id"] for item in world.get("/v1/tasks", status="expired").json()["items"]] == [task_id]
 
+    # The daily cleanup takes the file; the record says so for a while longer.
+    assert world.cloud.invoke("clean_up", {})["removed"] == 1
+    assert world.objects("exports") == []
+    assert world.shown(task_id)["status"] == "expired"
+    assert world.get("/v1/download/url", task_id=task_id).status == 410
+
 
 def test_delete_removes_records_and_files_and_cancels_what_runs(world: ExportWorld) -> None:
     world.source.rows = numbered(3)

@@ -13,13 +13,15 @@ from tidegate.bootstrap.outbound import OutboundWiring
 from tidegate.bootstrap.queue import QueueWiring
 
 if TYPE_CHECKING:
+    from tidegate.adapters.dynamo.exports import ExportRepository
     from tidegate.adapters.export_objects import ExportBucket
     from tidegate.domain.requests import Request
     from tidegate.services.export_source import SignedSource
     from tidegate.services.export_sync import SyncExports
     from tidegate.services.export_work import ExportWork
     from tidegate.services.exports import Exports
-    from tidegate.services.queue_ports import View
+    from tidegate.services.queue_ports import Ending, View
+    from tidegate.services.retention import Objects
 
 
 class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWiring, OutboundWiring):
@@ -37,14 +39,19 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
         return SignedSource(self.http, self.sign, self.projects.get, self.clock)
 
     @cached_property
-    def exports(self) -> Exports:
+    def _export_store(self) -> ExportRepository:
         from tidegate.adapters.dynamo.exports import ExportRepository
+
+        return ExportRepository(self.table)
+
+    @cached_property
+    def exports(self) -> Exports:
         from tidegate.services.exports import Exports
 
         return Exports(
             self.queue,
             lambda: self.control,
-            ExportRepository(self.table),
+            self._export_store,
             self._export_objects,
             self.callbacks.check,
             self.clock,
@@ -80,6 +87,14 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
 
     def request_views(self) -> dict[str, View]:
         return super().request_views() | {"export": self._shown_export}
+
+    def request_endings(self) -> dict[str, Ending]:
+        return super().request_endings() | {"export": lambda ended: self._export_store.ending(ended)}
+
+    def request_objects(self) -> dict[str, Objects]:
+        from tidegate.domain.exports import owned_objects
+
+        return super().request_objects() | {"export": owned_objects}
 
     def record_lookups(self) -> dict[str, Callable[[str, str], dict[str, Any] | None]]:
         return super().record_lookups() | {"exp-": self._shown_request}

@@ -119,6 +119,13 @@ def sync_object(project_id: str, task_id: str) -> str:
     return f"sync/{project_id}/{task_id}"
 
 
+def owned_objects(request: Request) -> list[str]:
+    """What goes with the record: the order, and whatever any attempt may have rendered."""
+    project_id, task_id = request.project_id, request.request_id
+    rendered = [output_object(project_id, task_id, attempt) for attempt in range(1, request.attempt + 1)]
+    return [spec_object(project_id, task_id), *rendered]
+
+
 def file_name_for(wish: str, extension: str) -> str:
     return f"{_EXTENSION.sub('', wish) or 'export'}.{extension}"
 

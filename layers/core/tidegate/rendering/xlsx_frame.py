@@ -145,14 +145,14 @@ class _Draft:
         cell = self._sheet.cell(row, col)
         cell.alignment = Alignment(horizontal=align, vertical="center", wrap_text=True)
         if kind == "title":
-            cell.font = Font(size=22, bold=True)
+            cell.font = _font(size=22, bold=True)
         elif kind != "footer":
             cell.border = _THIN
         return int(cell.style_id)
 
     def _head_style(self, row: int, col: int) -> int:
         cell = self._sheet.cell(row, col)
-        cell.font, cell.fill, cell.border = Font(bold=True), _HEAD_FILL, _THIN
+        cell.font, cell.fill, cell.border = _font(bold=True), _HEAD_FILL, _THIN
         cell.alignment = Alignment(horizontal="center", vertical="center")
         return int(cell.style_id)
 
@@ -161,12 +161,17 @@ class _Draft:
         cell.border = _THIN
         cell.alignment = Alignment(horizontal=style.align, vertical="center")
         if style.color or style.bold:
-            cell.font = Font(bold=style.bold, color=f"FF{style.color}" if style.color else None)
+            cell.font = _font(bold=style.bold, color=f"FF{style.color}" if style.color else None)
         if style.bg_color:
             cell.fill = PatternFill("solid", start_color=f"FF{style.bg_color}")
         if style.type == "string":
             cell.number_format = "@"
         return int(cell.style_id)
+
+
+def _font(size: int = 11, *, bold: bool, color: str | None = None) -> Font:
+    """Of the workbook's own family: a font without a name is drawn in another."""
+    return Font(name="Calibri", family=2, size=size, bold=bold, color=color)
 
 
 def _widths(table: Table, layout: Layout) -> dict[int, float]:

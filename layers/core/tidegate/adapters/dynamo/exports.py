@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from datetime import datetime, timedelta
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.request_items import request_from
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
-from tidegate.adapters.dynamo.writes import Write, delete, put
+from tidegate.adapters.dynamo.writes import Write, delete, put, update
 from tidegate.domain.exports import Export
 from tidegate.domain.requests import TERMINAL, Request
 from tidegate.errors import WrongState
 from tidegate.services.ports import Listed
 
 _FIELDS = tuple(field.name for field in fields(Export))
+_LISTED = timedelta(days=31)
 
 
 class ExportRepository:
@@ -28,6 +30,14 @@ class ExportRepository:
         order = f"{export.created_at}#{export.task_id}"
         place = {"gsi1pk": keys.exports_list(export.project_id), "gsi1sk": order}
         return put(keys.export(export.project_id, export.task_id) | asdict(export) | place)
+
+    def ending(self, ended: Request) -> list[Write]:
+        """Goes into the transaction that ends the request: the entry in the lists outlives its record by a day."""
+        if ended.finish_time is None:
+            return []
+        gone = datetime.fromisoformat(ended.finish_time) + _LISTED
+        key = keys.export(ended.project_id, ended.request_id)
+        return [update(key, {"expires_at": int(gone.timestamp())}, condition="")]
 
     def get(self, project_id: str, task_id: str) -> Export | None:
         item = self._table.get(keys.export(project_id, task_id), consistent=True)
