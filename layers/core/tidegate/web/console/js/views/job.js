@@ -55,7 +55,7 @@ function targetTable(items, tasks) {
     { title: t("jobs.agent"), kind: "main", cell: (target) => [h("span", { class: "strong" }, target.agent_id), target.container_id && h("span", { class: "under" }, target.container_id)] },
     { title: t("field.status"), cell: (target) => badge(STATUSES[target.status] || target.status) },
     { title: t("jobs.code"), cell: (target) => (target.error_code === undefined || target.error_code === null ? "–" : code(target.error_code)) },
-    { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.progress === undefined ? "–" : `${target.progress}%`) },
+    { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.progress !== undefined ? `${target.progress}%` : "–") },
     { title: t("jobs.task"), cell: (target) => taskLink(taskOf.get(`${target.agent_id}:${target.container_id || ""}`)) },
   ], items, { keyOf: (target) => `${target.agent_id}:${target.container_id}` });
 }
