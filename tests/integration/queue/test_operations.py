@@ -87,11 +87,11 @@ def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQ
         True,
         False,
     ]
-    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 1
+    assert s3.list_objects_v2(Bucket=bucket, Prefix="staging/")["KeyCount"] == 1
 
     queue.cloud.clock.advance(23 * DAY)
     assert queue.cloud.invoke("clean_up", {})["removed"] == 1
-    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+    assert s3.list_objects_v2(Bucket=bucket, Prefix="staging/")["KeyCount"] == 0
 
 
 def test_a_retried_request_is_not_removed_by_its_old_end(queue: TestQueue) -> None:

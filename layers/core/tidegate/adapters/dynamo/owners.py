@@ -11,7 +11,7 @@ KeyOf = Callable[[str, str], dict[str, str]]
 
 
 class RecordOwners:
-    """Objects named `{prefix}{project}/{id}…` belong to the record of that id; an ending such as `.csv` is no part of it."""
+    """Objects named `{prefix}{project}/{id}…` belong to the record of that id, without any ending."""
 
     def __init__(self, table: Table, prefix: str, key_of: KeyOf) -> None:
         self._table = table
