@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import openpyxl
 import pytest
 from pytest_httpserver import HTTPServer
+from werkzeug import Request, Response
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.export_samples import SEED_TABLE, SEED_TEMPLATE, mixed_rows, seed_rows
@@ -97,7 +98,12 @@ def test_a_source_that_lies_fails_with_its_reason_and_tells_the_callback(
 ) -> None:
     source.rows, source.more = numbered(10), {"total": 99}
     heard: list[Any] = []
-    httpserver.expect_request("/hook").respond_with_handler(lambda request: heard.append(request.get_json()) or "ok")
+
+    def hear(request: Request) -> Response:
+        heard.append(request.get_json())
+        return Response("ok")
+
+    httpserver.expect_request("/hook").respond_with_handler(hear)
     task_id = ordered(project, source_url=source.url, callback=httpserver.url_for("/hook"))
     shown = ended(project, task_id)
 

@@ -27,8 +27,10 @@ class S3Sink:
         self._held += data
         self.size += len(data)
         while len(self._held) >= PART_BYTES:
-            self._send(bytes(self._held[:PART_BYTES]))
+            with memoryview(self._held) as held:
+                part = bytes(held[:PART_BYTES])
             del self._held[:PART_BYTES]
+            self._send(part)
 
     def close(self) -> None:
         if not self._upload_id:

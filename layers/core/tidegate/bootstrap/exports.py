@@ -60,9 +60,13 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
 
     @cached_property
     def sync_exports(self) -> SyncExports:
+        from tidegate.domain.fetching import Limits
+        from tidegate.services.export_source import SignedSource
         from tidegate.services.export_sync import SyncExports
 
-        return SyncExports(self._export_objects, self._export_source, self.exports.check, self.clock)
+        # A caller waits, and API Gateway does not wait longer than 30 s.
+        source = SignedSource(self.http, self.sign, self.projects.get, self.clock, Limits(total=15.0))
+        return SyncExports(self._export_objects, source, self.exports.check, self.clock)
 
     @cached_property
     def export_work(self) -> ExportWork:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.domain.header_tree import NO_TEMPLATE, HeadCell, Node, Template, depth, leaves, place_columns
+from tidegate.errors import BadTable
 
 TITLE_HEIGHT = 36.0
 GAP_ROWS = 3
+MAX_COLUMNS = 16_384
 _BREAK = re.compile(r"<\s*/?\s*br\s*/?\s*>|\r\n?", re.IGNORECASE)
 _BETWEEN = " " * 8
 
@@ -70,6 +72,8 @@ def lay_out(table: Table, keys: Sequence[str] = ()) -> Layout:
     cols = table.template.cols or tuple(Node(key, key) for key in keys)
     texts = _top_texts(table)
     head_top, head_rows, row_heads = len(texts) + 1, depth(cols), depth(table.template.rows)
+    if row_heads + len(leaves(cols)) > MAX_COLUMNS:
+        raise BadTable(f"the table has more than {MAX_COLUMNS} columns")
     head = place_columns(cols, top=head_top, left=row_heads + 1)
     if row_heads and head_rows:
         head.insert(0, HeadCell("", head_top, 1, head_rows, row_heads))

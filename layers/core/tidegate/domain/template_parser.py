@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tidegate.domain.header_tree import NO_TEMPLATE, PLAIN, LeafStyle, Node, Template, leaves
+from tidegate.domain.table import MAX_COLUMNS
 from tidegate.errors import BadTable
 
 MAX_DEPTH = 32
-MAX_COLUMNS = 16_384
 MAX_ROWS = 1_048_576
 ALIGNMENTS = ("left", "center", "right")
 CELL_TYPES = ("string", "number")
