@@ -1,0 +1,157 @@
+"""The Job's state machine, run on moto: its waits move the clock, and meanwhile collectors and agents go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tests.support.moto_cloud import MotoCloud
+from tests.support.moto_machines import wait_for
+from tests.support.template import ROOT
+from tidegate.domain.downloads import job_key
+from tidegate.domain.files import content_object
+
+
+@pytest.fixture
+def fleet(running_cloud: MotoCloud) -> Fleet:
+    made = Fleet(running_cloud)
+    made.to_window_start()
+    running_cloud.while_waiting.append(made.collect)
+    return made
+
+
+def execution(fleet: Fleet, job_id: str) -> str:
+    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    assert job
+    machine = fleet.cloud.names.machines["DownloadJobMachine"]
+    return machine.replace(":stateMachine:", ":execution:") + ":" + fleet.cloud.app.job_executions._name(job)
+
+
+def run(fleet: Fleet, job_id: str) -> list[str]:
+    """To its end; answers the names of the states that it went through."""
+    client = fleet.cloud.client("stepfunctions")
+    arn = execution(fleet, job_id)
+    ended = wait_for(client, arn, 60)
+    assert ended["status"] == "SUCCEEDED", ended
+    events: list[Any] = client.get_execution_history(executionArn=arn, maxResults=1000)["events"]
+    return [event["stateEnteredEventDetails"]["name"] for event in events if "stateEnteredEventDetails" in event]
+
+
+def answering(fleet: Fleet, *codes: tuple[str, int]) -> None:
+    """From now on these agents report during every wait, if there is something for them."""
+
+    def report() -> None:
+        for agent_id, code in codes:
+            if items := fleet.inbox(agent_id):
+                fleet.report(agent_id, code, items=items)
+
+    fleet.cloud.while_waiting.append(report)
+
+
+def test_a_job_goes_from_its_window_to_its_end_by_itself(fleet: Fleet) -> None:
+    answering(fleet, ("a-1", 0), ("a-2", 0))
+    made = fleet.submit_many(["a-1", "a-2"])
+    states = run(fleet, made["job_id"])
+    job = fleet.job(made["job_id"])
+    assert (job["status"], job["counts"]["success"]) == ("Success", 2)
+    assert states[:3] == ["WaitForWindow", "CloseWindow", "PrepareFile"]
+    assert states[-3:] == ["FinishJob", "IsAllTold", "Done"]
+    assert job["execute_time"] >= job["window_closes_at"]
+
+
+def test_a_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:
+    answering(fleet, ("a-1", 0))
+    made = fleet.submit_many(["a-1", "a-2"])
+    states = run(fleet, made["job_id"])
+    assert fleet.job(made["job_id"])["status"] == "Timeout"
+    assert fleet.states(made["job_id"]) == {"a-1": "Success", "a-2": "Timeout"}
+    assert 600 / 15 <= states.count("PollTransfer") <= 600 / 15 + 8
+
+
+def test_a_missing_source_leads_to_the_one_way_out(fleet: Fleet) -> None:
+    bucket = fleet.cloud.app.bucket.name
+    made = fleet.submit("a-1")
+    fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
+    states = run(fleet, made["job_id"])
+    assert states[-4:] == ["PrepareFile", "FailJob", "IsAllTold", "Done"]
+    assert fleet.job(made["job_id"])["error"]["code"] == "file_not_found"
+    assert fleet.task(made["task_id"])["status"] == "Failed"
+
+
+def test_a_file_on_its_way_is_waited_for(fleet: Fleet) -> None:
+    content = b"on its way"
+    signature = hashlib.sha256(content).hexdigest()
+    fleet.content(signature, "coming")
+    waits: list[int] = []
+
+    def arrive() -> None:
+        waits.append(1)
+        if len(waits) == 4:
+            fleet.store(content)
+
+    fleet.cloud.while_waiting.append(arrive)
+    answering(fleet, ("a-1", 0))
+    made = fleet.submit("a-1", file_signature=signature)
+    assert run(fleet, made["job_id"]).count("WaitForFile") == 3
+    assert fleet.task(made["task_id"])["status"] == "Success"
+
+
+def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    poll = fleet.cloud.app.poll_transfer
+    real, failures = poll.poll, [1, 2, 3]
+
+    def failing(project_id: str, key: str) -> str:
+        if failures:
+            raise RuntimeError(f"trouble {failures.pop()}")
+        return real(project_id, key)
+
+    monkeypatch.setattr(poll, "poll", failing)
+    answering(fleet, ("a-1", 0))
+    made = fleet.submit("a-1")
+    assert "FailJob" not in run(fleet, made["job_id"])
+    assert fleet.task(made["task_id"])["status"] == "Success"
+
+
+def test_a_step_that_keeps_failing_is_begun_again_and_fails_nobody_before_the_deadline(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatch = fleet.cloud.app.dispatch
+    real, failures = dispatch.dispatch, list(range(7))
+
+    def failing(project_id: str, key: str) -> str:
+        if failures:
+            raise RuntimeError(f"trouble {failures.pop()}")
+        return real(project_id, key)
+
+    monkeypatch.setattr(dispatch, "dispatch", failing)
+    answering(fleet, ("a-1", 0))
+    made = fleet.submit("a-1")
+    assert "WaitToRepeat" in run(fleet, made["job_id"])
+    assert fleet.task(made["task_id"])["status"] == "Success"
+
+
+def test_a_second_execution_for_the_job_dispatches_nothing_more(fleet: Fleet) -> None:
+    answering(fleet, ("a-1", 0))
+    made = fleet.submit("a-1")
+    store = fleet.cloud.app.job_store
+    job = store.get(fleet.project.id, job_key(made["job_id"]))
+    assert job
+    second = store.next_generation(job, fleet.cloud.clock())
+    fleet.cloud.app.job_executions.start(second)
+    run(fleet, made["job_id"])
+    first = execution(fleet, made["job_id"]).rsplit("-", 1)[0] + "-0"
+    assert wait_for(fleet.cloud.client("stepfunctions"), first, 60)["status"] == "SUCCEEDED"
+    assert len(fleet.cloud.app.transfer_store.list(second)) == 1
+    assert fleet.task(made["task_id"])["status"] == "Success"
+
+
+def test_every_retry_has_jitter_and_every_failure_one_way_out() -> None:
+    machine = json.loads((ROOT / "statemachines/download_job.asl.json").read_text())
+    tasks = {name: state for name, state in machine["States"].items() if state["Type"] == "Task"}
+    assert all(state["Retry"][-1]["JitterStrategy"] == "FULL" for state in tasks.values())
+    assert {catch["Next"] for state in tasks.values() for catch in state.get("Catch", [])} == {"FailJob"}
+    assert [name for name, state in tasks.items() if "Catch" not in state] == ["FailJob"]
