@@ -1,0 +1,57 @@
+"""Runs as a process of its own: one download with the real HTTP and S3 adapters, then tells its peak memory in MB."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tidegate.bootstrap import app
+from tidegate.domain.files import File
+from tidegate.domain.requests import Request
+from tidegate.services.ingest_download import Download
+from tidegate.services.ingest_fetch import Fetcher
+from tidegate.services.ingest_ports import Step
+
+_NOW = "2026-11-16T05:00:00.000Z"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Files:
+    def get(self, project_id: str, file_id: str) -> File:
+        return File(file_id, project_id, 1, 2, "/in/large.bin", "large.bin", "coming", _NOW)
+
+    def has_content(self, project_id: str, signature: str) -> bool:
+        return False
+
+    def finish_writes(self, file: File, **_: Any) -> list[Any]:
+        return []
+
+
+def peak_megabytes() -> float:
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def main(url: str) -> None:
+    # What the deployed function loads is loaded here, too.
+    spec = importlib.util.spec_from_file_location("ingest_function", ROOT / "functions/ingest/app.py")
+    assert spec
+    assert spec.loader
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert app().ingest
+    projects = SimpleNamespace(get=lambda _: SimpleNamespace(allow_private_urls=True))
+    files: Any = Files()
+    download = Download(Fetcher(app().http, app().parts), app().parts, files, projects, app().credentials)  # type: ignore[arg-type]
+    payload = {"file_id": "file-1", "source_url": url}
+    request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)
+    outcome = download(Step(request, lambda progress=None: None, 800))
+    sys.stdout.write(json.dumps({"peak_mb": peak_megabytes(), **outcome.result}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,90 @@
+"""The ingest machine itself, run on moto: from a caller's URL to a file, through admission and back-off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.support.ingest import Library
+from tests.support.moto_cloud import MotoCloud
+from tests.support.sources import FileSource, Hosted, file_source
+
+
+@pytest.fixture
+def source() -> Iterator[FileSource]:
+    with file_source() as made:
+        yield made
+
+
+@pytest.fixture
+def library(running_cloud: MotoCloud) -> Library:
+    return Library(running_cloud, running_cloud.project())
+
+
+def ended(library: Library, request_id: str) -> dict[str, Any]:
+    """Delivers what is due until the request is over; time passes as fast as the back-off asks."""
+    until = time.monotonic() + 40
+    while time.monotonic() < until:
+        library.cloud.deliver("WakeupsQueue")
+        library.cloud.deliver("AdmissionQueue")
+        request = library.request(request_id)
+        if request["status"] in ("completed", "failed", "cancelled"):
+            return request
+        if request["status"] == "pending":
+            library.cloud.clock.advance(30)
+        time.sleep(0.05)
+    raise AssertionError(f"not over: {library.request(request_id)}")
+
+
+def test_a_busy_source_is_asked_again_after_60_and_120_s_and_the_file_comes(
+    library: Library, source: FileSource
+) -> None:
+    source.files["/a.bin"] = Hosted(b"tide" * 1000, refusals=[(503, None), (429, None)])
+    started = library.cloud.clock()
+
+    asked = library.ask(source.url("/a.bin"))
+    done = ended(library, asked["request_id"])
+
+    assert (done["status"], done["attempts"]) == ("completed", 3)
+    assert (library.cloud.clock() - started).total_seconds() >= 180
+    assert library.file(asked["file_id"])["state"] == "ready"
+
+
+def test_a_step_that_dies_is_given_up_and_tried_again(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(b"tide" * 1000)
+    fetcher = library.cloud.app.ingest._work["download"]._fetcher  # type: ignore[attr-defined]
+    fetch, deaths = fetcher.fetch, []
+
+    def die_first(*args: Any) -> Any:
+        if not deaths:
+            deaths.append(1)
+            raise MemoryError
+        return fetch(*args)
+
+    with patch.object(fetcher, "fetch", die_first):
+        done = ended(library, library.ask(source.url("/a.bin"))["request_id"])
+
+    assert (done["status"], done["attempts"]) == ("completed", 2)
+
+
+def test_a_subscription_is_scanned_and_its_files_come_one_after_the_other(library: Library, source: FileSource) -> None:
+    source.files["/list.json"] = Hosted(b'["/a", "/b", "/c"]', content_type="application/json")
+    source.files |= {f"/{name}": Hosted(name.encode()) for name in "abc"}
+    body = {"name": "s", "source_url": source.url("/list.json")}
+    made = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key).json()
+    path = f"/v1/subscriptions/{made['subscription_id']}"
+    scan = library.cloud.http("POST", f"{path}/download", key=library.project.key).json()
+    assert ended(library, scan["request_id"])["result"]["queued"] == 3
+
+    tasks = library.cloud.http("GET", f"{path}/tasks", key=library.project.key).json()["items"]
+    runs = sorted(
+        (done["start_time"], done["finish_time"]) for done in (ended(library, task["request_id"]) for task in tasks)
+    )
+
+    assert len(runs) == 4
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(runs))
