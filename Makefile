@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest -q
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test lint format types unit integration workflow faults e2e build-test build deploy bench browser test-browser lock lock-check newcomer setup
+.PHONY: help run demo clean test lint format types unit integration workflow faults e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -96,8 +96,11 @@ browser: $(STAMP)  ## the console in Chromium, where there is one
 	  else echo "  no Chromium here: the console is not tested (make test-browser installs it)"; fi
 
 test-browser:  ## the same, installing Debian's Chromium first
-	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -q -y chromium chromium-driver; }
+	@command -v chromium >/dev/null || { apt-get update -q && apt-get install -q -y chromium fonts-noto-cjk; }
 	@$(MAKE) browser
+
+screenshots: $(STAMP)  ## the README's pictures, from the console at work
+	@$(BIN)/python -m tests.browser.screenshots
 
 lock: $(STAMP)  ## pyproject.toml changed: lock again
 	@$(BIN)/python -m local.lock write
