@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+from pathlib import Path
+
 import openpyxl
 from playwright.sync_api import Browser, expect
+from pytest_httpserver import HTTPServer
 
 from tests.support.batch_receiver import receiver
 from tests.support.console import Console, console
@@ -23,7 +27,7 @@ def test_an_excel_export_with_nested_heads_is_the_sheet_that_was_previewed(desk:
     with desk.page.expect_download() as started:
         desk.page.get_by_role("button", name="Download").click()
 
-    book = openpyxl.load_workbook(started.value.path()).active
+    book = openpyxl.load_workbook(BytesIO(Path(started.value.path()).read_bytes())).active
     assert book is not None
     assert {"A1:F1", "A2:C2", "B3:C3", "F2:F4"} <= {str(area) for area in book.merged_cells.ranges}
     assert (book["A1"].value, book["A2"].value, book["F2"].value, book["A5"].value) == (
@@ -48,16 +52,30 @@ def test_the_preview_follows_what_is_typed_and_names_what_is_wrong(desk: Console
     expect(desk.page.locator("[data-field=template] .field-error")).to_contain_text("Not JSON")
 
 
-def test_a_failed_export_says_why_and_is_deleted(desk: Console, project: DeployedProject) -> None:
-    body = {"name": "No such source", "source_url": "http://127.0.0.1:9/none", "max_exec_time": 5}
-    made = project.http("POST", "/v1/task", json=body).json()
-    project.http("POST", f"/v1/requests/{made['task_id']}/cancel")
+def test_a_failed_export_says_why_and_is_tried_again_and_deleted(
+    desk: Console, project: DeployedProject, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request("/rows").respond_with_data("nothing here", status=404)
+    hook = httpserver.url_for("/hook")
+    httpserver.expect_request("/hook").respond_with_data("ok")
+    body = {"name": "No such source", "source_url": httpserver.url_for("/rows"), "callback": hook}
+    assert project.http("POST", "/v1/task", json=body).status == 202
     desk.go("exports")
+    row = desk.page.locator("tr", has_text="No such source")
 
-    desk.page.locator("tr", has_text="No such source").get_by_role("button", name="Delete").click()
+    expect(row).to_contain_text("404")
+    row.get_by_role("button", name="Retry").click()
+    expect(desk.page.locator(".toast")).to_contain_text("Queued again")
+    expect(row.get_by_role("button", name="Retry")).to_be_visible()
+    row.get_by_role("button", name="Delete").click()
     desk.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(row).to_have_count(0)
 
-    expect(desk.page.locator("tr", has_text="No such source")).to_have_count(0)
+    desk.go("callbacks")
+    told = desk.page.locator("tbody tr", has_text=hook).first
+    expect(told).to_contain_text("Delivered")
+    told.get_by_role("button", name="Redeliver").click()
+    expect(desk.page.locator(".toast", has_text="Sent once more")).to_be_visible()
 
 
 def test_a_batch_is_made_started_stopped_and_started_again(desk: Console, project: DeployedProject) -> None:

@@ -1,0 +1,106 @@
+"""A busy past for the console to show: records as they lie in the table, thousands in seconds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.support.deployed import Deployed
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.files import file_item
+from tidegate.adapters.dynamo.request_items import request_item
+from tidegate.adapters.dynamo.table import Table
+from tidegate.domain.downloads import FAILED, SUCCESS, Counts, Job, Parcel, job_key
+from tidegate.domain.files import READY, File
+from tidegate.domain.ids import iso, new_id
+from tidegate.domain.request_policies import POLICIES
+from tidegate.domain.requests import COMPLETED, Request
+from tidegate.domain.requests import FAILED as REQUEST_FAILED
+
+_TYPES = [("export", 5, 20.0, 0.98), ("download", 6, 9.0, 0.93), ("scan", 2, 3.0, 1.0), ("batch", 1, 60.0, 1.0)]
+_NAMES = ["model.tar.gz", "map-tiles.bin", "firmware-2.4.img", "catalogue.sqlite", "报表-十月.xlsx"]
+
+
+def fill(deployed: Deployed, project_id: str, *, requests: int, jobs: int, files: int) -> None:
+    now, chance = datetime.now(UTC), random.Random(7)
+    table = Table(deployed.client("dynamodb"), deployed.outputs["TableName"])
+    items = [
+        *_requests(project_id, requests, now, chance),
+        *_jobs(project_id, jobs, now, chance),
+        *_files(project_id, files, now, chance),
+    ]
+    table.batch_put({name: value for name, value in item.items() if value is not None} for item in items)
+
+
+def _requests(project_id: str, count: int, now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:
+    for _ in range(count):
+        kind, _, seconds, rate = chance.choices(_TYPES, [weight for _, weight, _, _ in _TYPES])[0]
+        created = now - timedelta(seconds=chance.uniform(60, 3600))
+        took = timedelta(seconds=chance.lognormvariate(0, 0.5) * seconds / 2)
+        succeeded = chance.random() < rate
+        yield request_item(
+            Request(
+                request_id=new_id("req", created),
+                project_id=project_id,
+                type=kind,
+                channel=POLICIES[kind].channel,
+                priority=5,
+                status=COMPLETED if succeeded else REQUEST_FAILED,
+                created_at=iso(created),
+                attempt=1,
+                start_time=iso(created),
+                finish_time=iso(min(now, created + took)),
+                error=None if succeeded else {"code": "source_refused", "detail": "the source answered 404"},
+            )
+        )
+
+
+def _jobs(project_id: str, count: int, now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        created = now - timedelta(seconds=chance.uniform(90, 3600))
+        name = chance.choice(_NAMES)
+        parcel = Parcel(1, 1, f"/releases/{number}/{name}", name, f"{number:064x}", "deploy", "/srv/app")
+        total = chance.randint(4, 400)
+        failed = chance.randint(1, 3) if chance.random() < 0.05 else 0
+        (job_id, *_) = parcel.job_ids(number)
+        job = Job(
+            project_id=project_id,
+            job_id=job_id,
+            key=job_key(job_id),
+            parcel=parcel,
+            bucket=number,
+            closes_at=iso(created + timedelta(seconds=15)),
+            create_time=iso(created),
+            status=FAILED if failed else SUCCESS,
+            execute_time=iso(created + timedelta(seconds=15)),
+            finish_time=iso(created + timedelta(seconds=15 + chance.lognormvariate(2, 0.5))),
+            shard_count=1,
+            counts=Counts(total=total, success=total - failed, failed=failed),
+        )
+        plain = {name: value for name, value in asdict(job).items() if name not in ("parcel", "closed", "portions")}
+        order = f"{job.create_time}#{job.key}"
+        index = {"gsi1pk": keys.jobs_list(project_id), "gsi1sk": order}
+        yield keys.job(project_id, job.key) | plain | asdict(parcel) | index
+
+
+def _files(project_id: str, count: int, now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        created = now - timedelta(seconds=chance.uniform(0, 86_400))
+        name = chance.choice(_NAMES)
+        yield file_item(
+            File(
+                file_id=new_id("file", created),
+                project_id=project_id,
+                biz_id=1,
+                app_id=1,
+                file_path=f"/releases/{number}/{name}",
+                file_name=name,
+                state=READY,
+                created_at=iso(created),
+                signature=f"{number:064x}",
+                size=chance.randint(10_000, 900_000_000),
+            )
+        )
