@@ -34,6 +34,7 @@ def _tell_state() -> None:
     logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
     metrics.add_metric("CompensationInterval", MetricUnit.Seconds, poll.interval_s)
     metrics.add_metric("StartQueueSize", MetricUnit.Count, queue_size)
+    metrics.add_metric("WaitingRequests", MetricUnit.Count, sum(app().channels.waiting().values()))
 
 
 def _tell_poll(report: Report) -> None:

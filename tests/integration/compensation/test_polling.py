@@ -198,3 +198,16 @@ def test_an_idle_poll_costs_one_read_and_one_message_whatever_the_table_holds(cl
         cloud.deliver("CompensationQueue", limit=1)
 
     assert calls == {"dynamodb.Query": 1, "dynamodb.PutItem": 1, "sqs.SendMessageBatch": 1}
+
+
+def test_the_minute_tells_how_many_wait(cloud: MotoCloud, capsys: pytest.CaptureFixture[str]) -> None:
+    project = cloud.project()
+    for _ in range(3):
+        cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"})
+    capsys.readouterr()
+
+    cloud.invoke("compensate", {"source": "aws.events"})
+
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
+    assert [line["WaitingRequests"] for line in told] == [[3.0]]
+    assert {"CompensationInterval", "StartQueueSize"} <= set(told[0])

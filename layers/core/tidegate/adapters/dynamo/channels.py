@@ -51,6 +51,9 @@ class ChannelRepository:
         """In the order of admission."""
         return (place_from(item) for item in self._table.query_all(keys.waiting(name), consistent=True))
 
+    def count_waiting(self, name: str) -> int:
+        return self._table.count(keys.waiting(name))
+
     def drop_place(self, place: Place) -> None:
         """For a place whose request is not waiting any more."""
         self._table.write(delete(keys.waiting_place(place.channel, place.priority, place.since, place.request_id)))

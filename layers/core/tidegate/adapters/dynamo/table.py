@@ -181,6 +181,17 @@ class Table:
     def _key_of(item: Item, index: str) -> dict[str, Any]:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
+    def count(self, pk: str) -> int:
+        """How many items the first page of a partition has: all of them, up to some thousands."""
+        answer = self._client.query(
+            TableName=self.name,
+            KeyConditionExpression="#h = :h",
+            ExpressionAttributeNames={"#h": "pk"},
+            ExpressionAttributeValues={":h": to_wire_value(pk)},
+            Select="COUNT",
+        )
+        return int(answer["Count"])
+
     def query_all(self, pk: str, **options: Any) -> Iterator[Item]:
         cursor: str | None = None
         while True:
