@@ -1,0 +1,22 @@
+"""The sample events are ones that the functions take."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.moto_cloud import MotoCloud
+from tests.support.template import ROOT
+from tidegate.errors import RecordNotFound
+
+
+@pytest.mark.parametrize("name", ["close_window", "prepare_file", "dispatch_transfer", "poll_transfer", "finish_job"])
+def test_a_steps_sample_names_a_job_that_is_not_here(cloud: MotoCloud, name: str) -> None:
+    with pytest.raises(RecordNotFound):
+        cloud.invoke(name, json.loads((ROOT / "events" / f"{name}.json").read_text()))
+
+
+def test_the_sample_of_collect_targets_is_read(cloud: MotoCloud) -> None:
+    event = json.loads((ROOT / "events/collect_targets.json").read_text())
+    assert cloud.invoke("collect_targets", event) == {"batchItemFailures": []}
