@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from tidegate.domain.request_stats import percentile
 
 SPAN = timedelta(hours=1)
 POINTS = 30
@@ -52,13 +53,13 @@ def by_type(records: Iterable[Ended], now: datetime) -> list[TypeSummary]:
 
 
 def _summary(name: str, ended: Sequence[Ended], now: datetime) -> TypeSummary:
-    seconds = sorted(record.seconds for record in ended)
+    seconds = [record.seconds for record in ended]
     return TypeSummary(
         type=name,
         count=len(ended),
         success_rate=sum(record.succeeded for record in ended) / len(ended),
         mean_s=round(sum(seconds) / len(seconds), 3),
-        p95_s=round(seconds[math.ceil(0.95 * len(seconds)) - 1], 3),
+        p95_s=round(percentile(seconds, 0.95), 3),
         points=_points(ended, now),
     )
 

@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { at, get, patch, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
-import { t } from "../i18n.js";
+import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, button, card, code, empty, facts, link, pageHead } from "../parts/basics.js";
 import { act, dialog, toast } from "../parts/dialog.js";
@@ -63,10 +63,10 @@ function numbers(batch) {
 const figure = (label, value) => h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
 
 function logList(logs) {
-  return h("ul", { class: "logs" }, logs.map((line, index) => h("li", { "data-key": `log-${line.log_id || line.id || index}` },
-    h("time", { class: "muted", datetime: line.at || line.time }, clock(line.at || line.time || line.create_time)),
+  return h("ul", { class: "logs" }, logs.map((line) => h("li", { "data-key": line.log_id },
+    h("time", { class: "muted", datetime: line.time }, clock(line.time)),
     line.index === undefined || line.index === null ? null : code(`#${line.index}`),
-    h("span", null, line.message ?? line.msg ?? line.text ?? JSON.stringify(line)))));
+    h("span", { class: line.level === "error" ? "reason" : null }, line.message))));
 }
 
 function details(batch) {
@@ -76,7 +76,8 @@ function details(batch) {
     [t("batches.startIndex"), batch.start_index],
     [t("batches.maxErrors"), batch.max_errors],
     [t("batches.stopReason"), batch.stop_reason],
-    [t("field.created"), moment(batch.create_time || batch.created_at)],
+    [t("queue.why"), batch.last_wait_reason && named("wait", batch.last_wait_reason)],
+    [t("field.created"), moment(batch.create_time)],
     [t("field.started"), batch.start_time && moment(batch.start_time)],
     [t("field.finished"), batch.finish_time && moment(batch.finish_time)],
   ]);

@@ -43,7 +43,7 @@ function list(items) {
     { title: t("jobs.progress"), kind: "grow", cell: batchProgress },
     { title: t("batches.rate"), cell: (batch) => t("batches.perSecond", { n: batch.rate }) },
     { title: t("batches.errors"), cell: (batch) => count(batch.progress?.errors ?? 0) },
-    { title: t("field.created"), cell: (batch) => when(batch.create_time || batch.created_at) },
+    { title: t("field.created"), cell: (batch) => when(batch.create_time) },
   ], items, { keyOf: (batch) => batch.batch_id });
 }
 

@@ -40,12 +40,7 @@ export function queue(root, { query, go }) {
 
 const given = (all) => Object.fromEntries(Object.entries(all).filter(([, value]) => value));
 
-// The stats name channels as keys or as a list; both are read.
-export function lanes(stats) {
-  const found = stats.channels || stats.items || stats;
-  if (Array.isArray(found)) return found.map((lane) => ({ ...lane, channel: lane.channel || lane.name }));
-  return Object.entries(found).map(([channel, lane]) => ({ channel, ...lane }));
-}
+const lanes = (stats) => Object.entries(stats.channels).map(([channel, lane]) => ({ channel, ...lane }));
 
 function allTools(refresh) {
   return [
