@@ -32,7 +32,7 @@ def demo(place: Place) -> int:
     from local.demo.tour import tour
 
     # Short windows, unless asked otherwise, so that nobody waits for the default ones.
-    with cloud_up(replace(place, params={"CollectWindowSeconds": "5", **place.params})) as up:
+    with cloud_up(replace(place, params={"CollectWindowSeconds": "8", **place.params})) as up:
         return tour(up)
 
 
