@@ -209,6 +209,15 @@ def test_credentials_come_from_stdin(api: HTTPServer, monkeypatch: pytest.Monkey
     assert main(["credential", "put", "shop"]) == 2
 
 
+def test_queue_stats_are_a_row_a_channel(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"capacity": 4, "running": 1, "queued": 2, "paused": True, "oldest_wait_s": 3.5}
+    api.expect_request("/v1/queue/stats").respond_with_json({"channels": {"export": figures}})
+
+    main(["queue", "stats"])
+
+    assert capsys.readouterr().out.splitlines()[1].split() == ["export", "4", "1", "2", "yes", "3.5"]
+
+
 def test_stats_are_a_row_a_type(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     figures = {"scan": {"count": 3, "success_rate": 1.0, "mean_s": 0.5, "p95_s": 0.9}}
     api.expect_request("/v1/stats").respond_with_json({"since": "a", "until": "b", "types": figures})

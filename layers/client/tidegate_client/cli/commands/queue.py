@@ -74,8 +74,8 @@ def _show_channels(context: Context, stats: dict[str, Any]) -> None:
     if context.output.as_json:
         context.output.record(stats)
         return
-    columns = ("channel", "capacity", "running", "queued", "paused", "oldest_wait_s")
-    context.output.table(stats.get("channels", []), columns)
+    rows = [{"channel": name, **figures} for name, figures in stats.get("channels", {}).items()]
+    context.output.table(rows, ("channel", "capacity", "running", "queued", "paused", "oldest_wait_s"))
 
 
 def _list(context: Context, args: argparse.Namespace) -> None:

@@ -5,68 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.deployed import Deployed
+from tests.support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
 NAME = ["--biz-id", "2", "--app-id", "3"]
-
-
-@dataclass
-class Shell:
-    """A user's shell: its own home, logged in or not."""
-
-    home: Path
-    api_url: str
-
-    def start(self, *words: str, key: str | None = None) -> subprocess.Popen[str]:
-        environment = os.environ | {
-            "HOME": str(self.home),
-            "XDG_CONFIG_HOME": str(self.home / "config"),
-            "XDG_STATE_HOME": str(self.home / "state"),
-        }
-        if key:
-            environment |= {"TIDEGATE_API_URL": self.api_url, "TIDEGATE_KEY": key}
-        command = [sys.executable, "-m", "tidegate_client", *words]
-        return subprocess.Popen(
-            command, cwd=self.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def run(self, *words: str, expect: int = 0, key: str | None = None) -> str:
-        return self.both(*words, expect=expect, key=key)[0]
-
-    def both(self, *words: str, expect: int = 0, key: str | None = None) -> tuple[str, str]:
-        process = self.start(*words, key=key)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == expect, f"{words}: {process.returncode}\n{out}\n{err}"
-        return out, err
-
-    def json(self, *words: str, key: str | None = None) -> Any:
-        return json.loads(self.run(*words, "--json", key=key))
-
-
-@pytest.fixture
-def shell(deployed: Deployed, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, deployed.api_url)
-
-
-@pytest.fixture
-def project_id(shell: Shell, deployed: Deployed) -> str:
-    """An admin logs in, makes a project and its key; then its user logs in."""
-    shell.run("login", "--api-url", deployed.api_url, "--key", deployed.admin_key)
-    made = shell.json("project", "create", f"cli-{shell.home.name}"[:60], "--allow-private-urls")
-    key = shell.json("key", "create", made["project_id"], "--scope", "read", "--scope", "write")
-    shell.run("login", "--api-url", deployed.api_url, "--key", key["key"])
-    return str(made["project_id"])
 
 
 @pytest.fixture
