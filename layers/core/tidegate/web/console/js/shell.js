@@ -56,11 +56,22 @@ function showProjects(place, redraw) {
   draw(place, h("span", { class: "clip" }, me.project_name || me.project_id));
   if (!session.isAdmin) return;
   get("v1/projects", { limit: 100 }).then(({ items }) => {
+    // An admin's key belongs to no project: begin with one that exists.
+    if (!session.project && !me.project_name && items.length) return choose(items[0].project_id, redraw);
     const chosen = session.project || me.project_id;
     const known = items.some((project) => project.project_id === chosen);
     const options = [...(known ? [] : [{ project_id: chosen, name: chosen }]), ...items];
     draw(place, h("label", null, h("span", { class: "sr" }, t("nav.project")),
-      h("select", { onchange: (event) => { session.choose(event.target.value); redraw(); } },
+      h("select", { onchange: (event) => choose(event.target.value, redraw) },
         options.map((project) => h("option", { value: project.project_id, selected: project.project_id === chosen }, project.name)))));
+    return undefined;
   }, () => {});
+}
+
+// The socket's ticket is of one project, so another project needs another socket.
+function choose(project, redraw) {
+  session.choose(project);
+  live.stop();
+  live.start();
+  redraw();
 }
