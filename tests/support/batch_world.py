@@ -17,6 +17,10 @@ from tests.support.moto_cloud import Answer, MotoCloud, Project
 OVER = ("finished", "stopped")
 
 
+def _agree(_: dict[str, Any]) -> tuple[int, Any]:
+    return 200, {"result": "ok"}
+
+
 class Business:
     """Answers /process, /before-create, /before-run and /stopped; `answers` holds what is not simply ok."""
 
@@ -34,7 +38,7 @@ class Business:
         said = json.loads(body)
         with self._lock:
             self.heard.append((request.path, said))
-        status, answer = self.answers.get(request.path, lambda _: (200, {"result": "ok"}))(said)
+        status, answer = self.answers.get(request.path, _agree)(said)
         request.answer(status, json.dumps(answer).encode())
 
     def url(self, path: str) -> str:

@@ -22,7 +22,7 @@ from tests.support.moto_cloud import Answer
 
 T = TypeVar("T")
 # Short windows and deadlines, so that what takes minutes by default is seen in seconds.
-SHORT = {"CollectWindowSeconds": "3", "JobTimeoutSeconds": "30"}
+SHORT = {"CollectWindowSeconds": "3", "JobTimeoutSeconds": "30", "BatchSliceSeconds": "4"}
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,8 @@ def test_a_slice_that_dies_is_tried_again_and_nothing_is_lost(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = world.cloud.app.batch_machine
-    step, died = machine.step, []
+    step = machine.step
+    died: list[Any] = []
 
     def die_once(event: Any) -> Any:
         if not died:
@@ -151,7 +152,8 @@ def test_a_machine_that_gives_up_leaves_the_batch_to_the_queue(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = world.cloud.app.batch_machine
-    step, deaths = machine.step, []
+    step = machine.step
+    deaths: list[Any] = []
 
     def die_while_running(event: Any) -> Any:
         if "failure" not in event and len(deaths) < 6:

@@ -37,7 +37,7 @@ def test_the_runner_holds_2000_a_second_or_what_the_receiver_can_take(cloud: Mot
     """The best of three rounds: what else this machine does meanwhile is not the runner's."""
     with receiver() as business:
         lab = Lab(cloud.app.table, business.url)
-        rounds = []
+        rounds: list[tuple[float, float]] = []
         while len(rounds) < 3 and not any(held >= 0.9 * wanted for held, wanted in rounds):
             capacity = what_the_receiver_can_take(lab, 0.5)
             business.forget()

@@ -1,0 +1,81 @@
+"""A batch on the deployed stack: created, started, stopped, started again, finished; slices hand over meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+
+from tests.support.deployed import DeployedProject, until
+from tests.support.http_servers import Handler, serve
+
+pytestmark = pytest.mark.e2e
+
+
+class Business:
+    def __init__(self, secret: str) -> None:
+        self.port = 0
+        self.calls: list[tuple[float, int]] = []
+        self.told: list[dict[str, Any]] = []
+        self._webhook = Webhook(secret)
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Handler) -> None:
+        body = request.body()
+        self._webhook.verify(body, dict(request.headers.items()))
+        said = json.loads(body)
+        with self._lock:
+            if request.path == "/stopped":
+                self.told.append(said)
+            else:
+                self.calls.append((time.monotonic(), said["index"]))
+        request.answer(200, b'{"result": "ok"}')
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+@pytest.fixture
+def business(project: DeployedProject) -> Iterator[Business]:
+    made = Business(project.callback_secret)
+    with serve(made) as made.port:
+        yield made
+
+
+def shown(project: DeployedProject, batch_id: str) -> dict[str, Any]:
+    answer = project.http("GET", f"/v1/batches/{batch_id}")
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+def test_create_start_stop_start_again_finished(project: DeployedProject, business: Business) -> None:
+    entry = {"name": "loyalty", "process_url": business.url("/item"), "process_stop_url": business.url("/stopped")}
+    biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
+    order = {"biz_id": biz_id, "name": "points", "total": 400, "rate": 40}
+    made = project.http("POST", "/v1/batches", json=order)
+    assert (made.status, made.json()["status"]) == (201, "created")
+    batch_id = made.json()["batch_id"]
+
+    assert project.http("POST", f"/v1/batches/{batch_id}/start").status == 202
+    until(lambda: len(business.calls), lambda calls: calls > 60)
+    assert project.http("POST", f"/v1/batches/{batch_id}/stop").status == 202
+    asked_at = time.monotonic()
+    stopped = until(lambda: shown(project, batch_id), lambda batch: batch["status"] == "stopped", 20)
+    assert max(at for at, _ in business.calls) < asked_at + 3
+    assert stopped["progress"]["processed"] == len(business.calls)
+    assert stopped["stop_reason"] == "stopped on request"
+
+    assert project.http("POST", f"/v1/batches/{batch_id}/start").status == 202
+    finished = until(lambda: shown(project, batch_id), lambda batch: batch["status"] == "finished", 60)
+    assert finished["progress"]["processed"] == 400
+    counted = Counter(index for _, index in business.calls)
+    assert (sorted(counted), max(counted.values())) == (list(range(400)), 1)
+    told = until(lambda: list(business.told), lambda told: len(told) >= 2, 20)
+    assert [notice["data"]["status"] for notice in told] == ["stopped", "finished"]
+    assert {notice["data"]["batch_id"] for notice in told} == {batch_id}
