@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,22 @@ from tidegate_client import Client
 from tidegate_client.agent import daemon
 from tidegate_client.agent.daemon import Agent, AgentOptions
 
-StartAgent = Callable[..., Agent]
+
+@dataclass(frozen=True)
+class Running:
+    agent: Agent
+    thread: threading.Thread
+
+    def stop(self) -> None:
+        self.agent.stop()
+        self.wait()
+
+    def wait(self) -> None:
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+StartAgent = Callable[..., Running]
 
 
 @pytest.fixture
@@ -38,20 +54,17 @@ def start_agent(api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.M
     """Agents in threads, stopped at the end of the test."""
     monkeypatch.setattr(daemon, "SHORTEST_ROUND", 0.1)
     monkeypatch.setattr(daemon, "LONGEST_ROUND", 0.2)
-    running: list[tuple[Agent, threading.Thread]] = []
+    started: list[Running] = []
 
-    def start(**changes: object) -> Agent:
+    def start(**changes: object) -> Running:
         options: dict[str, object] = {"state_dir": tmp_path / "state", "wait": 1, "report_every": 0.1}
         options |= {"drain_seconds": 3.0, "patience": 1.0} | changes
         agent = Agent(Client(api.url, "key", attempts=0), AgentOptions(AGENT, root, **options))  # type: ignore[arg-type]
         thread = threading.Thread(target=agent.run)
         thread.start()
-        running.append((agent, thread))
-        return agent
+        started.append(Running(agent, thread))
+        return started[-1]
 
     yield start
-    for agent, _ in running:
-        agent.stop()
-    for _, thread in running:
-        thread.join(10)
-        assert not thread.is_alive()
+    for running in started:
+        running.stop()

@@ -135,7 +135,7 @@ class AgentApi:
         mine = [one for one in self.results if one["transfer_id"] == transfer_id and one["error_code"] == 115]
         return [one["progress"] for one in mine]
 
-    def wait_for(self, transfer_id: str, seconds: float = 10) -> dict[str, Any]:
+    def wait_for(self, transfer_id: str, seconds: float = 30) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while not self.finals(transfer_id):
             assert time.monotonic() < deadline, f"no result; told was {self.results}"

@@ -41,7 +41,7 @@ def launch(api: AgentApi, root: Path, tmp_path: Path) -> Iterator[Launch]:
 
 
 def wait_for_half(root: Path, least: int = 200_000) -> Path:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for part in root.glob("data/.tidegate-*.part"):
             if part.stat().st_size > least:
@@ -76,7 +76,7 @@ def test_kill_9_between_the_end_and_its_report_still_reports(
     api.refuse_results = True
     transfer = api.add("app.bin", CONTENT)
     first = launch()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not (root / "data/app.bin").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -100,7 +100,7 @@ def test_sigterm_drains(api: AgentApi, store: Store, root: Path, launch: Launch)
     process.send_signal(signal.SIGTERM)
     late = api.add("late.bin", CONTENT)
 
-    assert process.wait(15) == 0
+    assert process.wait(30) == 0
     assert api.finals(transfer)[0]["error_code"] == 0
     assert (root / "data/app.bin").read_bytes() == CONTENT
     assert api.finals(late) == []
@@ -119,8 +119,8 @@ def test_a_second_sigterm_stops_at_once_and_keeps_the_part(
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(10) == 0
-    assert time.monotonic() - began < 3
+    assert process.wait(30) == 0
+    assert time.monotonic() - began < 8
     assert api.finals(transfer) == []
     assert list(root.glob("data/.tidegate-*.part"))
 
@@ -128,4 +128,4 @@ def test_a_second_sigterm_stops_at_once_and_keeps_the_part(
 def test_a_refused_key_is_exit_code_3(api: AgentApi, launch: Launch) -> None:
     api.key_status = 401
 
-    assert launch().wait(10) == 3
+    assert launch().wait(30) == 3

@@ -79,7 +79,6 @@ def test_a_taken_result_is_forgotten(api: AgentApi, tmp_path: Path, start_agent:
     agent = start_agent()
     api.wait_for(transfer)
     agent.stop()
-    time.sleep(0.5)
 
     assert Journal(tmp_path / "state").pending() == []
 
@@ -110,7 +109,6 @@ def test_one_forgotten_transfer_does_not_hold_back_the_others(
 
     assert api.wait_for(transfer)["error_code"] == 0
     agent.stop()
-    time.sleep(0.5)
     assert Journal(tmp_path / "state").pending() == []
 
 
@@ -127,7 +125,7 @@ def test_the_inbox_is_not_asked_in_a_tight_loop(api: AgentApi, start_agent: Star
 def test_a_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) -> None:
     api.key_status = 401
 
-    agent = start_agent()
-    time.sleep(0.5)
+    running = start_agent()
+    running.wait()
 
-    assert isinstance(agent.failure, Unauthorized)
+    assert isinstance(running.agent.failure, Unauthorized)

@@ -76,12 +76,12 @@ def test_webhook_listen_verifies_and_prints() -> None:
     ]
     environment = os.environ | {"TIDEGATE_CALLBACK_SECRET": SECRET}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as listener:
-        pool = urllib3.PoolManager(retries=urllib3.Retry(20, backoff_factor=0.05, backoff_max=0.2))
+        pool = urllib3.PoolManager(retries=urllib3.Retry(20, backoff_factor=0.05, backoff_max=0.5))
         statuses = [
             pool.request("POST", f"http://127.0.0.1:{port}/", body=BODY, headers=headers).status
             for headers in (signed(OTHER), signed(), signed())
         ]
-        out, _ = listener.communicate(timeout=10)
+        out, _ = listener.communicate(timeout=30)
 
     told = [json.loads(line) for line in out.splitlines()]
     assert statuses == [401, 204, 204]
