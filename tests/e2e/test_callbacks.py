@@ -111,6 +111,9 @@ def test_a_subscriber_to_status_failed_sees_only_those(deployed: Deployed, proje
     sqs, sns = deployed.client("sqs"), deployed.client("sns")
     url = sqs.create_queue(QueueName=f"failed-{uuid.uuid4().hex[:8]}")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    may = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage"}
+    allowed = json.dumps({"Version": "2012-10-17", "Statement": [may | {"Resource": arn}]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": allowed})
     policy = {"status": ["failed"], "project_id": [project.id]}
     sns.subscribe(
         TopicArn=deployed.outputs["NotificationsTopicArn"],
