@@ -37,8 +37,8 @@ class ExportBucket:
         for page in pages:
             yield from (found["Key"] for found in page.get("Contents", []))
 
-    def remove(self, prefix: str) -> None:
-        found = list(self.keys(prefix))
+    def remove(self, prefix: str, keep: str = "") -> None:
+        found = [key for key in self.keys(prefix) if key != keep]
         if found:
             self._bucket.delete(*found)
 

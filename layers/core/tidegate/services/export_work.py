@@ -14,7 +14,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.domain.exports import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.domain.ids import Clock
-from tidegate.domain.requests import CANCELLED, COMPLETED, FAILED, Request
+from tidegate.domain.requests import COMPLETED, Request
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
 from tidegate.services.export_ports import ExportObjects, ExportQueue, LiveView
 from tidegate.services.export_pull import Puller
@@ -79,7 +79,7 @@ class ExportWork:
             return here | step(request)
         except LeaseLost as error:
             logger.info("another attempt, or nobody, has this export", **here, why=error.detail)
-            self._tidy_if_cancelled(**here)
+            self._tidy(self._queue.get(here["project_id"], here["request_id"]))
             return here | {"next": OVER}
         except DomainError as error:
             logger.warning("an export's step failed", **here, code=error.code, why=error.detail)
@@ -92,21 +92,22 @@ class ExportWork:
             ended = self._queue.finish(project_id, request_id, attempt, result=result, error=error)
         except RecordNotFound:
             return OVER
-        if ended.status == COMPLETED:
-            self._objects.remove(staging_prefix(project_id, request_id))
-        elif ended.status == FAILED:
-            # The order stays: someone may mend the source and retry. What it sent so far must not be reused then.
-            self._drop_work(project_id, request_id)
+        self._tidy(ended)
         return ended.status
 
-    def _tidy_if_cancelled(self, project_id: str, request_id: str, attempt: int) -> None:
-        request = self._queue.get(project_id, request_id)
-        if request.status == CANCELLED and request.attempt == attempt:
-            self._drop_work(project_id, request_id)
-
-    def _drop_work(self, project_id: str, request_id: str) -> None:
-        self._objects.remove(pages_prefix(project_id, request_id))
-        self._objects.abort_uploads(output_prefix(project_id, request_id))
+    def _tidy(self, request: Request) -> None:
+        """Of an export that is over only the file stays. Also done by the step that comes after one that died here."""
+        if not request.is_over:
+            return
+        project_id, task_id = request.project_id, request.request_id
+        self._objects.abort_uploads(output_prefix(project_id, task_id))
+        if request.status == COMPLETED:
+            self._objects.remove(staging_prefix(project_id, task_id))
+            self._objects.remove(output_prefix(project_id, task_id), keep=str((request.result or {}).get("key")))
+        else:
+            # The order stays: someone may mend the source and retry. What it sent so far must not be reused then.
+            self._objects.remove(pages_prefix(project_id, task_id))
+            self._objects.remove(output_prefix(project_id, task_id))
 
     def _spec(self, request: Request) -> ExportSpec:
         kept = self._objects.get(spec_object(request.project_id, request.request_id))
