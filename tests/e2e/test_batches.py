@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -74,6 +75,8 @@ def test_create_start_stop_start_again_finished(project: DeployedProject, busine
     assert project.http("POST", f"/v1/batches/{batch_id}/start").status == 202
     finished = until(lambda: shown(project, batch_id), lambda batch: batch["status"] == "finished", 60)
     assert finished["progress"]["processed"] == 400
+    moments = [at for at, _ in business.calls[stopped["progress"]["processed"] :]]
+    assert max(later - earlier for earlier, later in pairwise(moments)) < 2, "slices hand over without a pause"
     counted = Counter(index for _, index in business.calls)
     assert (sorted(counted), max(counted.values())) == (list(range(400)), 1)
     told = until(lambda: list(business.told), lambda told: len(told) >= 2, 20)

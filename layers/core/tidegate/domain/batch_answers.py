@@ -34,7 +34,8 @@ def item_body(batch_id: str, call: Call, job_data: Any) -> bytes:
     body: dict[str, Any] = {"batch_id": batch_id, "index": call.index, "attempt": call.attempt}
     if job_data is not NOTHING:
         body["job_data"] = job_data
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    # As ASCII: a row may hold half a surrogate pair, which UTF-8 cannot.
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def read_reply(reply: Reply, now: datetime) -> Heard:
@@ -43,7 +44,7 @@ def read_reply(reply: Reply, now: datetime) -> Heard:
         return failed(error)
     try:
         said = reply.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if (
         not isinstance(said, dict)
@@ -52,7 +53,8 @@ def read_reply(reply: Reply, now: datetime) -> Heard:
     ):
         return Heard(Answer("error", "the answer is not {result: ok | error | abandon, stop?: stop | finish}"))
     lines = tuple(_lines(said.get("logs")))
-    detail = lines[0][1] if lines and said["result"] != "ok" else ""
+    told = said.get("msg") or (lines[0][1] if lines else "")
+    detail = _text(told) if said["result"] != "ok" else ""
     return Heard(Answer(said["result"], detail, stop=said.get("stop")), lines)
 
 
@@ -69,6 +71,11 @@ def _lines(logs: object) -> list[tuple[str, str]]:
             level, message = str(entry.get("level") or "info")[:20], entry.get("message", entry)
         else:
             level, message = "info", entry
-        text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)
-        found.append((level, text[:LONGEST_LINE]))
+        found.append((_text(level), _text(message)))
     return found
+
+
+def _text(value: object) -> str:
+    """What can be stored, whatever was said."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text[:LONGEST_LINE].encode("utf-8", "replace").decode()

@@ -79,10 +79,14 @@ def _row(columns: tuple[str, ...], values: list[str]) -> dict[str, Any]:
 
 def _json(record: bytes) -> Any:
     try:
-        return json.loads(record)
-    except ValueError:
+        return json.loads(record, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
         # One bad line must not end the batch: the business sees what is there and may abandon it.
         return record.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _fields(line: str) -> list[str]:

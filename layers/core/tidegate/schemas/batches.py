@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tidegate.domain.batches import LONGEST_RATE, MOST_WORKERS
 from tidegate.schemas.base import Answer, Body, Priority, Text
@@ -12,6 +12,10 @@ Index = Annotated[int, Field(ge=0, le=10**15)]
 Rate = Annotated[float, Field(gt=0, le=LONGEST_RATE)]
 MaxErrors = Annotated[int, Field(ge=1, le=10**15)]
 AuthCode = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 class BusinessBody(Body):
@@ -126,7 +130,7 @@ class DataBody(Body):
 
 
 class LogBody(Body):
-    message: Annotated[str, Field(min_length=1, max_length=1000)]
+    message: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
     index: Index | None = None
     level: Annotated[str, Field(pattern="^[a-z]{1,20}$")] = "info"
 

@@ -25,7 +25,7 @@ class BusinessCalls:
     def ask(self, project_id: str, url: str, message_id: str, what: Mapping[str, Any]) -> None:
         """2xx is agreement, unless the answer says `{"result": "error", "msg": …}`. Anything else is an error."""
         project = self._project_of(project_id)
-        body = json.dumps(what, ensure_ascii=False, separators=(",", ":")).encode()
+        body = json.dumps(what, separators=(",", ":")).encode()
         signed = self._sign(project.callback_secrets, message_id, self._clock(), body)
         reply = self._http.send(
             "POST",
@@ -39,7 +39,7 @@ class BusinessCalls:
         reply.raise_for_status(self._clock())
         try:
             said = reply.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(said, dict) and said.get("result", "ok") != "ok":
             raise BusinessRefused(str(said.get("msg") or said.get("message") or "the business refused")[:500])

@@ -13,7 +13,7 @@ from tidegate.domain.batches import FINISHED, RUNNING, STOPPED, Batch, Business,
 from tidegate.domain.ids import Clock, iso
 from tidegate.domain.projects import Project
 from tidegate.domain.requests import Request
-from tidegate.errors import BatchStopped, DomainError, LeaseLost, WorkerLost
+from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
 from tidegate.services.batch_rows import RowFiles
 from tidegate.services.batch_slice import ENDED, SliceRunner
 from tidegate.services.batch_work import CountedItems, Items, ItemWork, ListedItems
@@ -78,11 +78,14 @@ class RequestCharge:
 
     def confirm(self, batch: Batch, progress: Progress) -> None:
         now = time.monotonic()
-        if now >= self._beat_at:
-            self._beat_at = now + HEARTBEAT_SECONDS
-            self._queue.heartbeat(*self._here, progress.shown(batch.total))
-        else:
-            self._queue.running(*self._here)
+        try:
+            if now >= self._beat_at:
+                self._queue.heartbeat(*self._here, progress.shown(batch.total))
+                self._beat_at = now + HEARTBEAT_SECONDS
+            else:
+                self._queue.running(*self._here)
+        except RequestTimedOut as error:
+            raise LeaseLost(error.detail) from error
         self._live.progress(batch.project_id, batch.batch_id, shown(batch, progress))
 
     def end(self, batch: Batch, fence: int, verdict: Verdict) -> None:

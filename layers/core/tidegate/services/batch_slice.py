@@ -143,7 +143,6 @@ class SliceRunner:
         if renew:
             watch.lease_end = self._lease_end(now)
         watch.flushed_at, watch.position = now, progress.position
-        self._save_lines(batch, work)
         try:
             charge.confirm(batch, progress)
         except LeaseLost:
@@ -156,6 +155,8 @@ class SliceRunner:
             work.items, watch.data_version = self._prepare.items(present), present.data_version
         crew.resize(present.workers)
         crew.change(lambda course, moment: self._obey(course, present, moment))
+        # Last: whatever is wrong with them, a stop must be heard.
+        self._save_lines(batch, work)
 
     def _hand_over(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> str:
         progress = self._progress(crew, watch, time.monotonic())

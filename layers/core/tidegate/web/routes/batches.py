@@ -94,7 +94,9 @@ def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
     return answer(_shown(changed), 202)
 
 
-@router.post("/v1/batches/<batch_id>/logs", tags=_TAGS, summary="Write log lines", status_code=201)
+@router.post(
+    "/v1/batches/<batch_id>/logs", tags=_TAGS, summary="Write log lines", status_code=201, middlewares=[idempotent]
+)
 def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     lines = [line.model_dump() for line in body.items]
     return answer(LogsAdded(added=app().batches.add_logs(router.caller.project_id, batch_id, lines)), 201)
