@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-import websocket
-
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
 
@@ -19,17 +17,28 @@ class SocketFailed(TidegateError):
     """The WebSocket cannot be used (any more); polling still can."""
 
 
+def _library() -> Any:
+    """websocket-client is an extra of the package: hosts that only run the agent do without it."""
+    try:
+        import websocket
+    except ImportError as error:
+        raise SocketFailed("websocket-client is not installed") from error
+    return websocket
+
+
 class Socket:
     def __init__(self, client: Client, ws_url: str | None, *, timeout: float = 10.0) -> None:
+        self._library = _library()
+        self._broken = (OSError, self._library.WebSocketException)
         ticket = client.operations.ticket()
         address = ws_url or ticket.get("ws_url")
         if not address:
             raise SocketFailed("no WebSocket address is known")
         try:
-            self._connection: Any = websocket.create_connection(
+            self._connection: Any = self._library.create_connection(
                 f"{address}?{urlencode({'ticket': ticket['ticket']})}", timeout=timeout
             )
-        except (OSError, websocket.WebSocketException) as error:
+        except self._broken as error:
             raise SocketFailed(f"{address}: {error}") from error
 
     def watch(self, record_ids: Sequence[str]) -> None:
@@ -45,9 +54,9 @@ class Socket:
         try:
             self._connection.settimeout(wait)
             text = self._connection.recv()
-        except websocket.WebSocketTimeoutException:
+        except self._library.WebSocketTimeoutException:
             return None
-        except (OSError, websocket.WebSocketException) as error:
+        except self._broken as error:
             raise SocketFailed(str(error)) from error
         try:
             message = json.loads(text)
@@ -63,5 +72,5 @@ class Socket:
     def _send(self, message: dict[str, Any]) -> None:
         try:
             self._connection.send(json.dumps(message))
-        except (OSError, websocket.WebSocketException) as error:
+        except self._broken as error:
             raise SocketFailed(str(error)) from error

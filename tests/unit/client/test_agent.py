@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.conftest import StartAgent
-from tests.unit.client.fakes import AgentApi, Store
+from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.journal import AlreadyRunning, Journal
+from tidegate_client.agent.place import open_place
 
 CONTENT = random.Random(3).randbytes(700_001)
 
@@ -123,6 +124,27 @@ def test_a_symlink_at_the_files_own_place_is_replaced_not_followed(
     assert precious.read_text() == "keep me"
     assert not (root / "data/f").is_symlink()
     assert (root / "data/f").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("trap", ["part", "target"])
+def test_a_hard_link_in_its_way_is_neither_written_nor_given_away(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent, trap: str
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(CONTENT if trap == "target" else b"keep me")
+    before = (precious.stat().st_uid, precious.read_bytes())
+    (root / "data").mkdir()
+    with open_place(root, "/data", "f", "nobody") as place:
+        name = "f" if trap == "target" else place.part_name(AGENT, sha256(CONTENT))
+    os.link(precious, root / "data" / name)
+    transfer = api.add("f", CONTENT, target_user="nobody")
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (precious.stat().st_uid, precious.read_bytes()) == before
+    assert (root / "data/f").read_bytes() == CONTENT
+    assert not (root / "data/f").samefile(precious)
 
 
 def test_a_symlink_that_stays_inside_is_followed(api: AgentApi, root: Path, start_agent: StartAgent) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,20 @@ def test_a_broken_websocket_falls_back_to_polling(httpserver: HTTPServer, client
 
     assert seen == ["running", "completed"]
     assert len(reasons) == 1
+
+
+def test_without_the_websocket_library_it_polls(
+    httpserver: HTTPServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "websocket", None)
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("running"))
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("completed"))
+    reasons: list[str] = []
+
+    seen = [change.status for change in Watch(client, ["exp-1"], timeout=10, on_fallback=reasons.append)]
+
+    assert seen == ["running", "completed"]
+    assert reasons == ["websocket-client is not installed"]
 
 
 def test_an_id_whose_shape_says_nothing_is_looked_for(httpserver: HTTPServer, client: Client) -> None:

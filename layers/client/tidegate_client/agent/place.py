@@ -7,15 +7,17 @@ import fcntl
 import hashlib
 import os
 import pwd
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from tidegate_client.content import sha256_of_stream
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Owner = tuple[int, int]
+MOST_OPENS = 100
 
 
 class RefusedPath(Exception):
@@ -44,12 +46,15 @@ class Place:
     def open_part(self, part: str) -> BinaryIO:
         """Open it for this transfer alone: another one to the same place waits here until this one is over."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        while True:
+        for _ in range(MOST_OPENS):
             file = os.fdopen(os.open(part, flags, 0o600, dir_fd=self.directory), "r+b")
             fcntl.flock(file, fcntl.LOCK_EX)
             if self._is_still(part, file):
-                return file
+                if _is_plain(file, os.geteuid()):
+                    return file
+                self.drop_part(part)
             file.close()
+        raise RefusedPath(f"somebody keeps changing {part}")
 
     def _is_still(self, part: str, file: BinaryIO) -> bool:
         try:
@@ -67,10 +72,12 @@ class Place:
         except OSError:
             return False
         with os.fdopen(descriptor, "rb") as file:
-            if size is None or os.fstat(descriptor).st_size != size:
+            if os.fstat(descriptor).st_size != size or not _is_plain(file):
+                return False
+            if sha256_of_stream(file) != signature.lower():
                 return False
             self._own(descriptor)
-            return sha256_of_stream(file) == signature.lower()
+            return True
 
     def publish(self, file: BinaryIO, part: str) -> None:
         """The finished part becomes the file in one step, and stays so if the power goes."""
@@ -82,6 +89,12 @@ class Place:
 
     def _own(self, descriptor: int) -> None:
         chown_where_allowed(descriptor, self.owner)
+
+
+def _is_plain(file: IO[bytes], owner: int | None = None) -> bool:
+    """A file with one name. The directory's owner may have put a hard link here, to have it written or given away."""
+    status = os.fstat(file.fileno())
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and owner in (None, status.st_uid)
 
 
 def chown_where_allowed(descriptor: int, owner: Owner | None) -> None:
