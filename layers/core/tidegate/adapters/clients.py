@@ -12,7 +12,7 @@ from botocore.exceptions import NoCredentialsError
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
 
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "connect_timeout": 3,
     "read_timeout": 20,
     "retries": {"mode": "standard", "total_max_attempts": 5},

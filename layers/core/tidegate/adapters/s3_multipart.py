@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import ClientError
 
@@ -26,13 +26,13 @@ class MultipartStore(Bucket):
         self._s3 = client
 
     def put(self, key: str, data: bytes | bytearray) -> None:
-        self._s3.put_object(Bucket=self.name, Key=key, Body=data)
+        self._s3.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))
 
     def begin(self, key: str) -> str:
         return self._s3.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
 
     def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None:
-        self._s3.upload_part(Bucket=self.name, Key=key, UploadId=upload_id, PartNumber=number, Body=data)
+        self._s3.upload_part(Bucket=self.name, Key=key, UploadId=upload_id, PartNumber=number, Body=cast(bytes, data))
 
     def complete(self, key: str, upload_id: str) -> StoredObject:
         """Of the parts that S3 holds, so that parts of earlier invocations count. Twice is once."""

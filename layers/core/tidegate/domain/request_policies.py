@@ -32,7 +32,7 @@ class Policy:
     keep_expired: int = 0
 
     def backoff(self, retries_used: int, retry_after: float | None = None) -> float:
-        delay = min(self.delay * self.growth**retries_used, LONGEST_BACKOFF)
+        delay: float = min(self.delay * self.growth**retries_used, LONGEST_BACKOFF)
         return max(delay, min(retry_after or 0.0, LONGEST_RETRY_AFTER))
 
 

@@ -50,7 +50,8 @@ class RowIndex:
 
 def index_rows(chunks: Iterable[bytes], form: str) -> RowIndex:
     """One pass, holding one row and eight bytes for each thousand."""
-    starts, rows, end, columns = array("Q"), 0, 0, ()
+    starts, rows, end = array("Q"), 0, 0
+    columns: tuple[str, ...] = ()
     records = _records(chunks, quoted=form == CSV)
     if form == CSV:
         end, header = next(records, (0, b""))

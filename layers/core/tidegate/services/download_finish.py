@@ -118,7 +118,7 @@ class Finish:
         notice = Notice(notice_id, job.project_id, "job.finished", job.job_id, job.status, job.shown(), None, now)
         ended = self._jobs.end(job, now, notice, now + LOOK_AGAIN)
         self._notifier.publish([notice])
-        logger.info("the Job has ended", job_id=job.job_id, status=ended.status, **ended.counts.shown())
+        logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.shown())
         return ended
 
     def _terminate(self, job: Job) -> None:

@@ -90,7 +90,7 @@ class Intake:
             made = self._with_file(type, project_id, announced, {}, channel, priority, subscription_id, who)
             return made[1]
         url = str(payload["source_url"])
-        named = {"credentials": payload.get("credentials"), "channel": channel, "priority": priority}
+        named: dict[str, Any] = {"credentials": payload.get("credentials"), "channel": channel, "priority": priority}
         return self.download(project_id, announced, url, subscription_id=subscription_id, who=who, **named)[1]
 
     def scan(

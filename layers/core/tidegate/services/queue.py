@@ -208,7 +208,8 @@ class Queue:
         policy = self.policy(ended.type)
         keep = policy.keep_completed if ended.status == "completed" else policy.keep_failed
         notice = self._notice(ended, now)
-        writes = [*extra_writes, *self._endings.get(ended.type, lambda _: ())(ended)]
+        endings = self._endings.get(ended.type)
+        writes = [*extra_writes, *(endings(ended) if endings else ())]
         self._store.move(
             old, ended, line, now=now, keep_seconds=keep, notice=notice, extra_writes=writes, without=without
         )

@@ -15,6 +15,9 @@ from tidegate.services.ports import Listed
 
 _FIELDS = tuple(field.name for field in fields(File))
 
+# Within the repository `list` is a method.
+Writes = list[Write]
+
 
 def file_from(item: dict[str, Any]) -> File:
     return File(**{name: item[name] for name in _FIELDS if name in item})
@@ -55,7 +58,7 @@ class FileRepository:
         page = self._table.find(keys.files_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
         return Listed([file_from(item) for item in page.items], page.cursor)
 
-    def finish_writes(self, file: File, *, was: Sequence[str]) -> list[Write]:
+    def finish_writes(self, file: File, *, was: Sequence[str]) -> Writes:
         """The end of a file's coming and the knowledge of its content, as parts of one transaction."""
         names = ("state", "signature", "size", "error", "source_etag")
         allowed: dict[str, Any] = {f"was{index}": state for index, state in enumerate(was)}
@@ -72,7 +75,7 @@ class FileRepository:
             writes.append(self._content(file))
         return writes
 
-    def coming_writes(self, file: File, *, brings_content: bool = True) -> list[Write]:
+    def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
         """A file that an ingest is to bring; its content counts as coming, unless it is known already."""
         writes = [put_new(file_item(file))]
         if brings_content and file.signature and not self.has_content(file.project_id, file.signature):
@@ -82,7 +85,7 @@ class FileRepository:
             writes.append(update(key, content, condition=not_here, ready=READY))
         return writes
 
-    def lost_writes(self, project_id: str, file_id: str, error: str) -> list[Write]:
+    def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
         """A file that will not come. Its content is not coming any more either, if nobody else brought it."""
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:

@@ -108,7 +108,7 @@ class JobRepository:
         return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
 
     def progress(self, job: Job, now: datetime, open_shards: Sequence[int], counts: Counts, closed: Counts) -> Job:
-        sets = {"open_shards": list(open_shards), "counts": asdict(counts), "closed": asdict(closed)}
+        sets: dict[str, Any] = {"open_shards": list(open_shards), "counts": asdict(counts), "closed": asdict(closed)}
         sets["rev"] = job.rev + 1
         unchanged = "#status = :running AND #rev = :seen"
         return self._change(job, now, sets, None, condition=unchanged, running=RUNNING, seen=job.rev)

@@ -16,6 +16,9 @@ from tidegate.services.ports import Listed
 
 _FIELDS = tuple(field.name for field in fields(Subscription))
 
+# Within the repository `list` is a method.
+Writes = list[Write]
+
 
 def _subscription(item: Item) -> Subscription:
     return Subscription(**{name: item[name] for name in _FIELDS if name in item})
@@ -77,7 +80,7 @@ class SubscriptionRepository:
         )
         return {item["url"]: item["fingerprint"] for item in items}
 
-    def seen_writes(self, subscription: Subscription, entry: Entry) -> list[Write]:
+    def seen_writes(self, subscription: Subscription, entry: Entry) -> Writes:
         """Goes with the download of the entry: never without it, and not for a subscription that is being deleted."""
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
