@@ -81,14 +81,15 @@ class Puller:
         return page
 
     def _fetch(self, request: Request, url: str, number: int, step: int) -> bytes:
-        for failures in range(_TRIES):
+        failures = 0
+        while True:
             try:
                 return self._source.fetch(request.project_id, url, number, step, request.request_id)
             except DomainError as error:
-                if number == 0 or not error.retryable or failures == _TRIES - 1:
+                failures += 1
+                if number == 0 or not error.retryable or failures == _TRIES:
                     raise
                 self._sleep(min(10.0, max(2.0**failures, error.retry_after or 0.0)))
-        raise AssertionError("unreachable")
 
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
