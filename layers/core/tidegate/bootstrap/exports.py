@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidegate.adapters.dynamo.exports import ExportRepository
     from tidegate.adapters.export_objects import ExportBucket
     from tidegate.domain.requests import Request
+    from tidegate.services.export_render import Renderer
     from tidegate.services.export_source import SignedSource
     from tidegate.services.export_sync import SyncExports
     from tidegate.services.export_work import ExportWork
@@ -71,18 +72,24 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
     @cached_property
     def export_work(self) -> ExportWork:
         from tidegate.services.export_pull import Puller
-        from tidegate.services.export_render import Renderer
         from tidegate.services.export_work import ExportWork
 
         return ExportWork(
             self.queue,
             self._export_objects,
             Puller(self._export_objects, self._export_source, self.settings.export_pull_parallel),
-            Renderer(self._export_objects),
+            lambda: self._renderer,
             self.live,
             self.clock,
             self._shown_export,
         )
+
+    @cached_property
+    def _renderer(self) -> Renderer:
+        """Brings openpyxl: of the steps only rendering pays for it."""
+        from tidegate.services.export_render import Renderer
+
+        return Renderer(self._export_objects)
 
     def _shown_export(self, request: Request) -> dict[str, Any]:
         from tidegate.domain.exports import shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
@@ -19,7 +19,9 @@ from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
 from tidegate.services.export_ports import ExportObjects, ExportQueue, LiveView
 from tidegate.services.export_pull import Puller
 from tidegate.services.export_pulse import Pulse
-from tidegate.services.export_render import Renderer
+
+if TYPE_CHECKING:
+    from tidegate.services.export_render import Renderer
 
 logger = Logger(service="tidegate", child=True)
 
@@ -33,7 +35,7 @@ class ExportWork:
         queue: ExportQueue,
         objects: ExportObjects,
         puller: Puller,
-        renderer: Renderer,
+        renderer: Callable[[], Renderer],
         live: LiveView,
         clock: Clock,
         shown: Callable[[Request], dict[str, Any]],
@@ -55,7 +57,7 @@ class ExportWork:
 
     def render(self, event: Event) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
-            rendered = self._renderer.render(request, self._spec(request), self._pulse(request))
+            rendered = self._renderer().render(request, self._spec(request), self._pulse(request))
             return {"next": PUBLISH, "file": asdict(rendered)}
 
         return self._step(event, step)
