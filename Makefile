@@ -89,7 +89,7 @@ $(SAM_BIN)/sam: | $(STAMP)
 	@$(BIN)/uv venv -q --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python aws-sam-cli==$(SAM_VERSION)
 
 bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three minutes
-	@$(BIN)/python -m tests.bench $(if $(QUICK),--quick)
+	@QUICK=$(QUICK) $(BIN)/python -m tests.bench
 
 browser: $(STAMP)  ## the console in Chromium, where there is one
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then $(PYTEST) tests/browser $(AGAIN) tests/browser; \

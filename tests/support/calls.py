@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.bootstrap import App
 
-_SERVICES = ("dynamodb", "s3", "sqs", "sns", "sfn", "secretsmanager")
+SERVICES = ("dynamodb", "s3", "sqs", "sns", "sfn", "secretsmanager")
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def count_calls(app: App) -> Iterator[Counter[str]]:
     def count(model: Any, **_: Any) -> None:
         calls[f"{model.service_model.service_name}.{model.name}"] += 1
 
-    clients = [getattr(app, name) for name in _SERVICES]
+    clients = [getattr(app, name) for name in SERVICES]
     for client in clients:
         client.meta.events.register("before-call", count)
     try:

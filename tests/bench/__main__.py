@@ -1,0 +1,62 @@
+"""`make bench`: the table of figures; QUICK=1 for the short one, SECTIONS=calls,money for some."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.bench import bench_export, calls, cold_start, latency, load, money
+from tests.bench.figures import Figure, save, table
+from tests.support.deployed import deployed_at
+from tests.support.template import ROOT
+
+RESULTS = ROOT / ".local" / "bench.json"
+
+
+def _deployed(quick: bool) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as home, deployed_at(Path(home)) as cloud:
+        yield from latency.measure(cloud, quick)
+        yield from load.measure(cloud, quick)
+
+
+def _cold(quick: bool) -> Iterator[Figure]:
+    yield from cold_start.measure(quick)
+    yield from cold_start.sizes(ROOT / ".aws-sam" / "build")
+
+
+SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
+    "export": bench_export.measure,
+    "calls": calls.measure,
+    "money": money.measure,
+    "cold": _cold,
+    "deployed": _deployed,
+}
+
+
+def main() -> int:
+    quick = bool(os.environ.get("QUICK"))
+    wanted = os.environ.get("SECTIONS", ",".join(SECTIONS)).split(",")
+    os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "CRITICAL")
+    figures: list[Figure] = []
+    for name in wanted:
+        sys.stderr.write(f"  … {name}\n")
+        figures += SECTIONS[name](quick)
+    about = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+    }
+    sys.stdout.write(f"{about['date']}, {about['machine']}\n\n{table(figures)}\n")
+    save(figures, RESULTS, about)
+    missed = [figure.name for figure in figures if not figure.holds]
+    if missed:
+        sys.stdout.write(f"\nShort of their bar: {'; '.join(missed)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
