@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ class FileSource:
     port: int = 0
     files: dict[str, Hosted] = field(default_factory=dict)
     seen: list[tuple[str, str]] = field(default_factory=list)
+    # Seconds before each answer.
+    delay: float = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def url(self, path: str) -> str:
@@ -52,6 +55,7 @@ class FileSource:
             cut = hosted is not None and not refusal and hosted.cuts > 0
             if hosted and cut:
                 hosted.cuts -= 1
+        time.sleep(self.delay)
         if hosted is None:
             handler.answer(404)
         elif refusal:
@@ -89,8 +93,8 @@ class FileSource:
 
 
 @contextmanager
-def file_source() -> Iterator[FileSource]:
-    source = FileSource()
+def file_source(source: FileSource | None = None) -> Iterator[FileSource]:
+    source = source or FileSource()
     with serve(source.answer) as port:
         source.port = port
         yield source

@@ -48,6 +48,19 @@ def test_a_channel_whose_word_was_lost_goes_on(queue: TestQueue) -> None:
     assert queue.statuses(second) == ["running"]
 
 
+def test_a_resumed_channel_whose_word_was_lost_goes_on(queue: TestQueue) -> None:
+    queue.cloud.http("POST", "/v1/queue/pause", json={}, key=queue.cloud.admin_key)
+    request = queue.submit()
+    queue.admit()
+    assert queue.statuses(request) == ["queued"]
+    queue.cloud.http("POST", "/v1/queue/resume", json={}, key=queue.cloud.admin_key)
+    lose_words(queue)
+
+    queue.compensate(31)
+
+    assert queue.statuses(request) == ["running"]
+
+
 def test_many_that_wait_are_looked_after_by_their_channel_not_one_by_one(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     requests = [queue.submit() for _ in range(40)]

@@ -18,6 +18,8 @@ class AuditLine:
     to_state: str
     why: str
     attempt: int = 0
+    # Orders lines of one millisecond.
+    version: int = 0
 
     def shown(self) -> dict[str, object]:
         line = {"record": self.record_id, "at": self.at, "who": self.who, "action": self.action}

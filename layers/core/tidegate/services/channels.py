@@ -57,7 +57,7 @@ class Channels:
         """Acts at once: more admits now, less drains. A new name is a new channel."""
         for name, capacity in capacities.items():
             self._store.ensure(name, capacity)
-            self._store.set_capacity(name, capacity)
+            self._store.set_capacity(name, capacity, self._clock().timestamp())
         self._pokes.poke(*capacities)
         return self.all()
 
@@ -67,7 +67,7 @@ class Channels:
             raise _unknown(scope, "scope")
         for name in names:
             self._store.ensure(name, self._capacities.get(name, 1))
-            self._store.set_paused(name, paused)
+            self._store.set_paused(name, paused, self._clock().timestamp())
         self._pokes.poke(*names)
         return self.all()
 

@@ -232,6 +232,5 @@ class Queue:
 
     @staticmethod
     def line(old: Request, new: Request, action: str, who: str, why: str, now: datetime) -> AuditLine:
-        return AuditLine(
-            old.project_id, old.request_id, iso(now), who, action, old.status, new.status, why, new.attempt
-        )
+        states = (old.status, new.status)
+        return AuditLine(old.project_id, old.request_id, iso(now), who, action, *states, why, new.attempt, new.version)

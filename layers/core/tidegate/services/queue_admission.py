@@ -21,6 +21,7 @@ logger = Logger(service="tidegate", child=True)
 
 # Where many wait, the first of them are told why in each run; the rest is told as it moves up.
 _NOTES_PER_RUN = 25
+_LOOKS_PER_RUN = 200
 _LOOK_AGAIN_SECONDS = 60
 
 
@@ -31,6 +32,7 @@ class _Run:
     admitted: int = 0
     notes: int = 0
     left: int = 0
+    looked: int = 0
 
     @property
     def reason(self) -> str | None:
@@ -64,7 +66,8 @@ class Admission:
             if reason:
                 run.left += reason != BACKOFF
                 self._note(place, reason, run)
-            if run.reason and run.notes >= _NOTES_PER_RUN:
+            run.looked += run.reason is not None
+            if run.notes >= _NOTES_PER_RUN <= run.looked or run.looked >= _LOOKS_PER_RUN:
                 break
         self._look_again(run)
         logger.info("admitted", channel=channel_name, admitted=run.admitted, left=run.left)

@@ -18,7 +18,7 @@ _FIELDS = tuple(field.name for field in fields(AuditLine))
 
 
 def audit_write(line: AuditLine) -> Write:
-    order = f"{line.at}#{line.attempt:06d}#{secrets.token_hex(4)}"
+    order = f"{line.at}#{line.version:08d}#{secrets.token_hex(4)}"
     expires_at = datetime.fromisoformat(line.at) + _KEPT
     return put(
         {"pk": keys.audit_trail(line.project_id, line.record_id), "sk": order}

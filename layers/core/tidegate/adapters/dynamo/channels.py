@@ -41,11 +41,12 @@ class ChannelRepository:
             known = self.get(name)
         return known or Channel(name, capacity)
 
-    def set_capacity(self, name: str, capacity: int) -> None:
-        self._table.write(update(keys.channel(name), {"capacity": capacity}))
+    def set_capacity(self, name: str, capacity: int, now: float) -> None:
+        self._table.write(update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel")))
 
-    def set_paused(self, name: str, paused: bool) -> None:
-        self._table.write(update(keys.channel(name), {"paused": paused}))
+    def set_paused(self, name: str, paused: bool, now: float) -> None:
+        """Due from now: should the word to admission be lost, what waits still moves."""
+        self._table.write(update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel")))
 
     def waiting(self, name: str) -> Iterator[Place]:
         """In the order of admission."""

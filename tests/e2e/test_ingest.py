@@ -1,0 +1,143 @@
+"""Ingest and the queue over HTTP against the deployed stack: least privilege is enough, and time is real."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.http_servers import Handler
+from tests.support.sources import FileSource, Hosted, file_source
+
+pytestmark = pytest.mark.e2e
+OVER = ("completed", "failed", "cancelled")
+
+
+class SlowSource(FileSource):
+    """Under /slow, a megabyte a second for as long as somebody reads; `reading` are those who do."""
+
+    reading = 0
+
+    def answer(self, handler: Handler) -> None:
+        if handler.path != "/slow":
+            super().answer(handler)
+            return
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(600 * 1024 * 1024))
+        handler.end_headers()
+        self.reading += 1
+        try:
+            for _ in range(600):
+                handler.wfile.write(b"s" * 1024 * 1024)
+                time.sleep(0.2)
+        except OSError:
+            handler.close_connection = True
+        finally:
+            self.reading -= 1
+
+
+@pytest.fixture
+def source() -> Iterator[FileSource]:
+    with file_source(SlowSource()) as made:
+        yield made
+
+
+def ask(project: DeployedProject, url: str, **more: Any) -> dict[str, Any]:
+    body = {"biz_id": 1, "app_id": 2, "file_path": "/in/file.bin", "source_url": url, **more}
+    answer = project.http("POST", "/v1/files", json=body)
+    assert answer.status == 202, answer.body
+    return dict(answer.json())
+
+
+def request(project: DeployedProject, request_id: str) -> dict[str, Any]:
+    return dict(project.http("GET", f"/v1/requests/{request_id}").json())
+
+
+def ended(project: DeployedProject, request_id: str) -> dict[str, Any]:
+    return until(lambda: request(project, request_id), lambda shown: shown["status"] in OVER)
+
+
+def lane(deployed: Deployed, name: str, capacity: int) -> None:
+    """A channel of the test's own: others run beside it."""
+    assert deployed.http("POST", "/v1/queue/capacity", json={name: capacity}, key=deployed.admin_key).status == 200
+
+
+def test_a_large_source_becomes_a_file(deployed: Deployed, project: DeployedProject, source: FileSource) -> None:
+    body = os.urandom(1024 * 1024) * 40
+    source.files["/large.bin"] = Hosted(body, cuts=1)
+    signature = hashlib.sha256(body).hexdigest()
+
+    asked = ask(project, source.url("/large.bin"), signature=signature, size=len(body))
+    done = ended(project, asked["request_id"])
+
+    assert done["status"] == "completed", done
+    link = project.http("GET", f"/v1/files/{asked['file_id']}/url").json()["url"]
+    fetched = deployed.pool.request("GET", link).data
+    assert hashlib.sha256(fetched).hexdigest() == signature
+
+
+def test_credentials_and_a_subscription(project: DeployedProject, source: FileSource) -> None:
+    source.files["/list.json"] = Hosted(b'["/a", "/b"]', content_type="application/json", needs_cookie="k=v")
+    source.files |= {f"/{name}": Hosted(name.encode(), needs_cookie="k=v") for name in "ab"}
+    assert project.http("PUT", "/v1/credentials/shop", json={"headers": {"Cookie": "k=v"}}).status == 204
+    body = {"name": "s", "source_url": source.url("/list.json"), "credentials": "shop", "schedule": "rate(1 hour)"}
+    subscription = project.http("POST", "/v1/subscriptions", json=body).json()["subscription_id"]
+
+    scan = project.http("POST", f"/v1/subscriptions/{subscription}/download").json()
+    assert ended(project, scan["request_id"])["result"]["queued"] == 2
+    tasks = project.http("GET", f"/v1/subscriptions/{subscription}/tasks").json()["items"]
+    ends = [ended(project, task["request_id"]) for task in tasks]
+
+    assert {(end["status"], end["channel"]) for end in ends} == {("completed", "requires_cookie")}
+    assert project.http("DELETE", f"/v1/subscriptions/{subscription}").status == 204
+
+
+def test_a_cancelled_running_request_is_stopped_within_5_s_and_its_slot_freed(
+    deployed: Deployed, project: DeployedProject, source: SlowSource
+) -> None:
+    lane(deployed, "cancel_lane", 1)
+    source.files["/next"] = Hosted(b"next")
+    slow = ask(project, source.url("/slow"), channel="cancel_lane")
+    waiting = ask(project, source.url("/next"), channel="cancel_lane")
+    until(lambda: source.reading, lambda reading: reading == 1)
+
+    cancelled = time.monotonic()
+    assert project.http("POST", f"/v1/requests/{slow['request_id']}/cancel").json()["status"] == "cancelled"
+    until(lambda: source.reading, lambda reading: reading == 0)
+    stopped = time.monotonic() - cancelled
+
+    assert stopped < 5
+    assert ended(project, waiting["request_id"])["status"] == "completed"
+
+
+def test_many_at_once_never_run_more_than_the_capacity_and_all_end(
+    deployed: Deployed, project: DeployedProject, source: FileSource
+) -> None:
+    lane(deployed, "crowd_lane", 3)
+    source.files["/a"] = Hosted(b"a")
+    asked: list[dict[str, Any]] = []
+    threads = [
+        threading.Thread(target=lambda: asked.append(ask(project, source.url("/a"), channel="crowd_lane")))
+        for _ in range(15)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = []
+
+    def read() -> Any:
+        stats = project.http("GET", "/v1/queue/stats").json()["channels"]["crowd_lane"]
+        seen.append(stats["running"])
+        return stats
+
+    until(read, lambda stats: stats["queued"] == stats["running"] == 0)
+
+    assert max(seen) <= 3
+    assert {request(project, entry["request_id"])["status"] for entry in asked} == {"completed"}
