@@ -59,7 +59,9 @@ def _from_json(text: str, base: str) -> Iterator[Entry]:
 
 
 def _described(item: Mapping[str, Any], base: str, index: int) -> Entry:
-    url = urldefrag(urljoin(base, item["url"])).url
+    url = _resolved(base, item["url"])
+    if url is None:
+        raise SourceBroken(f"entry {index} of the manifest names no readable url")
     path = item.get("path") or unquote(urlsplit(url).path)
     if not isinstance(path, str) or path_fault(path):
         raise SourceBroken(f"entry {index} of the manifest: path {path_fault(str(path)) or 'is not text'}")
@@ -69,6 +71,13 @@ def _described(item: Mapping[str, Any], base: str, index: int) -> Entry:
     told = [str(item.get(name, "")) for name in ("signature", "sha256", "etag", "size", "last_modified", "version")]
     name = str(item.get("name") or posixpath.basename(path.rstrip("/")) or "file")
     return Entry(url, path, name.replace("/", "_"), digest(*told, length=32), signature if known else None, size)
+
+
+def _resolved(base: str, link: str) -> str | None:
+    try:
+        return urldefrag(urljoin(base, link)).url
+    except ValueError:
+        return None
 
 
 class _Links(HTMLParser):
@@ -100,7 +109,9 @@ def _from_html(text: str, base: str) -> Iterator[Entry]:
     here = urlsplit(base)
     folder = here.path.rsplit("/", 1)[0] + "/"
     for href, after in parser.found:
-        url = urldefrag(urljoin(base, href)).url
+        url = _resolved(base, href)
+        if url is None:
+            continue
         there = urlsplit(url)
         path = unquote(there.path)
         below = (there.scheme, there.netloc) == (here.scheme, here.netloc) and there.path.startswith(folder)
