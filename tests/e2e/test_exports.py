@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import openpyxl
 import pytest
+import time_machine
+from botocore.config import Config
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
@@ -74,6 +77,23 @@ def test_the_permanent_url_needs_a_key_and_a_changed_link_is_refused(
     assert (got.status, got.data) == (200, b"a\n1\n")
     assert "attachment" in got.headers["content-disposition"]
     assert deployed.pool.request("GET", link.replace("X-Amz-Expires=300", "X-Amz-Expires=301")).status == 403
+
+
+def test_a_temporary_url_is_dead_after_300_s(deployed: Deployed, project: DeployedProject) -> None:
+    task_id = ordered(project, source_data=[{"a": 1}])
+    ended(project, task_id)
+    link = project.http("GET", "/v1/download/url", query={"task_id": task_id}).json()["url"]
+    bucket, key = urlsplit(link).path.lstrip("/").split("/", 1)
+
+    def made(seconds_ago: int) -> str:
+        with time_machine.travel(datetime.now(UTC) - timedelta(seconds=seconds_ago)):
+            config = Config(signature_version="s3v4", s3={"addressing_style": "path"})
+            params = {"Bucket": bucket, "Key": key}
+            s3 = deployed.client("s3", config=config)
+            return str(s3.generate_presigned_url("get_object", Params=params, ExpiresIn=300))
+
+    assert deployed.pool.request("GET", made(250)).status == 200
+    assert deployed.pool.request("GET", made(301)).status == 403
 
 
 def test_the_seeds_table_as_excel(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from pytest_httpserver import HTTPServer
 
 from tests.support.exports import ExportWorld
 from tests.support.moto_cloud import MotoCloud, Project
 from tests.support.paged_source import PagedSource
+
+
+@pytest.fixture
+def httpserver() -> Iterator[HTTPServer]:
+    """In place of the plugin's own, which answers one request at a time."""
+    with HTTPServer(threaded=True) as server:
+        yield server
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,6 +66,24 @@ def test_requests_carry_page_size_and_task_and_are_signed(world: ExportWorld) ->
     secret = world.cloud.app.projects.get(world.project.id).callback_secrets[0]
     moment = datetime.fromtimestamp(int(request.headers["webhook-timestamp"]), UTC)
     assert request.headers["webhook-signature"] == Webhook(secret).sign(request.headers["webhook-id"], moment, "")
+
+
+def test_at_most_four_pages_are_asked_for_at_a_time(world: ExportWorld) -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def slow(source: PagedSource, page: int, size: int) -> dict[str, Any]:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.05)
+        with lock:
+            now[0] -= 1
+        return honest(source, page, size)
+
+    world.source.rows, world.source.answer = numbered(1500), slow
+    _, data = world.export(step=100)
+    assert most == [4]
+    assert len(read_csv(data)) == 1500
 
 
 def test_a_flaky_page_loses_and_doubles_no_row(world: ExportWorld) -> None:

@@ -145,6 +145,20 @@ def test_a_cancelled_export_stops(world: ExportWorld) -> None:
     assert [key.rsplit("/", 1)[1] for key in world.objects("staging")] == ["spec.json"]
 
 
+def test_a_paused_export_goes_on_with_what_it_had_pulled(world: ExportWorld) -> None:
+    world.source.rows = numbered(250)
+    task_id = world.submit(step=100)
+    state = world.admit(task_id)
+    world.cloud.invoke("pull_pages", state)
+    assert world.cloud.http("POST", f"/v1/requests/{task_id}/pause", key=world.project.key).status == 200
+    assert world.cloud.invoke("render_export", state)["next"] == "over"
+    assert world.shown(task_id)["status"] == "paused"
+
+    assert world.cloud.http("POST", f"/v1/requests/{task_id}/resume", key=world.project.key).status == 200
+    assert world.attempt(task_id)["status"] == "completed"
+    assert world.source.pages == {0: 1, 1: 1, 2: 1}
+
+
 def test_the_seeds_table_end_to_end(world: ExportWorld) -> None:
     world.source.rows = seed_rows()
     shown, data = world.export(

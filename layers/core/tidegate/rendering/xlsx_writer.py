@@ -119,19 +119,19 @@ class _TableStream:
         layout, footer = self.layout, self.layout.footer
         yield self._frame.head_xml, layout.data_top - 1
         merges += [_merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
-        room = self._sheet_rows - above - (layout.data_top - 1) - (1 if footer else 0)
-        while room and self.more():
-            block, self._held = self._held[:room], self._held[room:]
-            room -= len(block)
+        row = above + layout.data_top - 1
+        last = self._sheet_rows - (1 if footer else 0)
+        while row < last and self.more():
+            block, self._held = self._held[: last - row], self._held[last - row :]
+            row += len(block)
             heads = [next(self._heads) for _ in block] if self._heads else None
             yield self._writer.xml(block, heads), len(block)
         if footer and not self.more():
-            cells = text_cell(footer.text, self._frame.footer_style)
-            cells += blank_cell(self._frame.footer_style) * (layout.width - 1)
+            style = self._frame.footer_style
+            cells = text_cell(footer.text, style) + blank_cell(style) * (layout.width - 1)
             yield f'<row ht="{footer.height:g}" customHeight="1">{cells}</row>', 1
-            last = self._sheet_rows - room
             if layout.width > 1:
-                merges.append(_merge(HeadCell("", last, 1, 1, layout.width), 0))
+                merges.append(_merge(HeadCell("", row + 1, 1, 1, layout.width), 0))
 
     def _row_head_cells(self, count: int) -> Iterator[str]:
         titles = {(cell.row, cell.col): cell.title for cell in self._row_heads}
