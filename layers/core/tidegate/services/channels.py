@@ -28,6 +28,7 @@ class Channels:
         self._pokes = pokes
         self._clock = clock
         self._capacities = capacities
+        self._known: set[str] = set(capacities)
 
     def all(self) -> list[Channel]:
         """Those that were ever used or set, and those that the configuration names."""
@@ -50,7 +51,10 @@ class Channels:
         )
 
     def require(self, name: str) -> None:
-        if name not in {channel.name for channel in self.all()}:
+        """Channels are never removed, so one that was there once needs no second look."""
+        if name not in self._known:
+            self._known |= {channel.name for channel in self.all()}
+        if name not in self._known:
             raise _unknown(name, "channel")
 
     def set_capacities(self, capacities: Mapping[str, int]) -> list[Channel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from tidegate.domain.fetching import Limits, Reply
@@ -16,6 +17,7 @@ from tidegate.services.intake import Intake
 from tidegate.services.ports import Http
 from tidegate.services.projects import Projects
 
+_AT_ONCE = 8
 _LIMITS = Limits(total=120, max_bytes=32 * 1024 * 1024)
 
 
@@ -58,10 +60,7 @@ class Scan:
         entries = entries_of(reply.body, reply.headers.get("content-type", ""), reply.url)
         seen = self._store.seen(subscription.project_id, subscription.subscription_id)
         fresh = [entry for entry in entries if seen.get(entry.url) != entry.fingerprint]
-        refused = 0
-        for number, entry in enumerate(fresh):
-            step.pulse({"listed": len(entries), "queued": number})
-            refused += not self._queue(step, subscription, entry)
+        refused = self._queue_all(step, subscription, fresh)
         result: dict[str, Any] = {"listed": len(entries), "queued": len(fresh) - refused, "refused": refused}
         written = self._store.scanned_write(subscription, reply.headers.get("etag"), iso(self._clock()))
         return Outcome(result, [written])
@@ -80,6 +79,19 @@ class Scan:
         )
         reply.raise_for_status()
         return reply
+
+    def _queue_all(self, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:
+        """Several at a time: a manifest may list thousands. Answers how many may not be fetched."""
+        refused = 0
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            try:
+                for number, queued in enumerate(pool.map(lambda entry: self._queue(step, subscription, entry), fresh)):
+                    refused += not queued
+                    step.pulse({"new": len(fresh), "queued": number + 1 - refused})
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        return refused
 
     def _queue(self, step: Step, subscription: Subscription, entry: Entry) -> bool:
         """False for a URL that may not be fetched: one bad line does not stop the others."""
