@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from tests.support.calls import count_calls
 from tests.support.moto_cloud import MotoCloud, Project
 from tidegate.domain.requests import Request
 from tidegate.errors import LeaseLost, NotFound, RequestTimedOut, ServiceUnavailable
@@ -63,6 +65,23 @@ def test_finish_frees_the_slot_and_is_idempotent(cloud: MotoCloud, project: Proj
     assert channel is not None
     assert channel.running == 0
     assert cloud.app.channel_store.slots("no_cookie") == []
+
+
+def test_each_step_costs_a_few_calls(cloud: MotoCloud, project: Project) -> None:
+    with count_calls(cloud.app) as calls:
+        request = submit(cloud, project)
+    assert calls == {"dynamodb.TransactWriteItems": 1, "sqs.SendMessageBatch": 1}
+    cloud.deliver("AdmissionQueue")
+
+    with count_calls(cloud.app) as calls:
+        finish(cloud, request, result={})
+    writes = {"dynamodb.TransactWriteItems": 1, "sns.PublishBatch": 1, "dynamodb.BatchWriteItem": 1}
+    assert calls - Counter(writes) - Counter({"sqs.SendMessageBatch": 1}) == {"dynamodb.GetItem": 2}
+
+    submit(cloud, project)
+    with count_calls(cloud.app) as calls:
+        cloud.app.admission.admit("no_cookie")
+    assert calls.total() == 5, calls
 
 
 def test_a_stale_attempt_changes_nothing(cloud: MotoCloud, project: Project) -> None:
