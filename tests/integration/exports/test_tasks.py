@@ -39,6 +39,8 @@ def test_fields_out_of_bounds_are_refused_and_named(world: ExportWorld) -> None:
 
 
 def test_what_could_only_fail_later_is_refused_now(world: ExportWorld) -> None:
+    shape = world.order(source_data=[1]).json()
+    assert shape["errors"] == [{"loc": ["body", "source_data"], "msg": shape["detail"]}]
     for fields in (
         {"source_data": [1]},
         {"source_data": [], "template": {"col": [{"title": "x", "children": [{}]}]}},

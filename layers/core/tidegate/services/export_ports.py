@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidegate.domain.exports import Export
@@ -44,8 +44,6 @@ class ExportObjects(Protocol):
 class ExportStore(Protocol):
     def write(self, export: Export) -> Any:
         """The write that goes into the transaction of its request."""
-
-    def get(self, project_id: str, task_id: str) -> Export | None: ...
 
     def page(
         self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]
@@ -106,6 +104,3 @@ class PageSource(Protocol):
     """Fetches one page of a source, as its raw answer."""
 
     def fetch(self, project_id: str, source_url: str, page: int, step: int, task_id: str) -> bytes: ...
-
-
-Chunks = Iterable[bytes]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -65,12 +66,14 @@ class Exports:
         """Refuses at once what could only fail later."""
         for number, table in enumerate(spec.tables):
             place = f"[{number}]" if len(spec.tables) > 1 else ""
-            spec.table(number)
-            if table.data is not None:
-                flat_rows(table.data, f"source_data{place}")
-            elif not table.source_url:
-                raise BadTable(f"table {number + 1} has neither source_data nor source_url")
-            else:
+            with _blamed_on("template"):
+                spec.table(number)
+            with _blamed_on("source_data"):
+                if table.data is not None:
+                    flat_rows(table.data, f"source_data{place}")
+                elif not table.source_url:
+                    raise BadTable(f"table {number + 1} has neither source_data nor source_url")
+            if table.data is None:
                 self._check_url(project_id, table.source_url, f"source_url{place}")
 
     def submit(self, project_id: str, spec: ExportSpec, order: Order, who: str) -> str:
@@ -141,10 +144,9 @@ class Exports:
         except RecordNotFound:
             return False
         if not request.is_over:
-            try:
+            # It may have ended by itself meanwhile.
+            with suppress(WrongState):
                 self._control().cancel(project_id, task_id, who, "deleted")
-            except WrongState:
-                request = self._request(project_id, task_id)
         self.forget_files(project_id, task_id)
         self._store.remove(project_id, task_id)
         return True
@@ -159,3 +161,11 @@ class Exports:
         if request.type != domain.TYPE:
             raise RecordNotFound("no such export")
         return request
+
+
+@contextmanager
+def _blamed_on(field: str) -> Iterator[None]:
+    try:
+        yield
+    except BadTable as error:
+        raise BadTable(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error

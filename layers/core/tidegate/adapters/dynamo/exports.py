@@ -39,10 +39,6 @@ class ExportRepository:
         key = keys.export(ended.project_id, ended.request_id)
         return [update(key, {"expires_at": int(gone.timestamp())}, condition="")]
 
-    def get(self, project_id: str, task_id: str) -> Export | None:
-        item = self._table.get(keys.export(project_id, task_id), consistent=True)
-        return _export_from(item) if item else None
-
     def page(
         self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]
     ) -> Listed[tuple[Export, Request | None]]:
