@@ -54,9 +54,18 @@ class Change:
         return self.status.lower() in SUCCEEDED
 
 
+def reader_of(record_id: str) -> Reader | None:
+    """How to read a record, as far as its id's shape tells."""
+    return next((READERS[kind] for kind in _likely(record_id)), None)
+
+
+def _likely(record_id: str) -> list[str]:
+    return [kind for shape, kind in _SHAPES if shape.match(record_id)]
+
+
 def find(client: Client, record_id: str) -> tuple[Reader, Record]:
     """The record, and how to read it again; an id whose shape says nothing is looked for in every kind."""
-    likely = [kind for shape, kind in _SHAPES if shape.match(record_id)]
+    likely = _likely(record_id)
     for kind in (*likely, *(other for other in READERS if other not in likely)):
         try:
             return READERS[kind], READERS[kind](client, record_id)
@@ -65,7 +74,11 @@ def find(client: Client, record_id: str) -> tuple[Reader, Record]:
     raise NotFound(404, "not_found", f"nothing here is called {record_id}")
 
 
+def own_id(record: Record) -> str:
+    return next((str(record[field]) for field in ID_FIELDS if record.get(field)), "")
+
+
 def names(record: Record, record_id: str) -> bool:
     """Whether a message's record is the one asked for, by its whole id or by the end of it."""
-    own = next((str(record[field]) for field in ID_FIELDS if record.get(field)), "")
+    own = own_id(record)
     return record_id in (own, record.get("key")) or own.endswith(f":{record_id}")

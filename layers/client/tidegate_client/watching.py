@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError, WaitTimeout
-from tidegate_client.records import Change, Reader, Record, find, names
+from tidegate_client.records import Change, Reader, Record, find, names, own_id, reader_of
 from tidegate_client.socket import Socket, SocketFailed
 
 QUIET_SECONDS = 15.0
 FIRST_POLL, LONGEST_POLL = 0.5, 5.0
+POLLED_TOGETHER = 50
 
 
 class Watch:
@@ -26,6 +27,7 @@ class Watch:
         ws_url: str | None = None,
         use_socket: bool = True,
         timeout: float | None = None,
+        known: Mapping[str, Record] | None = None,
         on_fallback: Callable[[str], None] = lambda _reason: None,
     ) -> None:
         self._client = client
@@ -33,14 +35,14 @@ class Watch:
         self._use_socket = use_socket
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._on_fallback = on_fallback
+        self._known = known or {}
         self._readers: dict[str, Reader] = {}
         self._shown: dict[str, Record] = {}
         self._pending = list(dict.fromkeys(record_ids))
 
     def __iter__(self) -> Iterator[Change]:
         for record_id in list(self._pending):
-            self._readers[record_id], record = find(self._client, record_id)
-            yield from self._news(record_id, record)
+            yield from self._news(record_id, self._first_look(record_id))
         if self._use_socket and self._pending:
             try:
                 yield from self._by_socket()
@@ -49,6 +51,15 @@ class Watch:
             except TidegateError as error:
                 self._on_fallback(str(error))
         yield from self._by_polling()
+
+    def _first_look(self, record_id: str) -> Record:
+        """What was just submitted need not be asked for: there may be thousands."""
+        reader = reader_of(record_id)
+        if reader and record_id in self._known:
+            self._readers[record_id] = reader
+            return self._known[record_id]
+        self._readers[record_id], record = find(self._client, record_id)
+        return record
 
     def _by_socket(self) -> Iterator[Change]:
         with contextlib.closing(Socket(self._client, self._ws_url)) as socket:
@@ -64,8 +75,13 @@ class Watch:
                 if message.get("type") == "error":
                     raise SocketFailed(str(data or message))
                 if isinstance(data, dict) and "status" in data:
-                    for record_id in [one for one in self._pending if names(data, one)]:
-                        yield from self._news(record_id, {**self._shown.get(record_id, {}), **data})
+                    yield from self._told(data)
+
+    def _told(self, data: Record) -> Iterator[Change]:
+        own = own_id(data)
+        meant = [own] if own in self._pending else [one for one in self._pending if names(data, one)]
+        for record_id in meant:
+            yield from self._news(record_id, {**self._shown.get(record_id, {}), **data})
 
     def _by_polling(self) -> Iterator[Change]:
         pause = FIRST_POLL
@@ -76,7 +92,9 @@ class Watch:
             pause = FIRST_POLL if self._shown != before else min(pause * 1.5, LONGEST_POLL)
 
     def _poll_once(self) -> Iterator[Change]:
-        for record_id in list(self._pending):
+        looked_at, later = self._pending[:POLLED_TOGETHER], self._pending[POLLED_TOGETHER:]
+        self._pending = later + looked_at
+        for record_id in looked_at:
             yield from self._news(record_id, self._readers[record_id](self._client, record_id))
 
     def _news(self, record_id: str, record: Record) -> Iterator[Change]:
@@ -84,7 +102,7 @@ class Watch:
             return
         self._shown[record_id] = record
         change = Change(record_id, record)
-        if change.ended:
+        if change.ended and record_id in self._pending:
             self._pending.remove(record_id)
         yield change
 

@@ -142,6 +142,24 @@ def test_a_tasks_message_is_not_taken_for_its_jobs() -> None:
     assert [names(job, one) for one in (job["job_id"], "k7", "7x")] == [True, True, False]
 
 
+def test_what_is_known_is_not_asked_for(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
+    tasks = {f"AsyncDownloadTask:1:2:/a:u-{number}": {"status": "Pending"} for number in range(250)}
+    messages: list[int] = []
+
+    def talk(connection: ServerConnection, message: dict[str, Any]) -> None:
+        messages.append(len(message["task_ids"]))
+        for task_id in message["task_ids"]:
+            connection.send(json.dumps({"type": "task.completed", "data": {"task_id": task_id, "status": "Success"}}))
+
+    with socket_server(talk) as ws_url:
+        changes = list(Watch(client, list(tasks), ws_url=ws_url, known=tasks, timeout=20))
+
+    assert sum(change.succeeded for change in changes) == 250
+    assert messages == [100, 100, 50]
+    assert [request.path for request, _ in httpserver.log] == ["/v1/ws-tickets"]
+
+
 def test_nothing_of_that_name(httpserver: HTTPServer, client: Client) -> None:
     for kind in ("downloads/x1", "jobs/x1", "task", "requests/x1", "batches/x1"):
         httpserver.expect_request(f"/v1/{kind}").respond_with_json({"code": "not_found"}, 404)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidegate_client.cli.context import Context
 from tidegate_client.cli.exits import Exit
@@ -15,7 +15,13 @@ from tidegate_client.records import Change, Record
 from tidegate_client.watching import Watch
 
 
-def follow(context: Context, record_ids: Sequence[str], *, use_socket: bool = True) -> Exit:
+def follow(
+    context: Context,
+    record_ids: Sequence[str],
+    *,
+    use_socket: bool = True,
+    known: Mapping[str, Record] | None = None,
+) -> Exit:
     """Show the records live until all are over: exit code 0 if all succeeded, 1 if not."""
     watch = Watch(
         context.client,
@@ -23,6 +29,7 @@ def follow(context: Context, record_ids: Sequence[str], *, use_socket: bool = Tr
         ws_url=context.config.ws_url,
         use_socket=use_socket,
         timeout=context.args.timeout,
+        known=known,
         on_fallback=lambda reason: context.output.note(f"polling, as the WebSocket cannot be used: {reason}"),
     )
     ends: list[bool] = []

@@ -100,7 +100,12 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             batch = context.client.downloads.submit_batch(**what, targets=targets[start : start + TARGETS_A_CALL])
             answers.append({**batch})
     if args.watch:
-        return follow(context, [task["task_id"] for answer in answers for task in answer["tasks"]])
+        tasks = {
+            task["task_id"]: {**task, "status": "Pending", "file_name": what["file_name"]}
+            for answer in answers
+            for task in answer["tasks"]
+        }
+        return follow(context, list(tasks), known=tasks)
     for answer in answers:
         context.output.record(answer)
     return None
