@@ -31,6 +31,7 @@ class Guide:
     admin: Client
     client: Client
     project_id: str
+    callback_secret: str
     home: Path
 
     def tell(self, line: str) -> None:

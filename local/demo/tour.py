@@ -15,6 +15,7 @@ from local.cloud import Up
 from local.demo.distribution import distribute
 from local.demo.guide import Guide, Unexpected
 from local.demo.library import upload_and_download
+from local.demo.work import batch, bring_in, export
 from local.progress import Failure, say
 from tidegate_client import Client, TidegateError
 
@@ -28,6 +29,9 @@ class Step:
 STEPS = [
     Step("A file into the library and out again", upload_and_download),
     Step("One file to five hosts through two windows", distribute),
+    Step("A file brought in from a URL, through the queue", bring_in),
+    Step("An Excel file from a paged source, and a callback", export),
+    Step("A batch through a business's own URL", batch),
 ]
 FIRST_LOOK = [STEPS[1]]
 
@@ -37,12 +41,13 @@ def guided(up: Up) -> Iterator[Guide]:
     admin = Client(up.cloud.api_url, up.cloud.admin_key)
     try:
         project_id = admin.projects.create(f"demo-{secrets.token_hex(4)}", allow_private_urls=True)["project_id"]
-        key = admin.keys.create(project_id, ["read", "write"])["key"]
+        made = admin.keys.create(project_id, ["read", "write"])
     except TidegateError as error:
         raise Failure(f"The API cannot make a project: {error}", f"read {up.emulator.place.log_file}") from error
     home = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     try:
-        yield Guide(up.cloud, up.outputs, admin, Client(up.cloud.api_url, key), project_id, home)
+        client = Client(up.cloud.api_url, made["key"])
+        yield Guide(up.cloud, up.outputs, admin, client, project_id, made["callback_secret"], home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
