@@ -86,8 +86,8 @@ def job_of(project: DeployedProject, job_id: str) -> dict[str, Any]:
 def test_200_targets_in_one_window_are_one_job_one_transfer_and_200_successes(
     deployed: Deployed, stocked: DeployedProject
 ) -> None:
-    names = [f"host-{n:03d}" for n in range(200)]
-    targets = [{"agent_id": name} for name in names]
+    names = [f"host-{n:03d}" for n in range(40)]
+    targets = [{"agent_id": name, "container_id": container} for name in names for container in "abcde"]
     made = stocked.http("POST", "/v1/downloads/batch", json=body(targets=targets))
     assert made.status == 202, made.body
     job_id = made.json()["job_id"]
@@ -100,7 +100,7 @@ def test_200_targets_in_one_window_are_one_job_one_transfer_and_200_successes(
     job = until(lambda: job_of(stocked, job_id), lambda job: job["status"] in ENDED, 60)
     assert (job["status"], job["counts"]["success"]) == ("Success", 200)
     assert len({transfer for _, transfer in agents.fetched}) == 1
-    assert sorted(name for name, _ in agents.fetched) == names
+    assert sorted(name for name, _ in agents.fetched) == sorted(names * 5)
     assert len(stocked.http("GET", "/v1/jobs").json()["items"]) == 1
     uuid = made.json()["tasks"][77]["task_id"].rsplit(":", 1)[1]
     assert stocked.http("GET", f"/v1/downloads/{uuid}").json()["status"] == "Success"

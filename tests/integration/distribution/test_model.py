@@ -162,7 +162,7 @@ def model(cloud: MotoCloud) -> type[Distribution]:
 @pytest.mark.slow
 def test_bound_once_never_lost_terminal_once_in_any_order(model: type[Distribution]) -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         model,
         settings=settings(max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=checks),
     )

@@ -140,3 +140,15 @@ def test_a_step_that_aws_stopped_fails_nobody_before_the_deadline(fleet: Fleet) 
     fleet.cloud.clock.advance(fleet.cloud.app.windows.job_timeout)
     assert fleet.step("finish_job", job_id, error=caught("States.Timeout", "late"))["state"] == "ended"
     assert fleet.job(job_id)["status"] == "Timeout"
+
+
+def test_every_transition_of_a_job_is_in_the_audit_trail(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.step("close_window", job_id)
+    fleet.report("a-1", 0)
+    fleet.cloud.clock.advance(2)
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+    lines = fleet.get("/v1/audit", record=job_id)["items"]
+    assert [(line["from"], line["to"]) for line in lines] == [("Running", "Success"), ("Pending", "Running")]

@@ -52,7 +52,7 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
     def job_store(self) -> JobRepository:
         from tidegate.adapters.dynamo.jobs import JobRepository
 
-        return JobRepository(self.table, ttl=self.windows.ttl, lasts=self.windows.longest)
+        return JobRepository(self.table, ttl=self.windows.ttl, lasts=self.windows.lasts)
 
     @cached_property
     def task_store(self) -> TaskRepository:

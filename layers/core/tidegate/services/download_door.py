@@ -28,9 +28,14 @@ class Windows:
     ttl: int
 
     @property
+    def lasts(self) -> int:
+        """From a Task's creation to the end of its Job, at most; late targets wait for one window more."""
+        return 2 * self.seconds + self.grace + self.job_timeout
+
+    @property
     def longest(self) -> int:
         """How long after its Task's creation a record may still be needed."""
-        return 2 * self.seconds + self.grace + self.job_timeout + self.ttl
+        return self.lasts + self.ttl
 
 
 class JobDoor:

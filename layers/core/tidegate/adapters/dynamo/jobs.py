@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.outbox import notice_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.writes import Write, check, put_new, update
+from tidegate.domain.audit import SYSTEM, AuditLine
 from tidegate.domain.downloads import PENDING, RUNNING, Counts, Job, Parcel, states_before
 from tidegate.domain.ids import iso
 from tidegate.domain.notices import Notice
@@ -90,8 +92,15 @@ class JobRepository:
 
     def close(self, job: Job, now: datetime, deadline: float, due_at: datetime) -> Job:
         """Pending → Running, once; answers the Job as it is then, whoever closed it."""
-        sets = {"status": RUNNING, "execute_time": iso(now), "deadline": deadline}
-        return self._change(job, now, sets, due_at, condition="#status = :pending", pending=PENDING)
+        sets = {
+            "status": RUNNING,
+            "execute_time": iso(now),
+            "deadline": deadline,
+            "expires_at": int(now.timestamp()) + self._lasts + self._ttl,
+            **keys.due(job.key, due_at.timestamp(), DUE_KIND),
+        }
+        self._transition(job, now, sets, "the window is over")
+        return self._known(job)
 
     def shard(self, job: Job, now: datetime, portions: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Job:
         sets = {
@@ -142,15 +151,22 @@ class JobRepository:
             "expires_at": int(now.timestamp()) + self._ttl,
             **keys.due(job.key, due_at.timestamp(), DUE_KIND),
         }
-        (before,) = states_before(job.status)
-        key = keys.job(job.project_id, job.key)
-        try:
-            self._table.transact(
-                [update(key, sets, condition="#status = :before", before=before), notice_write(notice)]
-            )
-        except ConditionFailed:
+        why = job.error["detail"] if job.error else "every target has ended"
+        if not self._transition(job, now, sets, why, notice_write(notice)):
             return self._known(job)
         return replace(job, due_at=int(due_at.timestamp()))
+
+    def _transition(self, job: Job, now: datetime, sets: dict[str, Any], why: str, *more: Write) -> bool:
+        """One step of the table of transitions, with its audit line. False if the Job was elsewhere already."""
+        following = str(sets["status"])
+        (before,) = states_before(following)
+        change = update(keys.job(job.project_id, job.key), sets, condition="#status = :before", before=before)
+        line = AuditLine(job.project_id, job.job_id, iso(now), SYSTEM, "job", before, following, why)
+        try:
+            self._table.transact([change, audit_write(line), *more])
+        except ConditionFailed:
+            return False
+        return True
 
     def settle(self, job: Job) -> bool:
         """Everything about an ended Job is told: nobody needs to look at it, unless someone asked for it meanwhile."""
