@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tidegate.domain.fetching import Limits
 from tidegate.domain.ingest import MAX_BYTES, PART_BYTES, Source, Unfinished, parts_of, source_of
-from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout
+from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, LeaseLost
 from tidegate.services.ingest_ports import PartStore, Pulse
 from tidegate.services.ingest_ranges import Ranged, same_version, until_cut
 from tidegate.services.ports import Http, Stream
@@ -20,6 +21,7 @@ from tidegate.services.ports import Http, Stream
 # Parts in memory at once: being fetched, stored or waiting for their turn to be hashed.
 WINDOW = 4
 _RESUMES = 5
+_LOOK_SECONDS = 1.0
 # Left of an invocation when no new part is begun, so that those under way can end.
 _RESERVE_SECONDS = 45.0
 
@@ -76,6 +78,7 @@ class _Run:
         self._until = until
         self._monotonic = monotonic
         self._digest = hashlib.sha256()
+        self._over = threading.Event()
         self._taken = 0
         self._total: int | None = None
 
@@ -128,6 +131,7 @@ class _Run:
         """Parts of the stream. A cut connection is resumed where it broke, if the source can."""
         piece, got = bytearray(), 0
         for chunk in self._resumed(stream, source):
+            self._tell()
             got += len(chunk)
             piece += chunk
             if len(piece) >= PART_BYTES:
@@ -179,6 +183,8 @@ class _Run:
         for _ in range(_RESUMES):
             with self._range(start + len(piece), last, source) as stream:
                 for chunk in until_cut(stream, source):
+                    if self._over.is_set():
+                        raise LeaseLost("the fetch was stopped")
                     piece += chunk
             if len(piece) == last - start + 1:
                 return self._store(upload_id, number, piece)
@@ -198,10 +204,11 @@ class _Run:
                 for job in jobs:
                     window.append(pool.submit(job))
                     if len(window) >= WINDOW:
-                        self._take(window.popleft().result())
+                        self._take(self._result(window.popleft()))
                 while window:
-                    self._take(window.popleft().result())
+                    self._take(self._result(window.popleft()))
             except BaseException:
+                self._over.set()
                 for future in window:
                     future.cancel()
                 raise
@@ -211,6 +218,15 @@ class _Run:
         self._taken += len(piece)
         if self._taken > MAX_BYTES:
             raise ContentTooLarge(f"more than {MAX_BYTES} bytes")
+        self._tell()
+
+    def _result(self, future: Future[bytearray]) -> bytearray:
+        """Waits, but not deaf: a request that was cancelled meanwhile stops here."""
+        while not wait([future], timeout=_LOOK_SECONDS).done:
+            self._tell()
+        return future.result()
+
+    def _tell(self) -> None:
         self._pulse({"bytes": self._taken, "total": self._total})
 
     def _open(self, headers: Mapping[str, str]) -> AbstractContextManager[Stream]:
