@@ -11,7 +11,7 @@ from tidegate.domain.projects import Project
 from tidegate.errors import FetchError
 from tidegate.services.ports import Http, Signer
 
-_LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=32 * MEGABYTE)
+_LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
 
 
 class SignedSource:
