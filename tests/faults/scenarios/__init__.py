@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tests.faults.scenarios import batch, distribution, export, ingest, upload
+from tests.faults.scenarios import batch, distribution, export, ingest, subscription, upload
 from tests.faults.sweep import Scenario
 
 ALL: tuple[Scenario, ...] = (
     upload.SCENARIO,
     distribution.SCENARIO,
     ingest.SCENARIO,
+    subscription.SCENARIO,
     export.SCENARIO,
     batch.SCENARIO,
 )

@@ -41,6 +41,7 @@ def run(world: World) -> None:
         world.settle(lambda: task in world.told() and bool(heard))
         world.settle(world.idle_channels)
     assert 1 <= len(heard) <= 1 + world.repeated, heard
+    world.next_day()
     # One file a task: what a dead attempt had written is gone, and so are the pages it had staged.
     files = world.objects()
     assert len({key.rsplit("/", 1)[0] for key in files}) == len(files) <= 1 + world.repeated, files

@@ -35,6 +35,7 @@ def run(world: World) -> None:
     assert (file["state"], file["signature"]) == ("ready", SHA), file
     world.settle(lambda: request in world.told())
     world.settle(lambda: world.idle_channels())
+    world.next_day()
     assert world.objects() == [content_object(project.id, SHA)]
     assert world.uploads() == []
 
