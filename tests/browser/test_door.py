@@ -81,7 +81,7 @@ def test_every_area_fits_its_screen_and_axe_finds_nothing_serious(
     with console(browser, deployed, width=width) as opened:
         opened.sign_in(deployed.project().key)
         for scheme in ("light", "dark"):
-            opened.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            opened.page.emulate_media(color_scheme=scheme)
             for area in AREAS:
                 opened.go(area)
                 expect(opened.page.locator("h1")).to_be_visible()

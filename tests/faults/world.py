@@ -73,6 +73,12 @@ class World:
         with self.calls.uncounted():
             return all(channel.running == 0 for channel in self.cloud.app.channel_store.all())
 
+    def next_day(self) -> None:
+        """The sweep at night, which finds what deaths left in the bucket."""
+        self.cloud.clock.advance(26 * 3600)
+        with self.calls.uncounted():
+            self.cloud.invoke("clean_up", {"source": "aws.events"})
+
     def shown(self, path: str, project: Project) -> dict[str, Any]:
         """A record as its route shows it; looking at it is no crash point."""
         with self.calls.uncounted():
