@@ -20,7 +20,11 @@ export const live = {
   onMode(listener) { shown.add(listener); return () => shown.delete(listener); },
   // How long a view may go without asking: the socket tells of its records, a slow poll catches what it cannot.
   pace(quick, slow) { return mode === "socket" ? slow : quick; },
-  start() { wanted = true; connect(); },
+  start() {
+    if (wanted) return;
+    wanted = true;
+    connect();
+  },
   stop() {
     wanted = false;
     watched = new Set();

@@ -55,20 +55,21 @@ function show() {
   draw(frame.view);
   const view = id === "new" && views.new ? views.new : id && views.one ? views.one : views.list;
   shown = view(frame.view, { id, query, go });
+  // What was asked for comes first, the socket after it.
+  Promise.resolve(shown.first).then(() => { if (session.me) live.start(); });
   return undefined;
 }
 
 function door(reason) {
   document.title = "Tidegate";
   draw(root);
-  signIn(root, () => { live.start(); show(); }, reason, switches(show));
+  signIn(root, show, reason, switches(show));
 }
 
 async function resume() {
   draw(root, skeleton(5));
   try {
     session.describe(await call("GET", "v1/me"));
-    live.start();
     show();
   } catch (error) {
     if (session.key) draw(root, failure(error, show));

@@ -72,6 +72,5 @@ function showProjects(place, redraw) {
 function choose(project, redraw) {
   session.choose(project);
   live.stop();
-  live.start();
   redraw();
 }

@@ -49,9 +49,9 @@ export function screen(root, { load, view, watch, quick = 3000, slow = 15000, ti
   const ends = [live.onChange(() => later(SETTLE)), live.onMode(() => later(SETTLE))];
   const ticking = tick ? setInterval(() => data && show(), 1000) : null;
   show();
-  refresh();
   return {
     refresh,
+    first: refresh(),
     stop() {
       over = true;
       clearTimeout(timer);

@@ -1,10 +1,12 @@
 // What is running now, what waits, how it went in the last hour.
 import { h } from "../dom.js";
-import { get } from "../api.js";
+import { get, post } from "../api.js";
 import { count, duration, percent, secondsUntil } from "../format.js";
 import { named, t } from "../i18n.js";
-import { badge, card, code, empty, facts, link, pageHead, when } from "../parts/basics.js";
+import { session } from "../session.js";
+import { badge, button, card, code, empty, facts, link, pageHead, when } from "../parts/basics.js";
 import { bar, capacity, columns, ring, splitBar, spread } from "../parts/bars.js";
+import { act } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { jobLink } from "./jobs.js";
 
@@ -12,8 +14,8 @@ export function overview(root) {
   return screen(root, {
     load: () => get("v1/overview"),
     watch: (data) => data.jobs.map((job) => [job.job_id, job.status]),
-    view: (data) => [pageHead(t("nav.overview"), t("overview.lead")), tiles(data), h("div", { class: "grid" },
-      windows(data), channels(data), lastHour(data), recent(data), compensation(data))],
+    view: (data, refresh) => [pageHead(t("nav.overview"), t("overview.lead")), tiles(data), h("div", { class: "grid" },
+      windows(data), channels(data), lastHour(data), recent(data), compensation(data, refresh))],
     quick: 3000,
     slow: 4000,
     tick: true,
@@ -98,10 +100,11 @@ function requestPage(request) {
   return request.type === "export" ? `#/exports/${encodeURIComponent(request.request_id)}` : `#/queue/${encodeURIComponent(request.request_id)}`;
 }
 
-function compensation(data) {
+function compensation(data, refresh) {
   const state = data.compensation;
   if (!state) return null;
-  return card(t("overview.compensation"), { id: "compensation" },
+  const tools = session.isAdmin && button(t("overview.pollNow"), () => act(() => post("v1/compensation/trigger"), t("overview.polled"), refresh), { kind: "small" });
+  return card(t("overview.compensation"), { id: "compensation", tools },
     h("p", { class: "muted" }, t("overview.compensationWhat")),
     facts([
       [t("overview.interval"), `${duration(state.interval_s)} (×${state.multiplier})`],

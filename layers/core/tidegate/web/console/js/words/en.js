@@ -47,7 +47,7 @@ export const en = {
     noStats: "Nothing finished in the last hour", noStatsAdvice: "Success rates and times show here as work ends.", nEnded: "{n} finished", recent: "Lately",
     nothing: "Nothing yet", nothingAdvice: "Upload a file, then distribute it, or ask for an export.", compensation: "Compensation",
     compensationWhat: "Finds work that should have started and starts it.", interval: "Interval", lastPoll: "Last poll", nextPoll: "Next poll", in: "in {time}",
-    never: "never", overdue: "Due now", compensated: "Put right so far",
+    never: "never", overdue: "Due now", compensated: "Put right so far", pollNow: "Poll now", polled: "Polling",
   },
   jobs: {
     lead: "One Job per file and window; every Task of the window shares it.", submit: "Distribute a file", filter: "Jobs by status", file: "File", progress: "Progress",

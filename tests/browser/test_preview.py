@@ -1,0 +1,70 @@
+"""The preview merges as the writer does: the same templates, laid out by the page and by the domain."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.console import Console
+from tidegate.domain.columns import flat_rows
+from tidegate.domain.header_tree import HeadCell
+from tidegate.domain.table import Table, lay_out
+from tidegate.domain.template_parser import parse_template
+from tidegate.rendering.row_heads import gather
+
+CELLS = """() => [...document.querySelectorAll(".sheet-head")].map(
+  (cell) => [cell.textContent, cell.rowSpan, cell.colSpan])"""
+
+
+def tree(chance: random.Random, depth: int) -> list[dict[str, Any]]:
+    made = []
+    for _ in range(chance.randint(1, 3)):
+        name = f"n{chance.randrange(10**6)}"
+        children = tree(chance, depth - 1) if depth > 1 and chance.random() < 0.6 else []
+        made.append({"title": name.upper(), "name": name, "children": children})
+    return made
+
+
+def spans(cells: list[HeadCell]) -> list[list[Any]]:
+    ordered = sorted(cells, key=lambda cell: (cell.row, cell.col))
+    return [[cell.title, cell.height, cell.width] for cell in ordered]
+
+
+def show(desk: Console, template: object, rows: object) -> None:
+    desk.page.locator("textarea[name=source_data]").fill(json.dumps(rows))
+    desk.page.locator("textarea[name=template]").fill(json.dumps(template))
+
+
+def test_any_tree_of_columns_is_merged_as_in_the_file(desk: Console) -> None:
+    desk.go("exports/new")
+    desk.page.locator(".sheet").wait_for()
+    for seed in range(25):
+        template = tree(random.Random(seed), 4)
+        show(desk, template, [{}])
+        assert desk.page.evaluate(CELLS) == spans(list(lay_out(Table(parse_template(template))).head))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"north": [{"q": 1}, {"q": 2}], "asia": [{"q": 3}]},
+        {"north": [{"q": 1}] * 4, "south": [{"q": 2}]},
+    ],
+)
+def test_heads_at_the_side_grow_with_their_rows_as_in_the_file(desk: Console, rows: dict[str, Any]) -> None:
+    side = [{"title": "Europe", "children": [{"name": "north", "row_count": 2}, {"name": "south"}]}, {"name": "asia"}]
+    template = {"col": [{"title": "Quarter", "children": [{"name": "q"}]}], "row": side}
+    desk.go("exports/new")
+    desk.page.locator(".sheet").wait_for()
+
+    show(desk, template, rows)
+
+    parsed = parse_template(template)
+    layout = lay_out(Table(parsed, title="Staff by team"))
+    gathered = gather(parsed.rows, flat_rows(rows), top=layout.data_top)
+    assert desk.page.evaluate(CELLS) == spans([*layout.head, *gathered.heads])
+    expect(desk.page.locator(".sheet-cell")).to_have_count(len(gathered.rows))
