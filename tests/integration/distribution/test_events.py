@@ -20,3 +20,8 @@ def test_a_steps_sample_names_a_job_that_is_not_here(cloud: MotoCloud, name: str
 def test_the_sample_of_collect_targets_is_read(cloud: MotoCloud) -> None:
     event = json.loads((ROOT / "events/collect_targets.json").read_text())
     assert cloud.invoke("collect_targets", event) == {"batchItemFailures": []}
+
+
+def test_the_sample_of_agents_is_an_empty_inbox(cloud: MotoCloud) -> None:
+    answer = cloud.invoke("agents", json.loads((ROOT / "events/agents.json").read_text()))
+    assert (answer["statusCode"], json.loads(answer["body"])) == (200, {"items": []})

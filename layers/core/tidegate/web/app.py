@@ -39,7 +39,7 @@ def build_api() -> APIGatewayHttpResolver:
             submits.build_router(),
             downloads.router,
             jobs.router,
-            agents.router,
+            agents.build_router(),
             exports.router,
             businesses.router,
             batches.router,

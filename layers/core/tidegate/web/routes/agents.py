@@ -10,25 +10,41 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from tidegate.bootstrap import app
 from tidegate.domain.targets import Report
 from tidegate.errors import ScopeMissing
-from tidegate.schemas.agents import ResultsBody, TakenAnswer, TransferAnswer, TransferList
+from tidegate.schemas.agents import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
 from tidegate.services.agents import Offer, Result
+from tidegate.web.caller import Caller
 from tidegate.web.routing import Router
 
-router = Router()
 _TAGS = ["Agents"]
 
 
-def _own(given: str) -> str:
+def build_router() -> Router:
+    """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
+    router = Router()
+
+    @router.get("/v1/agents/<agent_id>/transfers", tags=_TAGS, summary="What the agent has to fetch; waits for it")
+    def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
+        offers = app().agents.inbox(router.caller.project_id, _own(router.caller, agent_id), wait)
+        return TransferList(items=[_shown(offer) for offer in offers])
+
+    @router.post("/v1/agents/<agent_id>/results", tags=_TAGS, summary="What became of transfers")
+    def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
+        results = [_result(item) for item in body.items]
+        app().agents.report(router.caller.project_id, _own(router.caller, agent_id), results)
+        return TakenAnswer(taken=len(results))
+
+    return router
+
+
+def _own(caller: Caller, given: str) -> str:
     agent_id = unquote(given)
-    if not router.caller.is_admin and router.caller.agent_id != agent_id:
+    if not caller.is_admin and caller.agent_id != agent_id:
         raise ScopeMissing("this key is bound to another agent")
     return agent_id
 
 
-@router.get("/v1/agents/<agent_id>/transfers", tags=_TAGS, summary="What the agent has to fetch; waits for it")
-def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
-    offers = app().agents.inbox(router.caller.project_id, _own(agent_id), wait)
-    return TransferList(items=[_shown(offer) for offer in offers])
+def _result(item: ResultBody) -> Result:
+    return Result(item.transfer_id, item.container_id, Report(item.error_code, item.error_msg or "", item.progress))
 
 
 def _shown(offer: Offer) -> TransferAnswer:
@@ -44,13 +60,3 @@ def _shown(offer: Offer) -> TransferAnswer:
         signature=order.signature,
         size=order.size,
     )
-
-
-@router.post("/v1/agents/<agent_id>/results", tags=_TAGS, summary="What became of transfers")
-def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
-    results = [
-        Result(item.transfer_id, item.container_id, Report(item.error_code, item.error_msg or "", item.progress))
-        for item in body.items
-    ]
-    app().agents.report(router.caller.project_id, _own(agent_id), results)
-    return TakenAnswer(taken=len(results))
