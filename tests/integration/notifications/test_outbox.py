@@ -76,11 +76,15 @@ def test_a_topic_that_does_not_answer_fails_nobody_and_loses_nothing(
 
 def test_many_and_large_notices_are_sent_in_batches_that_sns_takes(cloud: MotoCloud, project: Project) -> None:
     url = listener(cloud)
-    notices = [notice_about(project, f"req-{n}", data={"text": "é" * 40_000}) for n in range(12)]
+    notices = [notice_about(project, f"req-{n}", data={"text": "é" * 40_000}) for n in range(11)]
+    notices.append(notice_about(project, "req-11", data={"request_id": "req-11", "text": "é" * 500_000}))
 
+    cloud.app.table.transact([notice_write(notices[-1])])
     cloud.app.notifier.publish(notices)
 
-    assert {message["record_id"] for message in heard(cloud, url)} == {f"req-{n}" for n in range(12)}
+    came = {message["record_id"]: message["data"] for message in heard(cloud, url)}
+    assert set(came) == {f"req-{n}" for n in range(12)}
+    assert came["req-11"] == {"request_id": "req-11", "status": "completed", "truncated": True}
 
 
 def test_a_subscriber_to_status_failed_sees_only_those(cloud: MotoCloud, project: Project) -> None:

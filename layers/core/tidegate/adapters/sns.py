@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.domain.ids import iso
-from tidegate.domain.notices import Notice
+from tidegate.domain.notices import Notice, data_text
 from tidegate.errors import Busy
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def message_of(notice: Notice) -> str:
         "project_id": notice.project_id,
         "record_id": notice.record_id,
         "status": notice.status,
-        "data": notice.data,
+        "data": json.loads(data_text(notice)),
     }
     return json.dumps(body | ({"callback": notice.callback} if notice.callback else {}), ensure_ascii=False)
 

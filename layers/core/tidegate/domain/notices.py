@@ -12,7 +12,8 @@ from tidegate.domain.ids import digest, iso
 
 # Every word, of any lifecycle here, after which a record does not change by itself.
 ENDED = frozenset({"completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"})
-PROGRESS = "progress"
+# A message to a WebSocket holds 128 KB, one of SNS 256, an item 400.
+_MOST_BYTES = 120_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,15 @@ class Notice:
     def message_id(self) -> str:
         """The id outside: two projects may have Jobs of one name, a receiver of both must not take them for one."""
         return "msg_" + digest(self.project_id, self.notice_id, length=32)
+
+
+def data_text(notice: Notice) -> str:
+    """The record as JSON. One too large to be sent is named, so that whoever hears of it can read it."""
+    text = json.dumps(notice.data, ensure_ascii=False, separators=(",", ":"))
+    if len(text.encode()) <= _MOST_BYTES:
+        return text
+    field = id_field(notice.record_id, notice.data)
+    return json.dumps({field: notice.record_id, "status": notice.status, "truncated": True})
 
 
 def notice_id_for(kind: str, record_id: str, occasion: str = "") -> str:

@@ -95,8 +95,7 @@ class Deliverer:
         now = self._clock().timestamp()
         in_trouble, wait = self._circuits.enter(delivery.project_id, delivery.host, now)
         if wait:
-            at = min(now + wait * (1 + self._chance()), max(delivery.gives_up_at, now))
-            self._settle(replace(delivery, next_attempt_at=at), lease)
+            self._settle(self._put_off(delivery, wait), lease)
             return
         attempt, retry_after = self._try(delivery)
         ended = self._clock()
@@ -110,6 +109,15 @@ class Deliverer:
         )
         logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
+
+    def _put_off(self, delivery: Delivery, wait: float) -> Delivery:
+        """Its host is in trouble: it waits without spending an attempt, but not beyond its day."""
+        now = self._clock()
+        if now.timestamp() >= delivery.gives_up_at:
+            refused = Attempt(iso(now), 0, error="host_in_trouble", detail="other callbacks to this host failed")
+            return after(delivery, refused, now, retry_after=None, chance=0)
+        at = now.timestamp() + wait * (1 + self._chance())
+        return replace(delivery, next_attempt_at=min(at, delivery.gives_up_at))
 
     def _settle(self, delivery: Delivery, lease: float) -> None:
         now = self._clock().timestamp()

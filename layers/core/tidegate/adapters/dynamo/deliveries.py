@@ -90,7 +90,9 @@ class DeliveryRepository:
         sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
             keys.callback(delivery.project_id, delivery.delivery_id),
-            sets | keys.due(delivery.delivery_id, delivery.next_attempt_at, DUE_KIND),
+            sets
+            | {"expires_at": int(now) + KEPT_SECONDS}
+            | keys.due(delivery.delivery_id, delivery.next_attempt_at, DUE_KIND),
             removes=("lease_until", "delivered_at"),
             condition="attribute_exists(#pk) AND (attribute_not_exists(#lease_until) OR #lease_until <= :now)",
             now=now,

@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.table import Table
 from tidegate.adapters.dynamo.writes import Write, put
-from tidegate.domain.notices import Notice
+from tidegate.domain.notices import Notice, data_text
 
 DUE_KIND = "notice"
 
@@ -28,7 +28,7 @@ def notice_write(notice: Notice) -> Write:
             "record_id": notice.record_id,
             "status": notice.status,
             # As text: what a caller put into a record may be more than DynamoDB's numbers and depths can hold.
-            "data": json.dumps(notice.data, ensure_ascii=False),
+            "data": data_text(notice),
             "callback": notice.callback,
             "created_at": at,
         }
