@@ -1,0 +1,38 @@
+"""What the README tells people to type exists."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from local.place import ROOT
+from tests.support.template import load_template
+from tidegate_client.cli import build_parser
+
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+COMMANDS = re.findall(r"^    tidegate ([^#\n]+)", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_readme_is_understood(line: str) -> None:
+    build_parser().parse_args(line.split())
+
+
+def test_the_makes_of_the_readme_are_targets() -> None:
+    named = {word for words in re.findall(r"\bmake ((?:[a-z][a-z-]+ ?)+)[`#]", README) for word in words.split()}
+    assert named
+    missing = [name for name in named if not re.search(rf"^{name}:", MAKEFILE, re.MULTILINE)]
+    assert missing == []
+
+
+def test_the_parameters_of_the_readme_are_the_templates() -> None:
+    rows = re.findall(r"^\| `([A-Z]\w+)` \| ([^|]+) \|", README, re.MULTILINE)
+    assert rows
+    for name, default in rows:
+        assert str(load_template()["Parameters"][name]["Default"]) == default.strip().replace("–", "")
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 200
