@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class _Connection(asyncio.Protocol):
-    calls: list[tuple[float, int, int]] = []
+    calls: list[tuple[float, int, int, str]] = []
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -46,7 +46,8 @@ class _Connection(asyncio.Protocol):
             self.calls.clear()
         else:
             said = json.loads(body)
-            self.calls.append((time.time(), said["index"], said["attempt"]))
+            target = head.split(b" ", 2)[1].decode()
+            self.calls.append((time.time(), said["index"], said["attempt"], target))
             content = b'{"result":"ok"}'
         self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content) + content)
 
@@ -64,7 +65,12 @@ class Receiver:
 
     def calls(self) -> list[tuple[float, int, int]]:
         with urllib.request.urlopen(self._calls, timeout=10) as answer:
-            return [tuple(call) for call in json.load(answer)]
+            return [(moment, index, attempt) for moment, index, attempt, _ in json.load(answer)]
+
+    def moments(self, target: str) -> list[float]:
+        """When this target, a path with its query, was called."""
+        with urllib.request.urlopen(self._calls, timeout=10) as answer:
+            return [moment for moment, _, _, called in json.load(answer) if called == target]
 
     def forget(self) -> None:
         urllib.request.urlopen(urllib.request.Request(self._calls, method="DELETE"), timeout=10).close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_sfn import (
@@ -87,6 +90,27 @@ def test_rows_of_a_csv_reach_the_business_and_are_counted(world: BatchWorld) -> 
     assert (shown["status"], shown["total"]) == ("finished", 12)
     rows = {call["index"]: call["job_data"] for call in world.business.calls()}
     assert rows == {n: {"id": str(n), "name": f"line\n{n}"} for n in range(2, 12)}
+
+
+def test_log_lines_become_a_csv_by_way_of_the_export_service(world: BatchWorld) -> None:
+    world.business.answers["/process"] = lambda said: (200, {"result": "ok", "logs": [f"did {said['index']}"]})
+    batch_id = world.create(world.register(), total=3, rate=50)
+    world.act(batch_id, "start")
+    world.admit()
+    world.ended(batch_id)
+    task_id = world.act(batch_id, "logs/export")["task_id"]
+    world.admit()
+    deadline = time.monotonic() + 20
+    while world.http("GET", f"/v1/task?task_id={task_id}").json()["status"] != "completed":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    link = world.http("GET", f"/v1/download/url?task_id={task_id}").json()["url"]
+    key = unquote(urlsplit(link).path).split("/", 2)[2]
+    stored = world.cloud.client("s3").get_object(Bucket=world.cloud.app.settings.files_bucket, Key=key)
+    rows = list(csv.DictReader(io.StringIO(stored["Body"].read().decode("utf-8-sig"))))
+    assert sorted((row["index"], row["level"], row["message"]) for row in rows) == [
+        (str(number), "info", f"did {number}") for number in range(3)
+    ]
 
 
 def test_a_file_that_is_not_whole_or_of_unknown_format_is_refused(world: BatchWorld) -> None:

@@ -225,3 +225,9 @@ def test_a_stream_left_early_does_not_spoil_the_next_answer(http: SafeHttp, site
     with http.stream("GET", site.url("/big")) as answer:
         next(answer.chunks(1000))
     assert http.send("GET", site.url()).body == b"hello"
+
+
+def test_a_dead_first_address_leaves_time_for_the_second(site: Site) -> None:
+    """192.0.2.1 is nobody's; here it is refused or silent, and either way the other address answers."""
+    http = SafeHttp(resolver=lambda host, port: ["192.0.2.1", "127.0.0.1"], allowed_hosts=["two.test"])
+    assert http.send("GET", site.url(host="two.test"), limits=Limits(connect=1)).status == 200

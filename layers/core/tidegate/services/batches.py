@@ -30,6 +30,8 @@ class BatchStore(Protocol):
 
     def progress(self, project_id: str, batch_id: str) -> tuple[Progress, float]: ...
 
+    def progress_of(self, batches: Iterable[Batch]) -> dict[str, Progress]: ...
+
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Batch]: ...
 
     def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str] = ()) -> Batch: ...
@@ -136,7 +138,9 @@ class Batches:
 
     def list(self, project_id: str, status: str | None, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
         page = self._store.list(project_id, limit, cursor, **({"status": status} if status else {}))
-        return Listed([self.shown(batch) for batch in page.items], page.next_cursor)
+        progress = self._store.progress_of(page.items)
+        items = [shown(batch, progress[batch.batch_id]) | self._waiting(batch) for batch in page.items]
+        return Listed(items, page.next_cursor)
 
     def shown(self, batch: Batch) -> dict[str, Any]:
         progress, _ = self._store.progress(batch.project_id, batch.batch_id)

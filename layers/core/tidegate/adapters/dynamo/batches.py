@@ -87,6 +87,13 @@ class BatchRepository:
             raise RecordNotFound("no such batch")
         return progress_from(item), float(item["lease_until"])
 
+    def progress_of(self, batches: Iterable[Batch]) -> dict[str, Progress]:
+        """By batch id, for lists: one read for a hundred."""
+        wanted = [(batch.batch_id, keys.batch_progress(batch.project_id, batch.batch_id)) for batch in batches]
+        names = {key["pk"]: batch_id for batch_id, key in wanted}
+        found = self._table.batch_get([key for _, key in wanted])
+        return {names[item["pk"]]: progress_from(item) for item in found}
+
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Batch]:
         page = self._table.find(keys.batches_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
         return Listed([batch_from(item) for item in page.items], page.cursor)

@@ -54,9 +54,11 @@ def open_socket(guard: AddressGuard, host: str, port: int, *, allow_private: boo
     """A connection to the first address that answers, if the name's every address may be reached."""
     addresses = guard.addresses(host, port, allow_private=allow_private, timeout=_left(until))
     failure: OSError = OSError(f"{host} has no address")
-    for address in addresses:
+    for left_over, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        # Each gets its share of the time, so that a dead first address does not use up the second one's.
+        share = time.monotonic() + _left(until) / left_over
         try:
-            return _connect(address, port, until)
+            return _connect(address, port, share)
         except OSError as error:
             failure = error
     raise failure
