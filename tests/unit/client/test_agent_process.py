@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,14 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.fakes import AGENT, AgentApi, Store
+from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
+from tidegate_client.agent.codes import Code
 
 CONTENT = random.Random(9).randbytes(2_000_000)
 Launch = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def launch(api: AgentApi, root: Path, tmp_path: Path) -> Iterator[Launch]:
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "xdg"
+
+
+@pytest.fixture
+def launch(api: AgentApi, root: Path, state: Path) -> Iterator[Launch]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*more: str) -> subprocess.Popen[bytes]:
@@ -28,8 +37,8 @@ def launch(api: AgentApi, root: Path, tmp_path: Path) -> Iterator[Launch]:
         environment = os.environ | {
             "TIDEGATE_API_URL": api.url,
             "TIDEGATE_KEY": "key",
-            "XDG_STATE_HOME": str(tmp_path / "xdg"),
-            "XDG_CONFIG_HOME": str(tmp_path / "xdg"),
+            "XDG_STATE_HOME": str(state),
+            "XDG_CONFIG_HOME": str(state),
         }
         started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE))
         return started[-1]
@@ -70,25 +79,35 @@ def test_kill_9_mid_download_then_restart_leaves_no_half_file_and_the_right_byte
     assert store.asked[-1][1], "the second run went on where the first was killed"
 
 
+@pytest.mark.parametrize(("signature", "code"), [(sha256(CONTENT), Code.DONE), ("f" * 64, Code.WRONG_CONTENT)])
 def test_kill_9_between_the_end_and_its_report_still_reports(
-    api: AgentApi, store: Store, root: Path, launch: Launch
+    api: AgentApi, store: Store, launch: Launch, state: Path, signature: str, code: Code
 ) -> None:
     api.refuse_results = True
-    transfer = api.add("app.bin", CONTENT)
+    transfer = api.add("app.bin", CONTENT, signature=signature)
     first = launch()
     deadline = time.monotonic() + 30
-    while not (root / "data/app.bin").exists():
+    while not journaled(state):
         assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.2)
+        time.sleep(0.02)
     first.kill()
     first.wait()
 
     api.refuse_results = False
     launch()
 
-    assert api.wait_for(transfer)["error_code"] == 0
-    assert len(store.asked) == 1
+    assert api.wait_for(transfer)["error_code"] == code
+    assert len(store.asked) == 1, "what is settled is told, not done again"
+
+
+def journaled(state: Path) -> bool:
+    """Looks at a copy, as the agent holds the journal for itself."""
+    for journal in state.rglob("journal.sqlite"):
+        copy = state / "copy.sqlite"
+        shutil.copyfile(journal, copy)
+        with contextlib.suppress(sqlite3.DatabaseError), contextlib.closing(sqlite3.connect(copy)) as base:
+            return base.execute("SELECT 1 FROM results").fetchone() is not None
+    return False
 
 
 def test_sigterm_drains(api: AgentApi, store: Store, root: Path, launch: Launch) -> None:
