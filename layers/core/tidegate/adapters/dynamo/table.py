@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
+from tidegate.adapters.dynamo.conflicts import reasons_of, settled
 from tidegate.adapters.dynamo.values import (
     Item,
     Key,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _WRITE_LIMIT = 25
 _READ_LIMIT = 100
-_TRANSACTION_TRIES = 5
 # A filtered list answers what it found after this many reads, with a cursor to go on from.
 _FIND_PAGES = 20
 
@@ -65,17 +65,19 @@ class Table:
         """Carries out one write. Answers the new item of an update, the old one of a delete."""
         request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
-            if write.kind == "Put":
-                self._client.put_item(**request)
-                return dict(write.item or {})
-            if write.kind == "Delete":
-                old = self._client.delete_item(**request, ReturnValues="ALL_OLD")
-                return from_wire(old.get("Attributes", {}))
-            new = self._client.update_item(**request, ReturnValues="ALL_NEW")
+            return settled(lambda: self._write(write, request), self._sleep)
         except self._client.exceptions.ConditionalCheckFailedException as error:
             met: Any = error.response.get("Item")
             raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
-        return from_wire(new["Attributes"])
+
+    def _write(self, write: Write, request: dict[str, Any]) -> Item:
+        if write.kind == "Put":
+            self._client.put_item(**request)
+            return dict(write.item or {})
+        if write.kind == "Delete":
+            old = self._client.delete_item(**request, ReturnValues="ALL_OLD")
+            return from_wire(old.get("Attributes", {}))
+        return from_wire(self._client.update_item(**request, ReturnValues="ALL_NEW")["Attributes"])
 
     def transact(self, writes: Sequence[Write], token: str | None = None) -> None:
         """All or nothing. Conflicts with a concurrent transaction are tried again; a failed condition is not."""
@@ -83,22 +85,14 @@ class Table:
             "TransactItems": [{write.kind: as_request(self.name, write)} for write in writes],
             **({"ClientRequestToken": token} if token else {}),
         }
-        for attempt in range(_TRANSACTION_TRIES):
-            try:
-                self._client.transact_write_items(**request)
-                return
-            except self._client.exceptions.TransactionCanceledException as error:
-                reasons = [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]
-                failed = [index for index, reason in enumerate(reasons) if reason == "ConditionalCheckFailed"]
-                if failed:
-                    raise ConditionFailed("a condition failed", failed=failed) from error
-                if not {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"} & set(reasons):
-                    raise
-            except ClientError as error:
-                if code_of(error) not in {"TransactionConflictException", "TransactionInProgressException"}:
-                    raise
-            self._sleep(0.02 * 2**attempt)
-        raise Busy("the record is being changed by many at once")
+        try:
+            settled(lambda: self._client.transact_write_items(**request), self._sleep)
+        except self._client.exceptions.TransactionCanceledException as error:
+            reasons = reasons_of(error)
+            failed = [index for index, reason in enumerate(reasons) if reason == "ConditionalCheckFailed"]
+            if not failed:
+                raise
+            raise ConditionFailed("a condition failed", failed=failed) from error
 
     def query(
         self,

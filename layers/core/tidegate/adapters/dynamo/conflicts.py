@@ -1,0 +1,41 @@
+"""Writes that meet a transaction under way on the same item: DynamoDB refuses them, and a moment later takes them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from botocore.exceptions import ClientError
+
+from tidegate.errors import Busy
+
+T = TypeVar("T")
+_TRIES = 6
+_CONFLICTS = frozenset({"TransactionConflictException", "TransactionInProgressException"})
+_PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+
+
+def reasons_of(error: ClientError) -> list[str | None]:
+    """Why each part of a cancelled transaction was refused, or `None` for a part that was not."""
+    return [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]  # type: ignore[attr-defined]
+
+
+def _passes(error: ClientError) -> bool:
+    code = error.response.get("Error", {}).get("Code")
+    if code == "TransactionCanceledException":
+        reasons = set(reasons_of(error))
+        return bool(reasons & _PASSING) and "ConditionalCheckFailed" not in reasons
+    return code in _CONFLICTS
+
+
+def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
+    """Tries again, at distances that differ between those who met, while others change the same items."""
+    for attempt in range(_TRIES):
+        try:
+            return call()
+        except ClientError as error:
+            if not _passes(error):
+                raise
+        sleep(random.uniform(0.5, 1.5) * 0.02 * 2**attempt)  # noqa: S311
+    raise Busy("the record is being changed by many at once")
