@@ -86,11 +86,11 @@ def overdue(cloud: MotoCloud) -> list[dict[str, Any]]:
     return [item for page in pages for item in page.items]
 
 
-def pass_time(cloud: MotoCloud, seconds: float) -> None:
-    """Moves the clock, and with it the queue, a quarter of an hour at most at a time."""
+def pass_time(cloud: MotoCloud, seconds: float, step: float = 900) -> None:
+    """Moves the clock, and with it the queue, a step at most at a time."""
     while seconds > 0:
-        cloud.clock.advance(min(seconds, 900))
-        seconds -= 900
+        cloud.clock.advance(min(seconds, step))
+        seconds -= step
         cloud.deliver("CallbacksQueue")
 
 

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.notifications.receiving import compensate, receiver, told, verified
+from tests.integration.notifications.receiving import callbacks, compensate, receiver, told, verified
 from tests.support.moto_cloud import MotoCloud, Project
 from tidegate.errors import UrlNotAllowed
 
+PRIVATE = [
+    "http://10.0.0.1/x",
+    "http://127.0.0.1/x",
+    "http://169.254.169.254/x",
+    "http://[::1]/x",
+    "ftp://a.example/x",
+    "x",
+]
 
-@pytest.mark.parametrize(
-    "url",
-    ["http://10.0.0.1/x", "http://127.0.0.1/x", "http://169.254.169.254/x", "http://[::1]/x", "ftp://a.example/x", "x"],
-)
-def test_a_callback_url_at_a_private_address_is_refused_at_submission(cloud: MotoCloud, url: str) -> None:
+
+def test_a_callback_url_at_a_private_address_is_refused_at_submission(cloud: MotoCloud) -> None:
     public = cloud.project(allow_private_urls=False)
 
-    with pytest.raises(UrlNotAllowed) as refused:
-        cloud.app.callbacks.check(public.id, url)
-
-    assert refused.value.status == 422
-    assert refused.value.errors[0]["loc"] == ["body", "callback"]
+    for url in PRIVATE:
+        with pytest.raises(UrlNotAllowed) as refused:
+            cloud.app.callbacks.check(public.id, url)
+        assert refused.value.status == 422
+        assert refused.value.errors[0]["loc"] == ["body", "callback"]
 
 
 def test_a_project_with_private_urls_may_be_called_back_there_but_not_at_metadata(
@@ -85,3 +90,20 @@ def test_a_function_that_dies_during_an_attempt_is_made_good(
 
         assert len(set(at.ids)) == 1
         assert len(at.ids) == 2
+
+
+def test_a_callback_behind_a_closed_circuit_is_given_up_after_its_day_too(cloud: MotoCloud, project: Project) -> None:
+    with receiver(503) as at:
+        for number in range(4):
+            told(project, at.url, f"req-{number}")
+            cloud.deliver("CallbacksQueue")
+        (waiting,) = callbacks(project, task_id="req-3")
+        assert waiting["attempts"] == []
+        cloud.clock.advance(24 * 3600)
+        cloud.app.deliverer._circuits._store.pause(project.id, at.url.split("/")[2], cloud.clock().timestamp() + 60)
+        cloud.deliver("CallbacksQueue")
+
+        (given_up,) = callbacks(project, task_id="req-3")
+        assert given_up["callback_state"] == "dead"
+        assert given_up["attempts"][-1]["error"] == "host_in_trouble"
+        assert len(at.seen) == 3

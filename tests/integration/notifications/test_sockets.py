@@ -32,9 +32,9 @@ def test_a_ticket_does_not_work_after_60_s(line: Line, project: Project) -> None
     assert line.connect("c2", late) == 401
 
 
-@pytest.mark.parametrize("ticket", [None, "", "made-up"])
-def test_no_ticket_no_connection(line: Line, ticket: str | None) -> None:
-    assert line.connect("c1", ticket) == 401
+def test_no_ticket_no_connection(line: Line) -> None:
+    for ticket in (None, "", "made-up"):
+        assert line.connect("c1", ticket) == 401
 
 
 def test_only_the_tickets_hash_is_stored(line: Line, project: Project) -> None:
@@ -102,16 +102,23 @@ def test_unwatch_ends_it_and_ping_answers(line: Line, project: Project) -> None:
     assert line.heard(client)[-1] == unwatched
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "nonsense", "[]", '{"action":"steal"}', '{"action":"watch"}', '{"action":"watch","task_ids":[1]}', "[" * 9999],
-)
-def test_a_message_that_makes_no_sense_is_answered_with_an_error(line: Line, project: Project, text: str) -> None:
+NONSENSE = [
+    "",
+    "nonsense",
+    "[]",
+    '{"action":"steal"}',
+    '{"action":"watch"}',
+    '{"action":"watch","task_ids":[1]}',
+    "[" * 9999,
+]
+
+
+def test_a_message_that_makes_no_sense_is_answered_with_an_error(line: Line, project: Project) -> None:
     client = line.joined(project)
 
-    (told,) = line.say_text(client, text)
-
-    assert (told["type"], told["data"]["code"]) == ("error", "invalid")
+    for text in NONSENSE:
+        (told,) = line.say_text(client, text)
+        assert (told["type"], told["data"]["code"]) == ("error", "invalid"), text
 
 
 def test_who_watches_a_task_hears_when_its_job_ends(line: Line, project: Project) -> None:
