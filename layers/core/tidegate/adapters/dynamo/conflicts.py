@@ -18,7 +18,7 @@ _PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThro
 
 def reasons_of(error: ClientError) -> list[str | None]:
     """Why each part of a cancelled transaction was refused, or `None` for a part that was not."""
-    return [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]  # type: ignore[attr-defined]
+    return [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]
 
 
 def _passes(error: ClientError) -> bool:
