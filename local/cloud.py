@@ -35,8 +35,8 @@ class Up:
 
 
 @contextmanager
-def cloud_up(place: Place, tell: Say = say, *, extra_environment: dict[str, str] | None = None) -> Iterator[Up]:
-    emulator = Emulator(place, extra_environment=extra_environment)
+def cloud_up(place: Place, tell: Say = say) -> Iterator[Up]:
+    emulator = Emulator(place)
     try:
         with step(f"{'emulator' if place.external else 'MiniStack'} on {place.endpoint}", tell):
             emulator.start()

@@ -27,9 +27,8 @@ ROOT_KEY, ROOT_SECRET = "test", "test"
 
 
 class Emulator:
-    def __init__(self, place: Place, *, extra_environment: dict[str, str] | None = None) -> None:
+    def __init__(self, place: Place) -> None:
         self.place = place
-        self._extra = extra_environment or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -70,12 +69,6 @@ class Emulator:
     def alive(self) -> bool:
         return bool(self.place.external) or (self._process is not None and self._process.poll() is None)
 
-    def kill(self) -> None:
-        """Ends it as a power cut would; what it had not saved is lost."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
     def client(self, service: str, **options: Any) -> Any:
         return client(self.place, service, **options)
 
@@ -100,7 +93,6 @@ class Emulator:
             "AUTH": "true",
             "IOT_MTLS_ENABLED": "0",
             "LOG_LEVEL": "WARNING",
-            **self._extra,
         }
 
     def _check_external(self) -> None:
