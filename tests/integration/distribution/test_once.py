@@ -127,3 +127,24 @@ def test_past_the_limit_a_job_is_split_into_transfers(fleet: Fleet) -> None:
     assert len(fleet.deliver_all(job_id)) == 1000
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
     assert fleet.job(job_id)["counts"]["success"] == 1000
+
+
+def test_a_poll_that_died_before_writing_its_sum_is_counted_at_the_end(fleet: Fleet) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.report("a-1", 0)
+    store = fleet.cloud.app.job_store
+    progress = store.progress
+
+    def dying(*_: object) -> None:
+        raise Busy("died")
+
+    store.progress = dying  # type: ignore[method-assign, assignment]
+    with pytest.raises(Busy):
+        fleet.step("poll_transfer", job_id)
+    store.progress = progress  # type: ignore[method-assign]
+    fleet.cloud.clock.advance(601)
+    fleet.step("finish_job", job_id)
+
+    assert fleet.states(job_id) == {"a-1": "Success", "a-2": "Timeout"}
+    assert fleet.job(job_id)["counts"] == {"total": 2, "success": 1, "failed": 0, "downloading": 0, "timeout": 1}

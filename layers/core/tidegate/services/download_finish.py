@@ -14,6 +14,7 @@ from tidegate.domain.downloads import FAILED, PENDING, SUCCESS, TIMEOUT, Job, Ta
 from tidegate.domain.ids import Clock, iso
 from tidegate.domain.notices import Notice, notice_id_for
 from tidegate.domain.slices import slices
+from tidegate.domain.tally import tally
 from tidegate.domain.targets import CODE_JOB_FAILED, CODE_TIMEOUT, Target
 from tidegate.domain.transfers import SENT, UNKNOWN, Transfer
 from tidegate.errors import DomainError, FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused
@@ -90,6 +91,8 @@ class Finish:
         """The Job as it ends now, or None if it has not come to an end."""
         if job.status == PENDING or job.shard_count is None:
             return None
+        # A poll may have died between writing the shards and writing their sum.
+        job = tally(job, self._targets.shards(job, job.open_shards))
         left, now = job.counts.open, self._clock()
         if not job.open_shards:
             return replace(job, status=FAILED if job.counts.failed else SUCCESS, finish_time=iso(now))

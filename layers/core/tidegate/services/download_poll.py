@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.domain.downloads import Counts, Job
+from tidegate.domain.downloads import Job
 from tidegate.domain.ids import Clock
+from tidegate.domain.tally import tally
 from tidegate.domain.targets import Shard
 from tidegate.domain.transfers import SENT, Transfer
 from tidegate.errors import DomainError, RecordNotFound
@@ -64,7 +64,7 @@ class Poll:
         # What another poller wrote meanwhile is newer than what was read here.
         if changed and not self._targets.save(job, changed, now):
             return job
-        counted = count(job, list(after.values()))
+        counted = tally(job, list(after.values()))
         if (counted.open_shards, counted.counts) == (job.open_shards, job.counts):
             return job
         job = self._jobs.progress(job, now, counted.open_shards, counted.counts, counted.closed)
@@ -83,18 +83,3 @@ class Poll:
         reported = (shard.after(results.targets) for shard in shards)
         upload = results.upload
         return {s.number: s.all_failed(upload) if upload else s for s in reported}
-
-
-def count(job: Job, open_shards: Sequence[Shard]) -> Job:
-    """The Job's figures, from those of its closed shards and what is read of the others."""
-    closed = job.closed
-    for shard in open_shards:
-        if not shard.unfinished:
-            closed = replace(closed, success=closed.success + shard.success, failed=closed.failed + shard.failed)
-    going = [shard for shard in open_shards if shard.unfinished]
-    counts = Counts(
-        total=job.counts.total,
-        success=closed.success + sum(shard.success for shard in going),
-        failed=closed.failed + sum(shard.failed for shard in going),
-    )
-    return replace(job, open_shards=tuple(shard.number for shard in going), counts=counts, closed=closed)
