@@ -95,3 +95,25 @@ def test_a_form_of_export_that_cannot_be_joined_is_refused(tmp_path: Path) -> No
 
     with pytest.raises(ValueError, match="cannot be joined"):
         join_modules(tmp_path, "one.js")
+
+
+def test_what_a_module_imports_is_exported_there_and_used_here() -> None:
+    for path in ROOT.rglob("*.js"):
+        text = path.read_text()
+        for imported, target in re.findall(r'^import \{ ([\w, ]+) \} from "([\w./-]+)";$', text, re.MULTILINE):
+            there = (path.parent / target).read_text()
+            for name in imported.split(", "):
+                assert re.search(rf"^export (async )?(function|const|class) {name}\b", there, re.MULTILINE), (
+                    path,
+                    name,
+                )
+                assert len(re.findall(rf"\b{name}\b", text)) > 1, (path, name)
+
+
+def test_modules_are_small_and_set_no_markup_from_text() -> None:
+    for path in ROOT.rglob("*.js"):
+        text = path.read_text()
+        assert len(text.splitlines()) < 250, path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", text), (
+            path
+        )

@@ -44,4 +44,3 @@ class Overview(Answer):
     stats: list[TypeAnswer]
     complete: bool
     compensation: dict[str, object]
-    window_seconds: int

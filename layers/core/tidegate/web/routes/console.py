@@ -55,7 +55,6 @@ def overview() -> Overview:
         stats=[TypeAnswer.model_validate(summary) for summary in glance.stats],
         complete=glance.complete,
         compensation=compensation.show().model_dump(),
-        window_seconds=app().settings.collect_window_seconds,
     )
 
 

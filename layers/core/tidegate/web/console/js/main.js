@@ -36,6 +36,7 @@ const VIEWS = {
 };
 let shown = null;
 let frame = null;
+let place = null;
 
 function leave() {
   shown?.stop();
@@ -43,16 +44,20 @@ function leave() {
   shown = frame = null;
 }
 
-function show() {
+// A filter changes the address too: then what is shown stays until its successor is here, and so does the focus.
+function show({ moved = false } = {}) {
   leave();
   language();
   if (!session.me) return session.key ? resume() : door();
   const { area: asked, id, query } = here();
   const views = VIEWS[asked] || VIEWS.overview;
   const area = views.under || (VIEWS[asked] ? asked : "overview");
-  frame = shell(root, area, show);
+  frame = shell(root, area, () => show());
   document.title = `${t(`nav.${area}`)} · Tidegate`;
-  draw(frame.view);
+  const before = place;
+  place = `${asked}/${id}`;
+  if (!moved || place !== before) draw(frame.view);
+  if (moved && place !== before) enter(frame.view);
   const view = id === "new" && views.new ? views.new : id && views.one ? views.one : views.list;
   shown = view(frame.view, { id, query, go });
   // What was asked for comes first, the socket after it.
@@ -60,10 +65,15 @@ function show() {
   return undefined;
 }
 
+function enter(view) {
+  window.scrollTo(0, 0);
+  view.focus({ preventScroll: true });
+}
+
 function door(reason) {
   document.title = "Tidegate";
   draw(root);
-  signIn(root, show, reason, switches(show));
+  signIn(root, () => show(), reason, switches(() => show()));
 }
 
 async function resume() {
@@ -72,11 +82,11 @@ async function resume() {
     session.describe(await call("GET", "v1/me"));
     show();
   } catch (error) {
-    if (session.key) draw(root, failure(error, show));
+    if (session.key) draw(root, failure(error, () => show()));
   }
 }
 
 wearTheme();
 session.onEnd((reason) => { live.stop(); leave(); door(reason); });
-window.addEventListener("hashchange", () => { show(); window.scrollTo(0, 0); });
+window.addEventListener("hashchange", () => show({ moved: true }));
 show();

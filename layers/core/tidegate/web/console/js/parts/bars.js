@@ -1,7 +1,8 @@
 // Bars and small charts, drawn by calls; widths go through CSSOM, which the policy allows.
 import { h, svg } from "../dom.js";
-import { count, duration, percent } from "../format.js";
+import { count, duration, percent, secondsUntil } from "../format.js";
 import { t } from "../i18n.js";
+import { session } from "../session.js";
 
 export function bar(share, label, kind = "busy") {
   const width = Math.max(0, Math.min(1, share || 0));
@@ -29,6 +30,13 @@ export function capacity(channel) {
   const filled = size ? Math.round((Math.min(running, size) / size) * slots) : 0;
   return h("div", { class: "slots", role: "img", "aria-label": t("queue.slots", { running, size }) },
     Array.from({ length: slots }, (_, index) => h("span", { class: index < filled ? "slot taken" : "slot" })));
+}
+
+// A window on its way to its end.
+export function windowBar(job) {
+  const left = Math.max(0, secondsUntil(job.window_closes_at));
+  return h("div", { class: "progress" }, bar(1 - Math.min(1, left / session.me.window_seconds), t("overview.filling"), "tide"),
+    h("span", { class: "nowrap muted" }, left > 0 ? t("overview.closesIn", { n: Math.ceil(left) }) : t("overview.closing")));
 }
 
 // Share of successes as a ring, with the number inside it.

@@ -17,7 +17,8 @@ export function screen(root, { load, view, watch, quick = 3000, slow = 15000, ti
   const show = () => {
     if (over) return;
     if (data) draw(root, error && stale(error), view(data, refresh));
-    else draw(root, error ? failure(error, refresh) : skeleton(6));
+    else if (error) draw(root, failure(error, refresh));
+    else if (!root.hasChildNodes()) draw(root, skeleton(6));
   };
 
   async function refresh() {

@@ -17,6 +17,7 @@ export function files(root, { query, go }) {
   const pages = new Pages((page) => get("v1/files", { file_path, ...page }));
   const top = h("div");
   const below = h("div");
+  draw(root);
   draw(root, top, below);
   const shown = screen(below, {
     load: () => pages.read(),

@@ -1,11 +1,10 @@
 // One Job: how far it is, and every target by status.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
-import { count, moment, secondsUntil } from "../format.js";
+import { count, moment } from "../format.js";
 import { t } from "../i18n.js";
-import { session } from "../session.js";
 import { badge, card, chips, code, empty, facts, link, pageHead } from "../parts/basics.js";
-import { bar, splitBar, splitLegend } from "../parts/bars.js";
+import { splitBar, splitLegend, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 
@@ -44,9 +43,7 @@ function page({ record, shown, tasks }, { status, targets, refresh, choose }) {
 }
 
 function filling(record) {
-  const left = Math.max(0, secondsUntil(record.window_closes_at));
-  return h("div", { class: "row" }, bar(left > 0 ? 1 - Math.min(1, left / session.me.window_seconds) : 1, t("overview.filling"), "tide"),
-    h("span", { class: "muted" }, left > 0 ? t("overview.closesIn", { n: Math.ceil(left) }) : t("overview.closing"), " · ", t("overview.targetsSoFar", { n: count(record.counts?.total ?? 0) })));
+  return h("div", { class: "row" }, windowBar(record), h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(record.counts.total) })));
 }
 
 function targetTable(items, tasks) {

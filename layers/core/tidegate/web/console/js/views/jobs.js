@@ -5,7 +5,7 @@ import { count } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, chips, empty, link, pageHead, when } from "../parts/basics.js";
-import { splitBar } from "../parts/bars.js";
+import { splitBar, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 
@@ -28,6 +28,7 @@ export function jobs(root, { query, go }) {
       data.items.length ? list(data.items) : empty(t("jobs.none"), t("jobs.noneAdvice"), session.can("write") && link(t("jobs.submit"), "#/distribution/new", "button")),
       pages.moreButton(data, refresh),
     ],
+    tick: true,
   });
 }
 
@@ -42,6 +43,7 @@ function list(items) {
 }
 
 function progress(job) {
+  if (job.status === "Pending") return windowBar(job);
   const counts = job.counts || {};
   return h("div", { class: "progress" }, splitBar(counts, t("jobs.progress")),
     h("span", { class: "nowrap muted" }, `${count(counts.success || 0)} / ${count(counts.total || 0)}`));

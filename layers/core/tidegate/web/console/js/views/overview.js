@@ -5,7 +5,7 @@ import { count, duration, percent, secondsUntil } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, button, card, code, empty, facts, link, pageHead, when } from "../parts/basics.js";
-import { bar, capacity, columns, ring, splitBar, spread } from "../parts/bars.js";
+import { capacity, columns, ring, splitBar, spread, windowBar } from "../parts/bars.js";
 import { act } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { jobLink } from "./jobs.js";
@@ -45,18 +45,14 @@ function windows(data) {
   const open = data.jobs.filter((job) => job.status === "Pending");
   const busy = data.jobs.filter((job) => job.status === "Running");
   const body = open.length + busy.length
-    ? h("ul", { class: "rows" }, open.map((job) => openWindow(job, data.window_seconds)), busy.map(movingJob))
+    ? h("ul", { class: "rows" }, open.map(openWindow), busy.map(movingJob))
     : empty(t("overview.noWindows"), t("overview.noWindowsAdvice"), link(t("jobs.submit"), "#/distribution/new", "button"));
   return card(t("overview.windows"), { id: "windows", tools: link(t("action.all"), "#/distribution") }, body);
 }
 
-function openWindow(job, length) {
-  const left = Math.max(0, secondsUntil(job.window_closes_at));
-  const share = length ? 1 - Math.min(1, left / length) : 1;
-  return h("li", { class: "row", "data-key": job.key },
-    h("div", { class: "row-head" }, jobLink(job), h("span", { class: "muted" }, left > 0 ? t("overview.closesIn", { n: Math.ceil(left) }) : t("overview.closing"))),
-    bar(share, t("overview.filling"), "tide"),
-    h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(job.counts?.total ?? 0) })));
+function openWindow(job) {
+  return h("li", { class: "row", "data-key": job.key }, h("div", { class: "row-head" }, jobLink(job), badge(job.status)),
+    windowBar(job), h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(job.counts.total) })));
 }
 
 function movingJob(job) {
