@@ -21,6 +21,7 @@ IMAGES = Path(__file__).resolve().parents[2] / ".github" / "images"
 CONTENT = b"tide" * 250_000
 SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
 FLEET = [f"edge-{number:03d}" for number in range(1, 37)]
+WINDOW = 15
 DONE, GOING, BROKEN = 0, 115, 2
 
 
@@ -77,6 +78,10 @@ def report(project: DeployedProject, number: int, agent_id: str) -> None:
     assert answer.status == 200, answer.body
 
 
+def at_work(channel: dict[str, int]) -> bool:
+    return channel["running"] >= channel["capacity"]
+
+
 def take(desk: Console, name: str) -> None:
     desk.page.wait_for_timeout(1500)
     desk.page.screenshot(path=IMAGES / f"{name}.png")
@@ -92,8 +97,11 @@ def pictures(deployed: Deployed, desk: Console, project: DeployedProject, source
     for number in range(8):
         wanted = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{number}.bin", "source_url": f"{source}/{number}.bin"}
         assert project.http("POST", "/v1/files", json=wanted).status == 202
-    submit(project, "/maps/map-tiles.bin", FLEET[:24])
+    until(lambda: deployed.http("GET", "/v1/queue/stats", key=project.key).json()["channels"]["no_cookie"], at_work)
     desk.go("overview")
+    # Early in a window, so that its picture shows it filling.
+    time.sleep(WINDOW - time.time() % WINDOW)
+    submit(project, "/maps/map-tiles.bin", FLEET[:24])
     desk.page.get_by_text("24 targets so far").wait_for()
     take(desk, "overview")
     desk.go("exports/new")
@@ -105,7 +113,7 @@ def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as home,
-        deployed_at(Path(home), CollectWindowSeconds="15", JobTimeoutSeconds="300") as deployed,
+        deployed_at(Path(home), CollectWindowSeconds=str(WINDOW), JobTimeoutSeconds="300") as deployed,
         slow_source() as source,
         chromium() as browser,
         console(browser, deployed) as desk,

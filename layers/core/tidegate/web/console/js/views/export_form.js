@@ -23,7 +23,7 @@ export function exportForm(root, { go }) {
   const again = () => show(preview, Object.fromEntries(new FormData(asked)));
   asked.addEventListener("input", again);
   const fill = (sample) => {
-    for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : pretty(value);
+    for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : pretty(value, name === "template" ? 58 : 110);
     again();
   };
   const examples = samples(language());

@@ -6,13 +6,13 @@ export function samples(language) {
 }
 
 // JSON with what fits a line on one line, as a person would write it.
-export function pretty(value, indent = "") {
+export function pretty(value, width, indent = "") {
   const line = JSON.stringify(value).replace(/":/g, '": ').replace(/([}\]"\d]),(?=["{[])/g, "$1, ");
-  if (typeof value !== "object" || value === null || indent.length + line.length <= 90) return line;
+  if (typeof value !== "object" || value === null || indent.length + line.length <= width) return line;
   const inner = `${indent}  `;
   const parts = Array.isArray(value)
-    ? value.map((item) => inner + pretty(item, inner))
-    : Object.entries(value).map(([name, item]) => `${inner}${JSON.stringify(name)}: ${pretty(item, inner)}`);
+    ? value.map((item) => inner + pretty(item, width, inner))
+    : Object.entries(value).map(([name, item]) => `${inner}${JSON.stringify(name)}: ${pretty(item, width, inner)}`);
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
   return `${open}\n${parts.join(",\n")}\n${indent}${close}`;
 }
