@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from tidegate import bootstrap
 from tidegate.adapters import clients
 
 BEFORE, AFTER, THROTTLED = "before", "after", "throttled"
+# What a caller waits for is repeated by callers, not by AWS.
+_ANSWERING = ("api", "submit", "authorizer", "compensate")
 
 
 class Died(BaseException):
@@ -66,9 +69,20 @@ class Calls:
             bootstrap.install(bootstrap.App(clock=bootstrap.app().clock))
 
 
+def _shuffled(event: Any, order: random.Random) -> Any:
+    if not isinstance(event, dict) or "Records" not in event:
+        return event
+    return event | {"Records": order.sample(event["Records"], len(event["Records"]))}
+
+
 @contextmanager
-def dying(cloud: MotoCloud, at: int | None = None, mode: str = BEFORE) -> Iterator[Calls]:
-    """Counts the calls inside functions, one function at a time, and lets the `at`-th go wrong."""
+def dying(
+    cloud: MotoCloud, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None
+) -> Iterator[Calls]:
+    """Counts the calls inside functions, one function at a time, and lets the `at`-th go wrong.
+
+    With `repeat`, every message and every step of a machine comes twice, messages in another order the first time.
+    """
     calls = Calls(at, mode)
     one_at_a_time = threading.RLock()
     make, make_client, invoke = BaseClient._make_api_call, clients.client, cloud.invoke  # type: ignore[attr-defined]
@@ -88,6 +102,8 @@ def dying(cloud: MotoCloud, at: int | None = None, mode: str = BEFORE) -> Iterat
     def alone(name: str, event: Any) -> Any:
         with one_at_a_time:
             try:
+                if repeat is not None and name not in _ANSWERING:
+                    invoke(name, _shuffled(event, repeat))
                 return invoke(name, event)
             finally:
                 calls.function_ended()

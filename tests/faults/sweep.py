@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tests.faults.dying import Died, dying
+from tests.faults.dying import BEFORE, Died, dying
 from tests.faults.world import World
 from tests.support.moto_cloud import MotoCloud
 
@@ -32,9 +33,11 @@ class Outcome:
         return f"{self.points} crash points, {self.points - len(self.faults)} survived"
 
 
-def _play(scenario: Scenario, at: int | None, mode: str) -> list[str]:
+def play(
+    scenario: Scenario, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None
+) -> list[str]:
     """Answers the calls made; the name of the one that went wrong is in any AssertionError."""
-    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode) as calls:
+    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat) as calls:
         try:
             scenario.run(World(cloud, calls))
         except (Exception, Died) as error:
@@ -43,12 +46,12 @@ def _play(scenario: Scenario, at: int | None, mode: str) -> list[str]:
 
 
 def sweep(scenario: Scenario, mode: str, most: int = POINTS) -> Outcome:
-    total = len(_play(scenario, None, mode))
+    total = len(play(scenario, None, mode))
     points = _sample(total, most)
     faults = []
     for at in points:
         try:
-            _play(scenario, at, mode)
+            play(scenario, at, mode)
         except AssertionError as error:
             faults.append(f"call {at} of {total}: {error}")
     return Outcome(len(points), tuple(faults))

@@ -16,7 +16,7 @@ from tests.support.template import queue_functions
 from tidegate.domain.compensation import OVERDUE_SECONDS
 
 _TICKS = "CompensationQueue"
-_PATIENCE_SECONDS = 20
+_PATIENCE_SECONDS = 90
 
 
 class World:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.scenarios import batch, distribution, export, ingest, subscription, upload
+from tests.faults.scenarios import batch, callback, distribution, export, ingest, subscription, upload
 from tests.faults.sweep import Scenario
 
 ALL: tuple[Scenario, ...] = (
@@ -12,4 +12,5 @@ ALL: tuple[Scenario, ...] = (
     subscription.SCENARIO,
     export.SCENARIO,
     batch.SCENARIO,
+    callback.SCENARIO,
 )
