@@ -56,9 +56,17 @@ def test_handler_imports_from_the_built_artifacts_alone(function: str, runtime: 
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
-@pytest.mark.parametrize("layer", ["DepsLayer", "CoreLayer"])
+@pytest.mark.parametrize("layer", ["DepsLayer", "CoreLayer", "ClientLayer"])
 def test_layer_is_laid_out_as_lambda_wants_it(layer: str) -> None:
     assert (OUT / layer / "python").is_dir()
+
+
+def test_the_client_imports_from_its_layer_and_the_dependencies_alone() -> None:
+    paths = [str(OUT / layer / "python") for layer in ("ClientLayer", "DepsLayer")]
+    code = f"import sys; sys.path[:0] = {paths!r}; import tidegate_client; print(tidegate_client.__file__)"
+    command = [(HERE / "python").read_text(), "-I", "-B", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(paths[0]), done.stderr
 
 
 def test_layers_fit_lambdas_limit_of_250_mb() -> None:
