@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from tests.support.deployed import Deployed
@@ -25,14 +26,17 @@ _NAMES = ["model.tar.gz", "map-tiles.bin", "firmware-2.4.img", "catalogue.sqlite
 
 
 def fill(deployed: Deployed, project_id: str, *, requests: int, jobs: int, files: int) -> None:
-    now, chance = datetime.now(UTC), random.Random(7)
     table = Table(deployed.client("dynamodb"), deployed.outputs["TableName"])
-    items = [
-        *_requests(project_id, requests, now, chance),
-        *_jobs(project_id, jobs, now, chance),
-        *_files(project_id, files, now, chance),
-    ]
-    table.batch_put({name: value for name, value in item.items() if value is not None} for item in items)
+    table.batch_put(items_of_a_busy_hour(project_id, datetime.now(UTC), requests=requests, jobs=jobs, files=files))
+
+
+def items_of_a_busy_hour(
+    project_id: str, now: datetime, *, requests: int, jobs: int, files: int
+) -> Iterator[dict[str, Any]]:
+    chance = random.Random(7)
+    made = (_requests(project_id, requests, now, chance), _jobs(project_id, jobs, now, chance))
+    for item in chain(*made, _files(project_id, files, now, chance)):
+        yield {name: value for name, value in item.items() if value is not None}
 
 
 def _requests(project_id: str, count: int, now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:

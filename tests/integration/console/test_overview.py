@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.calls import count_calls
+from tests.support.console_seed import items_of_a_busy_hour
 from tests.support.moto_cloud import MotoCloud, Project
 
 
@@ -23,3 +25,18 @@ def test_requests_show_and_only_those_of_the_project(cloud: MotoCloud, project: 
 
     assert [request["request_id"] for request in mine["requests"]] == [made.request_id]
     assert other["requests"] == []
+
+
+def test_the_last_hour_is_summed_up_in_as_many_calls_as_an_empty_one(cloud: MotoCloud, project: Project) -> None:
+    with count_calls(cloud.app) as empty:
+        cloud.http("GET", "/v1/overview", key=project.key)
+    cloud.app.table.batch_put(items_of_a_busy_hour(project.id, cloud.clock(), requests=220, jobs=30, files=0))
+
+    with count_calls(cloud.app) as busy:
+        shown = cloud.http("GET", "/v1/overview", key=project.key).json()
+
+    assert busy == empty
+    assert busy["dynamodb.Scan"] == 0
+    assert shown["complete"] is False
+    assert sum(entry["count"] for entry in shown["stats"]) > 200
+    assert {entry["type"] for entry in shown["stats"]} >= {"job", "export", "download"}
