@@ -176,4 +176,4 @@ def due(fleet: Fleet) -> list[dict[str, Any]]:
     found = (
         item for shard in range(keys.DUE_SHARDS) for item in table.query_all(keys.due_partition(shard), index="due")
     )
-    return [item for item in found if item["due_kind"] == "job"]
+    return [item for item in found if item["due_kind"] == "job" and item["project_id"] == fleet.project.id]

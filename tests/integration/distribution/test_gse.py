@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -36,7 +37,8 @@ def fleet(cloud: MotoCloud, gse: GseServer) -> Fleet:
         gse_tenant_id="t1",
     )
     bootstrap.install(bootstrap.App(settings, cloud.clock))
-    cloud.client("secretsmanager").create_secret(Name="tidegate/gse", SecretString=json.dumps(SECRET))
+    with suppress(cloud.app.secretsmanager.exceptions.ResourceExistsException):
+        cloud.app.secretsmanager.create_secret(Name="tidegate/gse", SecretString=json.dumps(SECRET))
     made = Fleet(cloud)
     made.to_window_start()
     return made

@@ -6,12 +6,15 @@ import pytest
 
 from tests.support.fleet import Fleet, due
 from tidegate.domain.downloads import job_key
+from tidegate.domain.ids import digest
 
 
 def executions(fleet: Fleet) -> dict[str, str]:
     machine = fleet.cloud.names.machines["DownloadJobMachine"]
     found = fleet.cloud.client("stepfunctions").list_executions(stateMachineArn=machine)["executions"]
-    return {entry["name"].rsplit("-", 1)[1]: entry["status"] for entry in found}
+    ours = {digest(fleet.project.id, job["job_id"], length=40) for job in fleet.get("/v1/jobs")["items"]}
+    named = [(*entry["name"].rsplit("-", 1), entry["status"]) for entry in found]
+    return {generation: status for name, generation, status in named if name in ours}
 
 
 def look(fleet: Fleet) -> bool | None:
