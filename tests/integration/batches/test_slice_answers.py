@@ -29,6 +29,7 @@ class Business:
         self.calls: list[tuple[float, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.slow = 0.0
+        self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
 
     def __call__(self, request: Handler) -> None:
@@ -38,7 +39,11 @@ class Business:
         with self._lock:
             self.calls.append((time.monotonic(), said))
             self.headers.append({name.lower(): value for name, value in request.headers.items()})
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
         time.sleep(self.slow)
+        with self._lock:
+            self.at_once -= 1
         answer = self.script.get(said["index"], {"result": "ok"})
         if isinstance(answer, int):
             request.answer(answer, b"broken")
@@ -83,6 +88,24 @@ def test_stop_ends_the_calls_within_two_seconds_at_an_exact_place_and_start_goes
     assert lab.now(batch)[0].status == FINISHED
     assert len(business.calls) > before
     assert sorted(business.indexes) == list(range(160))
+
+
+def test_a_slow_business_gets_as_many_calls_at_once_as_the_rate_needs(lab: Lab, business: Business) -> None:
+    business.slow = 0.8
+    batch = lab.batch(100, rate=50)
+    started = time.monotonic()
+    assert lab.run(batch) == ENDED
+    assert time.monotonic() - started < 2 + 0.8 + 1.2
+    assert sorted(business.indexes) == list(range(100))
+
+
+def test_no_more_calls_are_under_way_than_the_concurrency_allows(lab: Lab, business: Business) -> None:
+    business.slow = 0.05
+    assert lab.run(lab.batch(40, rate=400, concurrency=3)) == ENDED
+    assert business.most_at_once <= 3
+    business.most_at_once = 0
+    assert lab.run(lab.batch(2, rate=1)) == ENDED
+    assert business.most_at_once == 1
 
 
 def test_an_item_that_always_fails_is_tried_five_times_and_stops_the_batch_by_name(

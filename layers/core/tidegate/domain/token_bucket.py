@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # What may be saved, as a part of a second's tokens: enough to make up for a late thread, and no more.
-_SAVED = 0.08
+_SAVED = 0.04
 
 
 class TokenBucket:

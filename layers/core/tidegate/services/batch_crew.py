@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from tidegate.domain.batch_course import Call, Course
@@ -13,7 +14,11 @@ from tidegate.services.ports import Line
 
 # A stop must not wait for the token of a slow rate.
 _LONGEST_SLEEP = 0.2
-_HIRE_EVERY = 0.01
+# At high rates a few tokens are waited for at once: each waking costs more than a call.
+_SHORTEST_SLEEP = 0.004
+_FULL_POLL = 0.005
+_LOOK_EVERY = 0.01
+_HIRE_EVERY = 0.1
 # Above this much of a core the interpreter is the limit, and another thread would only be in the way.
 _CORE_IS_FULL = 0.9
 # How many may wait for work; the rest sit on the bench, where they cost nothing.
@@ -29,7 +34,7 @@ class Work(Protocol):
 
 
 class Crew:
-    """Grows only while calls come late and nobody is free: a quick business needs few threads, a slow one many."""
+    """Grows while nobody is free to take the next call: a quick business needs few threads, a slow one many."""
 
     def __init__(self, course: Course, work: Work, most: int, holds_lease: Callable[[], bool]) -> None:
         self._course = course
@@ -44,7 +49,12 @@ class Crew:
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._working = 0
+        self._calling = 0
         self._looked_at = (time.monotonic(), time.process_time())
+        self._busy = 0.0
+        self._hired_at = 0.0
+        # The quickest call of this second and of the last: how long the business takes when nothing is in the way.
+        self._quickest = [inf, inf]
         self._failure: BaseException | None = None
         self.gone = threading.Event()
 
@@ -57,7 +67,11 @@ class Crew:
             return Progress(self._course.window.ledger(), self._course.errors, rate_now, self._course.verdict)
 
     def resize(self, most: int) -> None:
-        self._most = most
+        with self._lock:
+            self._most = most
+            self._quickest = [inf, self._quickest[0]]
+            if self._idle == 0 and not self._over() and self._needs_more():
+                self._hire()
 
     def change(self, change: Callable[[Course, float], None]) -> None:
         with self._lock:
@@ -71,17 +85,22 @@ class Crew:
             raise self._failure
 
     def _needs_more(self) -> bool:
-        if not self._course.behind or (not self._benched and len(self._threads) >= self._most):
+        if not self._benched and len(self._threads) >= self._most:
             return False
         wall, cpu = time.monotonic(), time.process_time()
         elapsed = wall - self._looked_at[0]
-        if elapsed < _HIRE_EVERY:
+        if elapsed >= _LOOK_EVERY:
+            self._busy = (cpu - self._looked_at[1]) / elapsed
+            self._looked_at = (wall, cpu)
+        if self._busy >= _CORE_IS_FULL:
             return False
-        busy = (cpu - self._looked_at[1]) / elapsed
-        self._looked_at = (wall, cpu)
-        return busy < _CORE_IS_FULL
+        if self._calling <= 2 + 2 * self._course.rules.rate * min(self._quickest):
+            return True
+        # Some calls take longer than the quickest; or the machine is short of time, and more threads do not help.
+        return self._course.behind and wall > self._hired_at + _HIRE_EVERY
 
     def _hire(self) -> None:
+        self._hired_at = time.monotonic()
         if self._benched:
             self._bench.notify()
             return
@@ -95,9 +114,13 @@ class Crew:
             line = self._work.open_line()
             try:
                 while (call := self._take()) is not None:
+                    began = time.monotonic()
                     record = self._work.call(line, call)
                     with self._lock:
-                        record(self._course, time.monotonic())
+                        now = time.monotonic()
+                        self._calling -= 1
+                        self._quickest[0] = min(self._quickest[0], now - began)
+                        record(self._course, now)
             finally:
                 line.close()
         except BaseException as error:
@@ -119,17 +142,26 @@ class Crew:
                 self._benched -= 1
             self._idle += 1
         with self._gate:
-            while True:
-                with self._lock:
-                    step = None if self._over() else self._course.next(time.monotonic())
-                    if not isinstance(step, float):
-                        self._idle -= 1
-                        if step is None:
-                            self._bench.notify_all()
-                        elif self._idle == 0 and self._needs_more():
-                            self._hire()
-                        return step
-                time.sleep(min(step, _LONGEST_SLEEP))
+            while isinstance(step := self._next(), float):
+                time.sleep(min(max(step, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+        return step
+
+    def _next(self) -> Call | float | None:
+        with self._lock:
+            over = self._over()
+            if not over and self._calling >= self._most:
+                return _FULL_POLL
+            step = None if over else self._course.next(time.monotonic())
+            if isinstance(step, float):
+                return step
+            self._idle -= 1
+            if step is None:
+                self._bench.notify_all()
+                return None
+            self._calling += 1
+            if self._idle == 0 and self._needs_more():
+                self._hire()
+            return step
 
     def _over(self) -> bool:
         return self._course.over or not self._holds_lease()

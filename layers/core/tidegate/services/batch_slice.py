@@ -160,12 +160,12 @@ class SliceRunner:
 
     def _hand_over(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> str:
         progress = self._progress(crew, watch, time.monotonic())
-        self._save_lines(batch, work)
         if watch.discharged and progress.verdict and progress.verdict.status != FINISHED:
             # Someone else has ended this run: a later one is not to stop for its reasons.
             progress = replace(progress, verdict=None)
         ended = progress.verdict is not None and not watch.discharged
         self._runs.save(batch, fence, progress, None if ended else 0)
+        self._save_lines(batch, work)
         if progress.verdict and ended:
             charge.end(batch, fence, progress.verdict)
         return ENDED if ended or watch.discharged else CONTINUE
