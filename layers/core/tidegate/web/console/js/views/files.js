@@ -15,8 +15,8 @@ import { dropZone } from "./upload.js";
 export function files(root, { query, go }) {
   const file_path = query.get("path") || "";
   const pages = new Pages((page) => get("v1/files", { file_path, ...page }));
-  const top = h("div");
-  const below = h("div");
+  const top = h("div", { class: "stack" });
+  const below = h("div", { class: "stack" });
   draw(root);
   draw(root, top, below);
   const shown = screen(below, {
