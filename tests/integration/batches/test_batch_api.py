@@ -41,6 +41,9 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     assert (shown["status"], shown["total"], shown["retries"], shown["retry_delay"]) == ("created", 5, 5, 3)
     progress = {"processed": 0, "total": 5, "percent": 0.0, "errors": 0, "rate_now": 0.0, "offset": 0}
     assert shown["progress"] == progress
+    watched = world.cloud.app.records.find(world.project.id, batch_id)
+    assert watched is not None
+    assert watched["status"] == "created"
     world.cloud.clock.advance(1)
     other = world.create(biz_id)
     listed = world.http("GET", "/v1/batches").json()["items"]
