@@ -68,7 +68,9 @@ class Poll:
         if (counted.open_shards, counted.counts) == (job.open_shards, job.counts):
             return job
         job = self._jobs.progress(job, now, counted.open_shards, counted.counts, counted.closed)
-        self._tell(job.project_id, job.job_id, job.shown())
+        # With nothing left open the end is told in a moment, and a crowd that watches need not hear twice.
+        if job.open_shards:
+            self._tell(job.project_id, job.job_id, job.shown())
         return job
 
     def _news(self, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> dict[int, Shard]:
