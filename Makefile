@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest -q
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test lint format types unit integration workflow faults e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo clean test lint format types unit integration workflow faults faults-all e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,7 +69,10 @@ workflow: $(STAMP)  ## the state machines on moto
 	@$(PYTEST) -n 2 tests/workflow $(AGAIN) tests/workflow
 
 faults: $(STAMP)  ## any AWS call fails, any function dies
-	@$(PYTEST) -n 2 tests/faults $(AGAIN) tests/faults
+	@$(PYTEST) -n 2 tests/faults
+
+faults-all: $(STAMP)  ## the same at every single AWS call, for an hour
+	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
 
 e2e: $(STAMP)  ## over HTTP against the deployed stack
 	@$(PYTEST) tests/e2e $(AGAIN) tests/e2e

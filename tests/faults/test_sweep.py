@@ -10,7 +10,6 @@ from tests.faults.sweep import Scenario, report, sweep
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", [BEFORE, AFTER, THROTTLED])
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_every_crash_point_is_survived(scenario: Scenario, mode: str) -> None:
