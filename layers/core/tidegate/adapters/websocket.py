@@ -25,7 +25,7 @@ _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed
 class Connections:
     """Implements `services.sockets.Outgoing`, without boto3's client.
 
-    A Job may have hundreds of watchers, and this call is made for each: signed and sent like this it costs a third.
+    A Job may have hundreds of watchers, and this call is made for each: signed and sent like this it is far cheaper.
     """
 
     def __init__(self, endpoint: str, region: str, credentials: Callable[[], ReadOnlyCredentials]) -> None:
