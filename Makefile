@@ -75,7 +75,7 @@ faults-all: $(STAMP)  ## the same at every single AWS call, for an hour
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
 
 e2e: $(STAMP)  ## over HTTP against the deployed stack
-	@$(PYTEST) tests/e2e $(AGAIN) tests/e2e
+	@$(PYTEST) -n 2 --dist loadfile tests/e2e $(AGAIN) tests/e2e
 
 build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts alone
 	@$(BIN)/python -m local.sam build-here

@@ -12,7 +12,7 @@ from tests.faults.world import World
 from tests.support.moto_cloud import MotoCloud
 
 # `make test` takes some of the crash points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) all of them.
-POINTS = int(os.environ.get("SWEEP_POINTS", "3"))
+POINTS = int(os.environ.get("SWEEP_POINTS", "2"))
 
 
 @dataclass(frozen=True)
