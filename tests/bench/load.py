@@ -116,7 +116,7 @@ def measure(cloud: Deployed, quick: bool) -> Iterator[Figure]:
     for clients in (1, 8, 32):
         total = max(clients * 4, 40 if quick else 200)
         for call in calls.values():
-            _drive(call, clients, clients)
+            _drive(call, clients, 2 * clients)
         runs = {name: _drive(call, clients, total) for name, call in calls.items()}
         for name, run in runs.items():
             ratio = run.p50 / runs["do nothing"].p50
