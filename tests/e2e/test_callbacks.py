@@ -67,7 +67,8 @@ def test_a_publisher_killed_between_ending_and_publishing_still_calls_back(
         product_on(deployed).table.transact([notice_write(killed)])
 
         def nudge() -> int:
-            deployed.http("POST", "/v1/compensation/trigger", key=deployed.admin_key)
+            triggered = deployed.http("POST", "/v1/compensation/trigger", key=deployed.admin_key)
+            assert triggered.status == 200, triggered.body
             return len(at.seen)
 
         until(nudge, lambda seen: seen >= 1, seconds=90, every=5)

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.ingest import BIZ, Library
 from tests.support.sources import FileSource, Hosted
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.writes import update
 from tidegate.domain import ingest
 from tidegate.domain.files import content_object
 
@@ -191,13 +193,26 @@ def test_a_retry_after_of_the_source_is_honoured(library: Library, source: FileS
     assert request.not_before == pytest.approx(library.cloud.clock().timestamp() + 200)
 
 
-def test_a_private_url_is_refused_at_the_door_and_at_the_fetch(library: Library, source: FileSource) -> None:
+def test_a_private_url_is_refused_at_the_door(library: Library, source: FileSource) -> None:
     strict = library.cloud.project(allow_private_urls=False)
     body = {**BIZ, "file_path": "/x", "source_url": source.url("/a.bin")}
 
     for private in (source.url("/a.bin"), "http://169.254.169.254/latest/", "file:///etc/passwd", "http://[::1]/"):
         refused = library.cloud.http("POST", "/v1/files", json={**body, "source_url": private}, key=strict.key)
         assert (refused.status, refused.json()["code"]) == (422, "url_not_allowed"), private
+
+
+def test_a_private_url_is_refused_at_the_fetch_too(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(SMALL)
+    asked = library.ask(source.url("/a.bin"))
+    forbid = update(keys.project(library.project.id), {"allow_private_urls": False})
+    library.cloud.app.table.write(forbid)
+
+    library.run()
+
+    request = library.request(asked["request_id"])
+    assert (request["status"], request["error"]["code"]) == ("failed", "url_not_allowed")
+    assert library.objects() == {}
 
 
 def test_cancelling_a_running_download_stops_it_within_5_s_and_leaves_nothing(
