@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from local.place import API_ID, DEFAULT_PORT, SHORT_PATH
@@ -107,6 +107,44 @@ def keep_queue_names(sqs: Any) -> None:
     sqs._CANONICAL_NETLOC = f"{sqs.DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
+def gathering(
+    receive: Callable[[str, int], list[Result]], window_of: Callable[[str], float], wake: Callable[[], None]
+) -> Callable[[str, int], list[Result]]:
+    """AWS gathers a mapping's batch for MaximumBatchingWindowInSeconds; MiniStack invokes for every message at once."""
+    gathered: dict[str, tuple[float | None, list[Result]]] = {}
+
+    def received(queue_url: str, most: int) -> list[Result]:
+        window = window_of(queue_url)
+        if not window:
+            return receive(queue_url, most)
+        opened, batch = gathered.pop(queue_url, (None, []))
+        while len(batch) < most and (more := receive(queue_url, most - len(batch))):
+            batch += more
+        if not batch or len(batch) >= most:
+            return batch
+        if opened is None:
+            opened = time.monotonic()
+            timer = threading.Timer(window, wake)
+            timer.daemon = True
+            timer.start()
+        if time.monotonic() >= opened + window:
+            return batch
+        gathered[queue_url] = opened, batch
+        return []
+
+    return received
+
+
+def batching_window(mappings: Iterable[tuple[str, str, Result]], queue_url: str) -> float:
+    queue = queue_url.rpartition("/")[2]
+    windows = (
+        float(mapping.get("MaximumBatchingWindowInSeconds") or 0)
+        for _, _, mapping in mappings
+        if str(mapping.get("EventSourceArn")).rpartition(":")[2] == queue
+    )
+    return max(windows, default=0)
+
+
 def stop_with(parent: int) -> None:
     """Stops the emulator, state saved, when whoever started it is gone."""
 
@@ -128,6 +166,11 @@ def main() -> None:
     app._send_response = bodiless(app._send_response)
     app.app = fronted(app.app, API_ID)
     keep_queue_names(sqs)
+    sqs._receive_messages_for_esm = gathering(
+        sqs._receive_messages_for_esm,
+        lambda queue_url: batching_window(lambda_svc._iter_all_esms(), queue_url),
+        lambda_svc._esm_wake.set,
+    )
     stop_with(os.getppid())
     app.main()
 

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
-from local.launcher import class_name, fronted, name_errors, single_actions
+from local.launcher import batching_window, class_name, fronted, gathering, name_errors, single_actions
 
 TRACEBACK = """{"level": "INFO", "message": "a line of the function's own"}
 Traceback (most recent call last):
@@ -81,3 +82,54 @@ def test_an_unsigned_look_at_the_root_leads_to_the_console_and_lists_no_buckets(
 
 def test_a_signed_look_at_the_root_reaches_s3() -> None:
     assert served("/", [(b"authorization", b"AWS4-HMAC-SHA256 ...")])[0]["path"] == "/"
+
+
+class Mapped:
+    """A queue as a mapping's poller sees it: what waits is handed out ten at a time."""
+
+    def __init__(self, window: float) -> None:
+        self.waiting: list[dict[str, Any]] = []
+        self.woken = 0
+        self.receive = gathering(self._receive, lambda _: window, self._wake)
+
+    def _receive(self, _: str, most: int) -> list[dict[str, Any]]:
+        taken, self.waiting = self.waiting[: min(most, 10)], self.waiting[min(most, 10) :]
+        return taken
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def arrives(self, number: int) -> None:
+        self.waiting += [{"id": f"m{len(self.waiting)}"} for _ in range(number)]
+
+
+def test_a_batch_is_gathered_for_its_window_and_the_poller_is_woken_at_its_end() -> None:
+    queue = Mapped(window=0.1)
+    queue.arrives(3)
+    assert queue.receive("q", 1000) == []
+    queue.arrives(2)
+    assert queue.receive("q", 1000) == []
+
+    time.sleep(0.15)
+
+    assert queue.woken == 1
+    assert len(queue.receive("q", 1000)) == 5
+    assert queue.receive("q", 1000) == []
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    queue = Mapped(window=60)
+    queue.arrives(25)
+    assert len(queue.receive("q", 20)) == 20
+
+
+def test_without_a_window_a_message_goes_at_once() -> None:
+    queue = Mapped(window=0)
+    queue.arrives(1)
+    assert len(queue.receive("q", 10)) == 1
+
+
+def test_a_queues_window_is_its_mappings() -> None:
+    mappings = [("account", "region", {"EventSourceArn": "arn:aws:sqs:region:account:a"})]
+    mappings += [("account", "region", {"EventSourceArn": "arn:…:b", "MaximumBatchingWindowInSeconds": 1})]
+    assert [batching_window(mappings, f"http://host/account/{name}") for name in "abc"] == [0, 1, 0]
