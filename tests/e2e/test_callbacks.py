@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import uuid
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +11,7 @@ from standardwebhooks import Webhook
 
 from tests.integration.notifications.receiving import Receiver, receiver
 from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.ear import ear
 from tests.support.product import product_on
 from tidegate.adapters.dynamo.outbox import notice_write
 from tidegate.domain.notices import Notice, notice_id_for
@@ -109,29 +109,14 @@ def dead_letter_about(deployed: Deployed, delivery_id: str) -> bool:
 
 
 def test_a_subscriber_to_status_failed_sees_only_those(deployed: Deployed, project: DeployedProject) -> None:
-    sqs, sns = deployed.client("sqs"), deployed.client("sns")
-    url = sqs.create_queue(QueueName=f"failed-{uuid.uuid4().hex[:8]}")["QueueUrl"]
-    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    may = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage"}
-    allowed = json.dumps({"Version": "2012-10-17", "Statement": [may | {"Resource": arn}]})
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": allowed})
-    policy = {"status": ["failed"], "project_id": [project.id]}
-    sns.subscribe(
-        TopicArn=deployed.outputs["NotificationsTopicArn"],
-        Protocol="sqs",
-        Endpoint=arn,
-        Attributes={"RawMessageDelivery": "true", "FilterPolicy": json.dumps(policy)},
-    )
-    told = [notice(project, f"req-{n}", status="failed" if n % 2 else "completed") for n in range(6)]
+    with ear(deployed, status=["failed"], project_id=[project.id]) as subscriber:
+        told = [notice(project, f"req-{n}", status="failed" if n % 2 else "completed") for n in range(6)]
 
-    product_on(deployed).notifier.publish(told)
+        product_on(deployed).notifier.publish(told)
 
-    heard: set[str] = set()
+        def listen() -> set[str]:
+            return {one["record_id"] for one in subscriber.heard()}
 
-    def listen() -> set[str]:
-        got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", [])
-        heard.update(json.loads(message["Body"])["record_id"] for message in got)
-        return heard
-
-    until(listen, lambda seen: len(seen) >= 3, 20)
-    assert listen() == {"req-1", "req-3", "req-5"}
+        until(listen, lambda seen: len(seen) >= 3, 20)
+        time.sleep(1)
+        assert listen() == {"req-1", "req-3", "req-5"}

@@ -1,19 +1,23 @@
-"""Everything in the queue survives a restart of the local cloud."""
+"""Everything, queued or in the middle of running, survives a restart of the local cloud."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_httpserver import HTTPServer
 
 from local.cloud import cloud_up
 from local.place import Place
 from local.progress import silence
-from tests.support.deployed import Deployed, DeployedProject, free_port, until
-from tests.support.sources import Hosted, file_source
+from tests.support.deployed import SOON_AGAIN, Deployed, DeployedProject, free_port, until
+from tests.support.exports import read_csv
+from tests.support.paged_source import PagedSource, honest, numbered
+from tests.support.sources import Hosted, gated_source
 
 pytestmark = pytest.mark.e2e
 
@@ -32,8 +36,13 @@ def overdue(cloud: Deployed, project_id: str, request_id: str) -> None:
     )
 
 
+def attempts_of(project: DeployedProject, request_id: str) -> int:
+    return int(project.http("GET", f"/v1/requests/{request_id}").json()["attempts"])
+
+
 def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> None:
-    place = Place(home=tmp_path, port=free_port())
+    place = Place(home=tmp_path, port=free_port(), params=SOON_AGAIN)
+    large = os.urandom(1024 * 1024) * 40
 
     def submit(project: DeployedProject, channel: str) -> str:
         payload = {"file_id": file_id, "source_url": source.url("/a")}
@@ -42,8 +51,15 @@ def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> Non
         assert answer.status == 202, answer.body
         return str(answer.json()["request_id"])
 
-    with file_source() as source:
-        source.files["/a"] = Hosted(b"content")
+    def slow_page(rows: PagedSource, page: int, size: int) -> Any:
+        if page > 0:
+            source.gate.wait(60)
+        return honest(rows, page, size)
+
+    with gated_source() as source, HTTPServer(threaded=True) as server:
+        source.files |= {"/a": Hosted(b"content"), "/large": Hosted(large)}
+        rows = PagedSource(server)
+        rows.rows, rows.answer = numbered(3000), slow_page
         with cloud_up(place, silence) as up:
             cloud = Deployed(up)
             project = cloud.project()
@@ -51,10 +67,15 @@ def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> Non
             cloud.http("POST", "/v1/queue/capacity", json={"held": 2, "busy": 1}, key=cloud.admin_key)
             cloud.http("POST", "/v1/queue/pause", json={"scope": "held"}, key=cloud.admin_key)
             held = [submit(project, "held") for _ in range(3)]
+            order = {"biz_id": 2, "app_id": 3, "file_path": "/in/large", "source_url": source.url("/large")}
+            coming = project.http("POST", "/v1/files", json=order).json()
+            export = project.http("POST", "/v1/task", json={"name": "rows", "source_url": rows.url}).json()["task_id"]
+            until(lambda: source.reading, lambda reading: reading >= 3)
+            until(lambda: rows.pages[1], bool)
             source.delay = 30
             running, waiting = submit(project, "busy"), submit(project, "busy")
             until(lambda: status_of(project, running), lambda status: status == "running")
-            until(lambda: source.seen, bool)
+            until(lambda: "/a" in [path for path, _ in source.seen], bool)
         source.delay = 0
 
         with cloud_up(place, silence) as up:
@@ -64,9 +85,23 @@ def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> Non
             stats = project.http("GET", "/v1/queue/stats").json()["channels"]
             assert (stats["held"]["capacity"], stats["held"]["paused"], stats["held"]["queued"]) == (2, True, 3)
             cloud.http("POST", "/v1/queue/resume", json={"scope": "held"}, key=cloud.admin_key)
-            overdue(cloud, project.id, running)
+            interrupted = [running, coming["request_id"], export]
+            for request in interrupted:
+                assert status_of(project, request) == "running"
+                overdue(cloud, project.id, request)
             cloud.http("POST", "/v1/compensation/trigger", key=cloud.admin_key)
-            for request in (*held, running, waiting):
+            # The processes of before may still be in their transfer: it is let go on only when others do its work.
+            for request in interrupted:
+                until(lambda request=request: attempts_of(project, request), lambda attempts: attempts == 2)  # type: ignore[misc]
+            source.gate.set()
+            for request in (*held, *interrupted, waiting):
                 until(lambda request=request: status_of(project, request), lambda status: status == "completed")  # type: ignore[misc]
-            again = project.http("GET", f"/v1/requests/{running}").json()
-            assert again["attempts"] == 2
+
+            assert {attempts_of(project, request) for request in interrupted} == {2}
+            link = project.http("GET", f"/v1/files/{coming['file_id']}/url").json()["url"]
+            assert cloud.pool.request("GET", link).data == large
+            link = project.http("GET", "/v1/download/url", query={"task_id": export}).json()["url"]
+            made = read_csv(cloud.pool.request("GET", link).data)
+            assert [int(row["id"]) for row in made] == list(range(3000))
+            stats = project.http("GET", "/v1/queue/stats").json()["channels"]
+            assert {(channel["running"], channel["queued"]) for channel in stats.values()} == {(0, 0)}

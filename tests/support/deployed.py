@@ -22,7 +22,14 @@ from tests.support.moto_cloud import Answer
 
 T = TypeVar("T")
 # Short windows and deadlines, so that what takes minutes by default is seen in seconds.
-SHORT = {"CollectWindowSeconds": "3", "JobTimeoutSeconds": "30", "BatchSliceSeconds": "4"}
+SOON_AGAIN = {"RequestPolicies": '{"download": {"delay": 2}, "export": {"delay": 2}}'}
+SHORT = {
+    "CollectWindowSeconds": "3",
+    "JobTimeoutSeconds": "30",
+    "BatchSliceSeconds": "4",
+    "BatchLeaseSeconds": "5",
+    **SOON_AGAIN,
+}
 
 
 @dataclass(frozen=True)

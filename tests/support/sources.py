@@ -92,9 +92,64 @@ class FileSource:
             handler.close_connection = True
 
 
+class GatedSource(FileSource):
+    """Gives the first megabytes; of every later range half, then a byte now and then until the gate opens.
+
+    So a transfer that `reading` counts is in its middle for certain.
+    """
+
+    free_bytes = 8 * 1024 * 1024
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.reading = 0
+
+    def answer(self, handler: Handler) -> None:
+        match = _RANGE.fullmatch(handler.headers.get("Range", ""))
+        hosted = self.files.get(handler.path)
+        if hosted is None or not match or int(match[1]) < self.free_bytes or self.gate.is_set():
+            super().answer(handler)
+            return
+        with self._lock:
+            self.seen.append((handler.path, match[0]))
+            self.reading += 1
+        try:
+            self._trickle(handler, hosted, int(match[1]), int(match[2]))
+        except OSError:
+            handler.close_connection = True
+        finally:
+            with self._lock:
+                self.reading -= 1
+
+    def _trickle(self, handler: Handler, hosted: Hosted, start: int, last: int) -> None:
+        body = hosted.body[start : last + 1]
+        handler.send_response(206)
+        handler.send_header("ETag", hosted.etag)
+        handler.send_header("Content-Range", f"bytes {start}-{last}/{len(hosted.body)}")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        sent = len(body) // 2
+        handler.wfile.write(body[:sent])
+        while not self.gate.wait(0.05):
+            handler.wfile.write(body[sent : sent + 1])
+            sent += 1
+        handler.wfile.write(body[sent:])
+
+
 @contextmanager
 def file_source(source: FileSource | None = None) -> Iterator[FileSource]:
     source = source or FileSource()
     with serve(source.answer) as port:
         source.port = port
         yield source
+
+
+@contextmanager
+def gated_source() -> Iterator[GatedSource]:
+    source = GatedSource()
+    with file_source(source):
+        try:
+            yield source
+        finally:
+            source.gate.set()

@@ -1,0 +1,213 @@
+"""kill -9 of the process that does the work, in the middle of it: the work ends whole, once, and is told once."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.ear import Ear, ear
+from tests.support.exports import read_csv, read_sheet
+from tests.support.http_servers import Handler, serve
+from tests.support.paged_source import PagedSource, honest, numbered
+from tests.support.sources import Hosted, gated_source
+from tests.support.workers import freeze, kill
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+OVER = ("completed", "failed", "cancelled", "finished", "stopped")
+
+
+@pytest.fixture
+def listener(deployed: Deployed, project: DeployedProject) -> Iterator[Ear]:
+    with ear(deployed, project_id=[project.id]) as made:
+        yield made
+
+
+@pytest.fixture
+def source() -> Iterator[PagedSource]:
+    with HTTPServer(threaded=True) as server:
+        yield PagedSource(server)
+
+
+def bucket(deployed: Deployed) -> dict[str, str]:
+    return {"Bucket": deployed.outputs["FilesBucketName"]}
+
+
+def stored_parts(deployed: Deployed, prefix: str) -> int:
+    """Parts of uploads under way."""
+    s3, here = deployed.client("s3"), bucket(deployed)
+    uploads = s3.list_multipart_uploads(**here, Prefix=prefix).get("Uploads", [])
+    return sum(
+        len(s3.list_parts(**here, Key=upload["Key"], UploadId=upload["UploadId"]).get("Parts", []))
+        for upload in uploads
+    )
+
+
+def objects(deployed: Deployed, prefix: str) -> list[str]:
+    found = deployed.client("s3").list_objects_v2(**bucket(deployed), Prefix=prefix)
+    return [entry["Key"] for entry in found.get("Contents", [])]
+
+
+def shown(project: DeployedProject, path: str, **query: str) -> dict[str, Any]:
+    answer = project.http("GET", path, query=query or None)
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+def told_once(listener: Ear, record_id: str, status: str) -> None:
+    """Perhaps repeated, but then under the same id."""
+
+    def ends() -> list[tuple[str, str]]:
+        told = [one for one in listener.heard() if one["record_id"] == record_id and one["status"] in OVER]
+        return sorted({(one["status"], one["message_id"]) for one in told})
+
+    until(ends, bool, 20)
+    time.sleep(1)
+    assert [end for end, _ in ends()] == [status]
+
+
+def no_slot_is_taken(project: DeployedProject, channel: str) -> None:
+    def read() -> dict[str, Any]:
+        return dict(shown(project, "/v1/queue/stats")["channels"][channel])
+
+    until(read, lambda stats: stats["running"] == stats["queued"] == 0, 10)
+
+
+def test_an_ingest_killed_in_mid_transfer_brings_the_whole_file(
+    deployed: Deployed, project: DeployedProject, listener: Ear
+) -> None:
+    body = os.urandom(1024 * 1024) * 40
+    with gated_source() as origin:
+        origin.files["/large"] = Hosted(body)
+        order = {"biz_id": 1, "app_id": 2, "file_path": "/in/large", "source_url": origin.url("/large")}
+        asked = project.http("POST", "/v1/files", json=order).json()
+        request_id, staging = asked["request_id"], f"staging/{project.id}/{asked['request_id']}"
+        until(lambda: origin.reading, lambda reading: reading >= 3)
+        until(lambda: stored_parts(deployed, staging), bool)
+
+        kill(deployed, "IngestFunction")
+
+        assert shown(project, f"/v1/requests/{request_id}")["status"] in ("running", "pending")
+        until(lambda: origin.reading, lambda reading: reading == 0, 10)
+        origin.gate.set()
+        done = until(lambda: shown(project, f"/v1/requests/{request_id}"), lambda one: one["status"] in OVER)
+
+    assert (done["status"], done["attempts"]) == ("completed", 2), done
+    link = shown(project, f"/v1/files/{asked['file_id']}/url")["url"]
+    fetched = deployed.pool.request("GET", link).data
+    assert hashlib.sha256(fetched).digest() == hashlib.sha256(body).digest()
+    assert len(shown(project, "/v1/files", biz_id="1", app_id="2", file_path="/in/large")["items"]) == 1
+    assert objects(deployed, staging) == []
+    no_slot_is_taken(project, "no_cookie")
+    told_once(listener, request_id, "completed")
+
+
+def ordered(project: DeployedProject, source: PagedSource, **more: Any) -> str:
+    made = project.http("POST", "/v1/task", json={"name": "killed", "source_url": source.url, **more})
+    assert made.status == 202, made.body
+    return str(made.json()["task_id"])
+
+
+def test_an_export_killed_in_mid_pull_has_every_row_once(
+    deployed: Deployed, project: DeployedProject, listener: Ear, source: PagedSource
+) -> None:
+    gate = threading.Event()
+
+    def held(source: PagedSource, page: int, size: int) -> Any:
+        if page >= 3:
+            gate.wait(40)
+        return honest(source, page, size)
+
+    source.rows, source.answer = numbered(8000), held
+    task_id = ordered(project, source)
+    pages = f"staging/{project.id}/{task_id}/pages/000/"
+    # The first three are staged and the next are being waited for.
+    until(lambda: len(objects(deployed, pages)), lambda count: count == 3)
+    until(lambda: source.pages[3], bool)
+
+    kill(deployed, "PullPagesFunction")
+
+    assert shown(project, "/v1/task", task_id=task_id)["status"] not in OVER
+    gate.set()
+    done = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda one: one["status"] in OVER)
+    assert (done["status"], done["attempts"]) == ("completed", 2), done
+    rows = read_csv(deployed.pool.request("GET", shown(project, "/v1/download/url", task_id=task_id)["url"]).data)
+    assert [int(row["id"]) for row in rows] == list(range(8000))
+    assert [source.pages[page] for page in range(3)] == [1, 1, 1], "what was staged is not pulled again"
+    whole_and_told(deployed, project, listener, task_id)
+
+
+def test_an_export_killed_in_mid_render_has_every_row_once(
+    deployed: Deployed, project: DeployedProject, listener: Ear, source: PagedSource
+) -> None:
+    source.rows = [{"id": number, "noise": base64.b64encode(os.urandom(750)).decode()} for number in range(30_000)]
+    task_id = ordered(project, source, type="excel", step=5000)
+    output = f"exports/{project.id}/{task_id}/"
+    until(lambda: stored_parts(deployed, output), bool, every=0.02)
+    freeze(deployed, "RenderExportFunction")
+    assert stored_parts(deployed, output), "it had not ended when it was stopped"
+
+    kill(deployed, "RenderExportFunction")
+
+    assert shown(project, "/v1/task", task_id=task_id)["status"] not in OVER
+    done = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda one: one["status"] in OVER)
+    assert (done["status"], done["attempts"]) == ("completed", 2), done
+    sheet = read_sheet(deployed.pool.request("GET", shown(project, "/v1/download/url", task_id=task_id)["url"]).data)
+    assert [tuple(row) for row in sheet[1:]] == [(row["id"], row["noise"]) for row in source.rows]
+    assert max(source.pages.values()) == 1, "nothing is pulled again to render again"
+    whole_and_told(deployed, project, listener, task_id)
+
+
+def whole_and_told(deployed: Deployed, project: DeployedProject, listener: Ear, task_id: str) -> None:
+    output = f"exports/{project.id}/{task_id}/"
+    assert (len(objects(deployed, output)), stored_parts(deployed, output)) == (1, 0)
+    until(lambda: objects(deployed, f"staging/{project.id}/{task_id}/"), lambda left: not left, 10)
+    no_slot_is_taken(project, "export")
+    told_once(listener, task_id, "completed")
+
+
+def test_a_batch_killed_in_mid_slice_calls_every_item_and_repeats_a_second_at_most(
+    deployed: Deployed, project: DeployedProject, listener: Ear
+) -> None:
+    calls: list[tuple[float, int]] = []
+
+    def business(request: Handler) -> None:
+        calls.append((time.monotonic(), json.loads(request.body())["index"]))
+        request.answer(200, b'{"result": "ok"}')
+
+    def indexes() -> Counter[int]:
+        return Counter(index for _, index in calls)
+
+    with serve(business) as port:
+        biz = project.http("POST", "/v1/biz", json={"name": "b", "process_url": f"http://127.0.0.1:{port}/item"})
+        order = {"biz_id": biz.json()["biz_id"], "name": "killed", "total": 300, "rate": 50}
+        batch_id = project.http("POST", "/v1/batches", json=order).json()["batch_id"]
+        assert project.http("POST", f"/v1/batches/{batch_id}/start").status == 202
+        until(lambda: len(calls), lambda count: count > 100, every=0.05)
+
+        kill(deployed, "RunBatchSliceFunction")
+
+        killed_at, before = time.monotonic(), len(calls)
+        assert shown(project, f"/v1/batches/{batch_id}")["status"] == "running"
+        time.sleep(1)
+        assert len(calls) <= before + 4, "nobody works without the lease"
+        done = until(lambda: shown(project, f"/v1/batches/{batch_id}"), lambda one: one["status"] in OVER)
+
+    assert (done["status"], done["progress"]["processed"], done["progress"]["errors"]) == ("finished", 300, 0)
+    assert sorted(indexes()) == list(range(300))
+    again = {index for index, count in indexes().items() if count > 1}
+    assert max(indexes().values()) <= 2
+    first = {index: at for at, index in reversed(calls)}
+    assert all(killed_at - first[index] < 2.5 for index in again), "only what was not yet written down"
+    no_slot_is_taken(project, "batch")
+    told_once(listener, batch_id, "completed")
