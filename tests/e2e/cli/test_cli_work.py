@@ -100,3 +100,4 @@ def test_operators_questions_are_answered(shell: Shell, deployed: Deployed, proj
     shell.run("subscription", "delete", subscription["subscription_id"])
     shell.run("stats")
     shell.run("audit")
+    assert shell.json("archive")["items"] == []

@@ -108,6 +108,9 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "callbacks.redeliver": lambda c: c.callbacks.redeliver("d"),
     "operations.stats": lambda c: c.operations.stats("2026-01-01T00:00:00Z"),
     "operations.audit": lambda c: c.operations.audit("r", limit=1, cursor="c"),
+    "operations.archive": lambda c: c.operations.archive(
+        "2026-11-16", type="check", status="failed", request_id="r", limit=1, cursor="c"
+    ),
     "operations.cleanup": lambda c: c.operations.cleanup(),
     "operations.ticket": lambda c: c.operations.ticket(),
     "operations.health": lambda c: c.operations.health(),

@@ -43,6 +43,21 @@ def test_a_record_past_its_retention_is_read_back_from_the_archive(cloud: MotoCl
     assert rest["next_cursor"] is None
 
 
+def test_the_archive_is_filtered_by_type_status_and_id(cloud: MotoCloud, project: Project) -> None:
+    first, second = sorted(_ended(cloud, project) for _ in range(2))
+    cloud.clock.advance(31 * DAY)
+    cloud.invoke("clean_up", {"source": "aws.events"})
+
+    def ids(**wanted: str) -> list[str]:
+        query = {"day": cloud.clock().date().isoformat(), **wanted}
+        answer = cloud.http("GET", "/v1/archive", query=query, key=project.key)
+        return [record["request_id"] for record in answer.json()["items"]]
+
+    assert ids(type="check", status="cancelled") == [first, second]
+    assert ids(request_id=second) == [second]
+    assert ids(type="export") == ids(status="completed") == ids(request_id="req-none") == []
+
+
 def test_the_archive_belongs_to_its_project(cloud: MotoCloud, project: Project) -> None:
     _ended(cloud, project)
     cloud.clock.advance(31 * DAY)

@@ -227,11 +227,36 @@ def test_stats_are_a_row_a_type(api: HTTPServer, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.splitlines()[1].split() == ["scan", "3", "1.0", "0.5", "0.9"]
 
 
+def test_the_archive_is_read_back_by_day_and_filter_page_after_page(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = {"type": "export", "status": "completed", "channel": "export", "attempts": 1, "create_time": "a"}
+    wanted = {"day": "2026-11-16", "type": "export", "status": "completed"}
+    pages = ({"items": [{"request_id": "exp-1", **gone}], "next_cursor": "exp-1"}, {"items": [{"request_id": "exp-2"}]})
+    api.expect_ordered_request("/v1/archive", query_string=wanted).respond_with_json(pages[0])
+    api.expect_ordered_request("/v1/archive", query_string={**wanted, "cursor": "exp-1"}).respond_with_json(pages[1])
+
+    main(["archive", "2026-11-16", "--type", "export", "--status", "completed", "--all"])
+
+    head, first, second = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head[:3] == ["REQUEST", "ID", "TYPE"]
+    assert (first, second[0]) == (["exp-1", "export", "completed", "export", "1", "a", "-"], "exp-2")
+
+
+def test_the_archive_wants_a_day(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["archive", "yesterday"])
+
+    assert end.value.code == 2
+    assert "give a day as in 2026-11-16" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "path"),
     [
         ("stats --since 2026-01-01T00:00:00Z", "/v1/stats"),
         ("audit req-1", "/v1/audit"),
+        ("archive", "/v1/archive"),
         ("compensation show", "/v1/compensation"),
         ("queue stats", "/v1/queue/stats"),
         ("queue list --channel export", "/v1/queue"),

@@ -73,6 +73,20 @@ class Operations:
     ) -> Page[dict[str, Any]]:
         return one_page(self._http, "/v1/audit", {"record": record}, limit, cursor)
 
+    def archive(
+        self,
+        day: str,
+        *,
+        type: str | None = None,
+        status: str | None = None,
+        request_id: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Request]:
+        """What left the table on that day, `2026-11-16`."""
+        wanted = {"day": day, "type": type, "status": status, "request_id": request_id}
+        return one_page(self._http, "/v1/archive", wanted, limit, cursor)
+
     def cleanup(self) -> dict[str, Any]:
         return cast("dict[str, Any]", self._http.act("/v1/cleanup", idempotent=True))
 

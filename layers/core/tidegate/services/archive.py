@@ -43,9 +43,10 @@ class Archive:
             name = digest(*(request.request_id for request in together), length=24)
             self._store.put(f"{_prefix(project_id, today)}{name}.ndjson.gz", gzip.compress(lines.encode(), mtime=0))
 
-    def read(self, project_id: str, day: date, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
-        """What left the table on a day. `cursor` is the id of the last record that was given."""
-        found = sorted({record["request_id"]: record for record in self._records(project_id, day)}.items())
+    def read(self, project_id: str, day: date, limit: int, cursor: str | None, **wanted: str) -> Listed[dict[str, Any]]:
+        """What left the table on a day, those whose fields are as wanted. `cursor` is the id of the last one given."""
+        records = (record for record in self._records(project_id, day) if wanted.items() <= record.items())
+        found = sorted({record["request_id"]: record for record in records}.items())
         if cursor is not None and not cursor.isprintable():
             raise Invalid("cursor was not made by this API", errors=[{"loc": ["query", "cursor"], "msg": "unknown"}])
         rest = [record for request_id, record in found if request_id > (cursor or "")]

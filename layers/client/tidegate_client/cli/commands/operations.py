@@ -1,8 +1,9 @@
-"""compensation show · trigger, callback list · redeliver, audit, stats, cleanup"""
+"""compensation show · trigger, callback list · redeliver, audit, stats, archive, cleanup"""
 
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, date, datetime
 
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
 
@@ -24,7 +25,21 @@ def register(subparsers: Subparsers) -> None:
 
     stats = add_command(subparsers, "stats", _stats, "count, success rate, mean and p95 seconds by type")
     stats.add_argument("--since", metavar="TIME", help="ISO 8601")
+
+    archive = add_command(subparsers, "archive", _archive, "requests past their retention, by the day they left")
+    archive.add_argument("day", nargs="?", type=_day, metavar="DAY", help="as in 2026-11-16; default: today, in UTC")
+    archive.add_argument("--type", help="download, export, batch, …")
+    archive.add_argument("--status", choices=("completed", "failed", "cancelled"))
+    archive.add_argument("--request", metavar="ID")
+    add_paging(archive)
     add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
+
+
+def _day(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError("give a day as in 2026-11-16") from error
 
 
 def _compensation(context: Context, _args: argparse.Namespace) -> None:
@@ -60,6 +75,16 @@ def _stats(context: Context, args: argparse.Namespace) -> None:
         return
     rows = [{"type": name, **figures} for name, figures in stats.get("types", {}).items()]
     context.output.table(rows, ("type", "count", "success_rate", "mean_s", "p95_s"))
+
+
+def _archive(context: Context, args: argparse.Namespace) -> None:
+    day = args.day or datetime.now(UTC).date().isoformat()
+    context.show_list(
+        lambda cursor: context.client.operations.archive(
+            day, type=args.type, status=args.status, request_id=args.request, limit=args.limit, cursor=cursor
+        ),
+        ("request_id", "type", "status", "channel", "attempts", "create_time", "finish_time"),
+    )
 
 
 def _cleanup(context: Context, _args: argparse.Namespace) -> None:

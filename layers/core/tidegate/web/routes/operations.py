@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
@@ -45,8 +45,13 @@ def cleanup() -> CleanupAnswer:
 @router.get("/v1/archive", tags=_TAGS, summary="Requests that left the table on a day")
 def archive(
     day: Annotated[date, Query(description="the day of the cleanup, e.g. 2026-11-16")],
+    type: Annotated[str | None, Query(max_length=40)] = None,
+    status: Annotated[Literal["completed", "failed", "cancelled"] | None, Query()] = None,
+    request_id: Annotated[str | None, Query(max_length=200)] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> ArchiveList:
-    page = app().archive.read(router.caller.project_id, day, limit, cursor)
+    fields = {"type": type, "status": status, "request_id": request_id}
+    wanted = {name: value for name, value in fields.items() if value}
+    page = app().archive.read(router.caller.project_id, day, limit, cursor, **wanted)
     return ArchiveList(items=page.items, next_cursor=page.next_cursor)
