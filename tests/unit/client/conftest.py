@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.client.fakes import AGENT, AgentApi, Store, running_api, running_store
 from tidegate_client import Client
-from tidegate_client.agent import daemon
+from tidegate_client.agent import pace
 from tidegate_client.agent.daemon import Agent, AgentOptions
 
 
@@ -52,8 +52,8 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def start_agent(api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartAgent]:
     """Agents in threads, stopped at the end of the test."""
-    monkeypatch.setattr(daemon, "SHORTEST_ROUND", 0.1)
-    monkeypatch.setattr(daemon, "LONGEST_ROUND", 0.2)
+    monkeypatch.setattr(pace, "SHORTEST_ROUND", 0.1)
+    monkeypatch.setattr(pace, "LONGEST_ROUND", 0.2)
     started: list[Running] = []
 
     def start(**changes: object) -> Running:

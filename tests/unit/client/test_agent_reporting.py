@@ -12,6 +12,7 @@ from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.journal import Journal
+from tidegate_client.agent.pace import Pace
 from tidegate_client.errors import Unauthorized
 
 CONTENT = random.Random(5).randbytes(50_000)
@@ -129,3 +130,23 @@ def test_a_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) ->
     running.wait()
 
     assert isinstance(running.agent.failure, Unauthorized)
+
+
+def test_an_idle_agent_holds_no_function_and_asks_seldom() -> None:
+    pace = Pace(20, lively_until=60)
+    assert [pace.wait(now) for now in (0, 59, 60, 600)] == [20, 20, 0, 0]
+
+    pauses = [pace.pause(now, listed=False, new=False) for now in range(100, 110)]
+
+    assert pauses[0] <= 5
+    assert all(10 <= pause <= 20 for pause in pauses[3:])
+
+
+def test_work_makes_an_idle_agent_lively_again() -> None:
+    pace = Pace(20, lively_until=0)
+    pace.pause(100, listed=False, new=False)
+
+    assert pace.pause(110, listed=True, new=True) == 0
+    assert pace.wait(111) == 20
+    assert pace.pause(112, listed=False, new=False) <= 1
+    assert pace.wait(171) == 0

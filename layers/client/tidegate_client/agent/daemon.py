@@ -16,6 +16,7 @@ from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Journal
+from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled
@@ -24,8 +25,6 @@ from tidegate_client.models import Transfer, TransferResult
 
 log = logging.getLogger("tidegate.agent")
 
-# While transfers run, the inbox answers at once with the same list: do not ask all the time.
-SHORTEST_ROUND, LONGEST_ROUND = 1.0, 5.0
 ABANDONED_PART_SECONDS = 24 * 3600.0
 
 
@@ -101,11 +100,12 @@ class Agent:
             self._journal.close()
 
     def _poll(self) -> None:
-        backoff, quiet, accepted = Backoff(), Backoff(SHORTEST_ROUND, LONGEST_ROUND), False
+        backoff, accepted = Backoff(), False
+        pace = Pace(self._options.wait, lively_until=time.monotonic() + LIVELY_SECONDS)
         while not self._draining.is_set():
             began = time.monotonic()
             try:
-                items = self._client.agents.transfers(self._options.agent_id, wait=self._options.wait)
+                items = self._client.agents.transfers(self._options.agent_id, wait=pace.wait(began))
             except (Unauthorized, Forbidden) as error:
                 # Refused from the start is a wrong key; refused later may be the API's own trouble.
                 if not accepted:
@@ -121,11 +121,9 @@ class Agent:
                 log.info("the API answers again")
             accepted = True
             backoff.reset()
-            took = self._take(items)
-            if took or not items:
-                quiet.reset()
-            if not took:
-                self._draining.wait(max(0.0, quiet.next() - (time.monotonic() - began)))
+            now = time.monotonic()
+            pause = pace.pause(now, listed=bool(items), new=self._take(items))
+            self._draining.wait(max(0.0, pause - (now - began)))
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()
