@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import pytest
 
 from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.adapters.dynamo import keys
 from tidegate.bootstrap import App
 
 GOOD = {"biz_id": 1, "app_id": 1, "file_path": "/a/b"}
@@ -47,6 +50,51 @@ def test_a_body_over_1_mb_is_413(cloud: MotoCloud, project: Project) -> None:
     answer = cloud.http("POST", "/v1/files", json={**GOOD, "file_name": "x" * 1_100_000}, key=project.key)
 
     assert (answer.status, answer.json()["code"]) == (413, "body_too_large")
+
+
+def test_a_body_that_is_not_utf_8_is_400(cloud: MotoCloud, project: Project) -> None:
+    """A gateway hands such a body over as base64."""
+    event = cloud._http_event("POST", "/v1/files", "", {"content-type": "application/json"}, "")
+    event["requestContext"]["authorizer"] = {"lambda": {"key_id": "k", "project_id": project.id, "scopes": "write"}}
+    event |= {"body": base64.b64encode(b"\xff\xfe").decode(), "isBase64Encoded": True}
+
+    assert cloud.invoke("api", event)["statusCode"] == 400
+
+
+def test_a_json_body_that_came_as_base64_is_read(cloud: MotoCloud, project: Project) -> None:
+    event = cloud._http_event("POST", "/v1/files", "", {"content-type": "application/json"}, "")
+    event["requestContext"]["authorizer"] = {"lambda": {"key_id": "k", "project_id": project.id, "scopes": "write"}}
+    event |= {"body": base64.b64encode(json.dumps(GOOD).encode()).decode(), "isBase64Encoded": True}
+
+    assert cloud.invoke("api", event)["statusCode"] == 201
+
+
+def test_half_a_surrogate_pair_in_a_field_or_its_name_is_422(cloud: MotoCloud, project: Project) -> None:
+    for body in ('{"\\ud800": 1}', '{"biz_id": 1, "app_id": 1, "file_path": "/\\ud800"}'):
+        assert cloud.http("POST", "/v1/files", body=body, key=project.key).status == 422
+
+
+@pytest.mark.parametrize("path", ["/v1/files/a\nb", "/v1/nothing\n", "/v1/agents/a\nb/transfers"])
+def test_a_line_break_in_a_path_is_no_way_past_the_scopes(cloud: MotoCloud, project: Project, path: str) -> None:
+    answer = cloud.http("GET", path, key=project.key)
+
+    assert answer.status == (403 if "agents" in path else 404)
+    assert cloud.http("GET", path).status == 401
+
+
+@pytest.mark.parametrize("url", ["http://a..b/", f"http://{'a' * 70}.example/", "http://."])
+def test_a_url_whose_host_is_no_name_is_422(cloud: MotoCloud, project: Project, url: str) -> None:
+    answer = cloud.http("POST", "/v1/files", json={**GOOD, "source_url": url}, key=project.key)
+
+    assert (answer.status, answer.json()["code"]) == (422, "url_not_allowed")
+
+
+def test_a_cursor_of_ones_own_making_is_422(cloud: MotoCloud, project: Project) -> None:
+    own = {"gsi1pk": {"S": keys.files_list(project.id)}, "gsi1sk": {"S": "x"}, "pk": {"S": 5}, "sk": {"S": "META"}}
+    for text in ("[" * 2500, json.dumps(own), json.dumps({"pk": {"BOOL": True}})):
+        cursor = base64.urlsafe_b64encode(text.encode()).decode()
+        answer = cloud.http("GET", "/v1/files", query={"cursor": cursor}, key=project.key)
+        assert (answer.status, answer.json()["errors"][0]["loc"]) == (422, ["query", "cursor"])
 
 
 def test_unknown_route_and_wrong_method(cloud: MotoCloud, project: Project) -> None:

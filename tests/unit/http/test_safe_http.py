@@ -83,8 +83,9 @@ def test_a_redirect_to_a_private_address_is_refused_and_not_fetched(http: SafeHt
     assert [path for _, path, _, _ in site.seen] == ["/go"]
 
 
-def test_a_redirect_to_another_scheme_is_refused(http: SafeHttp, site: Site) -> None:
-    site.routes["/go"] = lambda request: request.answer(302, Location="file:///etc/passwd")
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "http://[", "http://a..b/"])
+def test_a_redirect_to_what_is_no_web_address_is_refused(http: SafeHttp, site: Site, location: str) -> None:
+    site.routes["/go"] = lambda request: request.answer(302, Location=location)
     with pytest.raises(errors.UrlNotAllowed):
         http.send("GET", site.url("/go"))
 

@@ -45,7 +45,7 @@ def entries_of(body: bytes, content_type: str, base: str) -> list[Entry]:
 def _from_json(text: str, base: str) -> Iterator[Entry]:
     try:
         listed = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceBroken("the manifest is neither a JSON list nor an HTML index") from error
     if isinstance(listed, dict):
         listed = listed.get("files")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tidegate.domain.header_tree import NO_TEMPLATE, PLAIN, LeafStyle, Node, Template, leaves
@@ -46,7 +47,7 @@ def _from_json(text: str) -> object:
         return None
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadTable(f"template is neither JSON nor a string holding JSON: {error}") from error
 
 
@@ -54,10 +55,9 @@ def _checked(template: Template) -> Template:
     if len(leaves(template.cols)) > MAX_COLUMNS:
         raise BadTable(f"template: more than {MAX_COLUMNS} columns")
     owners = leaves(template.rows)
-    names = [leaf.name for leaf in owners]
-    twice = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+    twice = [name for name, count in Counter(leaf.name for leaf in owners).items() if count > 1]
     if twice:
-        raise BadTable(f"template.row: {', '.join(sorted(twice))} names two row heads")
+        raise BadTable(f"template.row: {', '.join(sorted(twice)[:5])} names two row heads")
     if sum(leaf.row_count for leaf in owners) > MAX_ROWS:
         raise BadTable(f"template.row: more than {MAX_ROWS} rows")
     return template
@@ -101,7 +101,7 @@ def _text(value: object, where: str) -> str:
 def _row_count(value: object, where: str) -> int:
     if value is None:
         return 1
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_ROWS)):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ROWS:
         raise BadTable(f"{where}.row_count is not a whole number from 1 to {MAX_ROWS}")

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from tidegate.domain.batches import LONGEST_RATE, MOST_WORKERS
+from tidegate.domain.batches import LONGEST_RATE, LOWEST_RATE, MOST_WORKERS
 from tidegate.schemas.base import Answer, Body, Priority, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=2000)]
 Index = Annotated[int, Field(ge=0, le=10**15)]
-Rate = Annotated[float, Field(gt=0, le=LONGEST_RATE)]
+Rate = Annotated[float, Field(ge=LOWEST_RATE, le=LONGEST_RATE)]
 MaxErrors = Annotated[int, Field(ge=1, le=10**15)]
 AuthCode = Annotated[str, Field(min_length=1, max_length=200)]
 

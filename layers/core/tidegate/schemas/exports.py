@@ -22,7 +22,7 @@ def _from_json(value: Any) -> Any:
     if value.lstrip()[0] in "{[":
         try:
             return json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"looks like JSON and is not: {error}") from error
     return value
 

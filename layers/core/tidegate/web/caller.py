@@ -25,7 +25,8 @@ _SCOPE_RULES: tuple[tuple[str, str, str], ...] = (
     ("GET", r".*", "read"),
     ("*", r".*", "write"),
 )
-_COMPILED = [(method, re.compile(path), scope) for method, path, scope in _SCOPE_RULES]
+# A decoded path may hold line breaks.
+_COMPILED = [(method, re.compile(path, re.DOTALL), scope) for method, path, scope in _SCOPE_RULES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ def problem(error: DomainError) -> Response[str]:
         headers["retry-after"] = str(max(1, round(error.retry_after)))
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    body = json.dumps(problem_body(error), ensure_ascii=False)
+    # What was refused is told by its name, which may hold half a surrogate pair; UTF-8 cannot.
+    body = json.dumps(problem_body(error), ensure_ascii=False).encode("utf-8", "replace").decode()
     return Response(status_code=error.status, content_type=CONTENT_TYPE, body=body, headers=headers)
 
 

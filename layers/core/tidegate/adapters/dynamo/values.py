@@ -15,13 +15,15 @@ from tidegate.errors import Invalid
 Item = dict[str, Any]
 Key = Mapping[str, str]
 
+# DynamoDB's numbers end at 1E-130, floats at 5E-324.
+_SMALLEST = 1e-100
 _serialize = TypeSerializer().serialize
 _deserialize = TypeDeserializer().deserialize
 
 
 def _wire(value: Any) -> Any:
     if isinstance(value, float):
-        return Decimal(str(value))
+        return Decimal(str(value)) if abs(value) > _SMALLEST else Decimal(0)
     if isinstance(value, Mapping):
         return {name: _wire(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -66,8 +68,14 @@ def encode_cursor(key: Mapping[str, Any]) -> str:
 def decode_cursor(cursor: str) -> dict[str, Any]:
     try:
         key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except ValueError:
+    except (ValueError, RecursionError):
         key = None
-    if not isinstance(key, dict) or not all(isinstance(value, dict) and len(value) == 1 for value in key.values()):
+    if not isinstance(key, dict) or not all(map(_is_key_value, key.values())):
         raise unknown_cursor()
     return key
+
+
+def _is_key_value(value: Any) -> bool:
+    """Keys are texts and numbers; both travel as strings."""
+    held = list(value.items()) if isinstance(value, dict) else []
+    return len(held) == 1 and held[0][0] in ("S", "N") and isinstance(held[0][1], str)

@@ -147,7 +147,7 @@ class SafeHttp:
             if response.status not in REDIRECTS or not location or redirects == 0:
                 return response, here.url
             response.close()
-            there = _parsed(urljoin(here.url, location))
+            there = _parsed(_joined(here, location))
             if response.status == 303 or (response.status in {301, 302} and method == "POST"):
                 method, body = "GET" if method != "HEAD" else method, None
                 sent = {name: value for name, value in sent.items() if name not in _BODY_HEADERS}
@@ -189,7 +189,7 @@ class SafeHttp:
 
 def _body(response: BaseHTTPResponse, max_bytes: int, size: int, *, decode: bool) -> Iterator[bytes]:
     announced = response.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > max_bytes:
+    if announced.isascii() and announced.isdigit() and int(announced[:20]) > max_bytes:
         raise ContentTooLarge(f"{announced} bytes announced, {max_bytes} at most")
     taken = 0
     with _translated():
@@ -223,7 +223,19 @@ def _parsed(url: str) -> Url:
         raise UrlNotAllowed("Only http and https are fetched")
     if not parsed.host or "%" in parsed.host or parsed.auth:
         raise UrlNotAllowed("A URL names a host, without a zone or credentials")
+    try:
+        # As the resolver does it: a label may be neither empty nor over 63 characters.
+        parsed.host.encode("idna")
+    except UnicodeError:
+        raise UrlNotAllowed("The URL's host is not a name") from None
     return parsed._replace(fragment=None)
+
+
+def _joined(here: Url, location: str) -> str:
+    try:
+        return urljoin(here.url, location)
+    except ValueError:
+        raise UrlNotAllowed("The redirect's URL cannot be read") from None
 
 
 def _host(url: Url) -> str:
