@@ -1,36 +1,54 @@
-"""What a piece of work uses, in the units that AWS bills: requests, capacity units, Lambda's seconds."""
+"""What a piece of work uses, in the units that AWS bills: requests, capacity units, transitions, Lambda's seconds."""
 
 from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
 from tests.bench import prices
 from tests.support.calls import SERVICES
 from tests.support.moto_cloud import MotoCloud
+from tests.support.template import directory_of, functions, load_template
 
-_GB = 0.5
 _INDEXES = ("gsi1pk", "gsi2pk", "due_pk")
 _READS = {"GetItem", "BatchGetItem", "Query"}
+_FREE_OF_CHARGE = ("Delete", "Abort")
+_MESSAGES_A_CALL = 10
 
 
 @dataclass
 class Meter:
     used: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def dollars(self, times: float = 1) -> float:
         total: float = sum(amount * getattr(prices, unit) for unit, amount in self.used.items())
         return times * total
 
     def add(self, unit: str, amount: float) -> None:
-        self.used[unit] += amount  # type: ignore[assignment]
+        with self._lock:
+            self.used[unit] += amount  # type: ignore[assignment]
+
+    def call(self, name: str) -> None:
+        with self._lock:
+            self.calls[name] += 1
+
+
+@cache
+def _gigabytes() -> dict[str, float]:
+    """The memory of every function, by its directory."""
+    default = load_template()["Globals"]["Function"]["MemorySize"]
+    return {directory_of(each): each.get("MemorySize", default) / 1024 for each in functions().values()}
 
 
 def _write_units(operation: str, body: dict[str, Any]) -> float:
@@ -47,15 +65,30 @@ def _units(write: dict[str, Any]) -> float:
     item = write.get("Item")
     if item is None:
         return 2 if "UpdateExpression" in write else 1
-    kilobytes = math.ceil(len(json.dumps(item)) * 0.7 / 1024)
-    return kilobytes * (1 + sum(name in item for name in _INDEXES))
+    return math.ceil(stored_bytes(item) / 1024) * (1 + sum(name in item for name in _INDEXES))
+
+
+def stored_bytes(item: dict[str, Any]) -> float:
+    """An item's size without the type tags and quotes of its JSON."""
+    return len(json.dumps(item, default=str)) * 0.7
+
+
+def _read_units(operation: str, body: dict[str, Any]) -> float:
+    """Half a unit for 4 KB, a whole one where the read is consistent; what is read here is small."""
+    if operation == "BatchGetItem":
+        return sum(len(part["Keys"]) * _one_read(part) for part in body["RequestItems"].values())
+    return _one_read(body)
+
+
+def _one_read(body: dict[str, Any]) -> float:
+    return 1 if body.get("ConsistentRead") else 0.5
 
 
 @contextmanager
 def metered(cloud: MotoCloud) -> Iterator[Meter]:
     """Lambda's time is what the handler took here, on moto: about 10 ms for each call, more than AWS itself takes."""
     meter = Meter()
-    invoke = cloud.invoke
+    invoke, settle = cloud.invoke, cloud._settle
 
     def timed(name: str, event: Any) -> Any:
         began = time.perf_counter()
@@ -63,26 +96,43 @@ def metered(cloud: MotoCloud) -> Iterator[Meter]:
             return invoke(name, event)
         finally:
             meter.add("LAMBDA_REQUEST", 1)
-            meter.add("LAMBDA_GB_SECOND", _GB * (time.perf_counter() - began))
+            meter.add("LAMBDA_GB_SECOND", _gigabytes()[name] * (time.perf_counter() - began))
+
+    def settled(queue: str, batch: list[Any], failed: set[str]) -> None:
+        # The mapping received them and deletes them, ten to a call.
+        meter.add("SQS_REQUEST", 2 * math.ceil(len(batch) / _MESSAGES_A_CALL))
+        settle(queue, batch, failed)
 
     def count(model: Any, params: Any, **_: Any) -> None:
         service, operation = model.service_model.service_name, model.name
-        if service == "dynamodb":
-            body = json.loads(params["body"])
-            unit = "DYNAMODB_READ" if operation in _READS else "DYNAMODB_WRITE"
-            meter.add(unit, 1 if operation in _READS else _write_units(operation, body))
+        meter.call(f"{service}.{operation}")
+        if service == "dynamodb" and operation in _READS:
+            meter.add("DYNAMODB_READ", _read_units(operation, json.loads(params["body"])))
+        elif service == "dynamodb":
+            meter.add("DYNAMODB_WRITE", _write_units(operation, json.loads(params["body"])))
         elif service == "sqs":
-            # Sent, then received and deleted by the mapping, ten to a call.
-            meter.add("SQS_REQUEST", 1.2)
+            meter.add("SQS_REQUEST", 1)
         elif service == "sns":
             meter.add("SNS_PUBLISH", 1)
-        elif service == "s3":
-            meter.add("S3_PUT" if operation.startswith(("Put", "Copy", "Create", "Upload", "List")) else "S3_GET", 1)
+        elif service == "s3" and not operation.startswith(_FREE_OF_CHARGE):
+            meter.add("S3_GET" if operation.startswith(("Get", "Head")) else "S3_PUT", 1)
 
     clients = [getattr(cloud.app, name) for name in SERVICES]
     for client in clients:
         client.meta.events.register("before-call", count)
-    with patch.object(cloud, "invoke", timed):
+    with patch.object(cloud, "invoke", timed), patch.object(cloud, "_settle", settled):
         yield meter
     for client in clients:
         client.meta.events.unregister("before-call", count)
+
+
+def transitions(cloud: MotoCloud) -> int:
+    """The state transitions of all executions so far, by their history. Needs machines that run."""
+    sfn = cloud.client("stepfunctions")
+    return sum(
+        event["type"].endswith("StateEntered")
+        for machine in cloud.names.machines.values()
+        for execution in sfn.list_executions(stateMachineArn=machine)["executions"]
+        for page in sfn.get_paginator("get_execution_history").paginate(executionArn=execution["executionArn"])
+        for event in page["events"]
+    )

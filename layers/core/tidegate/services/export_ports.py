@@ -100,7 +100,11 @@ class LiveView(Protocol):
     def progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None: ...
 
 
-class PageSource(Protocol):
-    """Fetches one page of a source, as its raw answer."""
+class ReadPage(Protocol):
+    def __call__(self, source_url: str, page: int, step: int) -> bytes: ...
 
-    def fetch(self, project_id: str, source_url: str, page: int, step: int, task_id: str) -> bytes: ...
+
+class PageSource(Protocol):
+    """Fetches pages of a task's sources, as their raw answers. The project is read once, not for each page."""
+
+    def reader(self, project_id: str, task_id: str) -> ReadPage: ...

@@ -13,7 +13,7 @@ from tidegate.domain.export_paging import Page, TablePages, read_page, rows_pull
 from tidegate.domain.exports import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
 from tidegate.domain.requests import Request
 from tidegate.errors import DomainError
-from tidegate.services.export_ports import ExportObjects, PageSource
+from tidegate.services.export_ports import ExportObjects, PageSource, ReadPage
 
 PARALLEL = 4
 # A page that failed is asked for again at once, except the first: a source that is down should rest.
@@ -68,28 +68,29 @@ class Puller:
         finally:
             ledger.save(self._objects, request)
 
-    def page(self, request: Request, spec: ExportSpec, table: int, number: int, staged: set[str]) -> Page:
+    def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> Page:
         """A page, from the staging area where it lies already."""
-        key = page_object(request.project_id, request.request_id, table, number)
         kept = self._objects.get(key) if key in staged else None
         if kept is not None:
             return read_page(kept, number)
-        url = spec.tables[table].source_url or ""
-        body = self._fetch(request, url, number, spec.step)
+        body = self._patiently(ask, number)
         page = read_page(body, number)
         self._objects.put(key, body)
         return page
 
-    def _fetch(self, request: Request, url: str, number: int, step: int) -> bytes:
+    def _patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
         failures = 0
         while True:
             try:
-                return self._source.fetch(request.project_id, url, number, step, request.request_id)
+                return ask()
             except DomainError as error:
                 failures += 1
                 if number == 0 or not error.retryable or failures == _TRIES:
                     raise
                 self._sleep(min(10.0, max(2.0**failures, error.retry_after or 0.0)))
+
+    def reader(self, request: Request) -> ReadPage:
+        return self._source.reader(request.project_id, request.request_id)
 
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
@@ -127,6 +128,7 @@ class _Run:
         self._puller, self._request, self._spec, self._ledger = puller, request, spec, ledger
         self._pulse, self._until = pulse, until
         self._staged = puller.staged(request)
+        self._read = puller.reader(request)
 
     def table(self, number: int) -> bool:
         pages = self._ledger.tables[number]
@@ -161,7 +163,9 @@ class _Run:
         return True
 
     def _page(self, table: int, number: int) -> Page:
-        return self._puller.page(self._request, self._spec, table, number, self._staged)
+        url = self._spec.tables[table].source_url or ""
+        key = page_object(self._request.project_id, self._request.request_id, table, number)
+        return self._puller.page(key, number, self._staged, lambda: self._read(url, number, self._spec.step))
 
     def _take(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)

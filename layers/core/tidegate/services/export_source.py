@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tidegate.domain.export_paging import page_url
 from tidegate.domain.fetching import MEGABYTE, Limits
 from tidegate.domain.ids import Clock, digest
 from tidegate.domain.projects import Project
 from tidegate.errors import FetchError
+from tidegate.services.export_ports import ReadPage
 from tidegate.services.ports import Http, Signer
 
 _LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
@@ -31,8 +33,10 @@ class SignedSource:
         self._clock = clock
         self._limits = limits
 
-    def fetch(self, project_id: str, source_url: str, page: int, step: int, task_id: str) -> bytes:
-        project = self._project_of(project_id)
+    def reader(self, project_id: str, task_id: str) -> ReadPage:
+        return partial(self._fetch, self._project_of(project_id), task_id)
+
+    def _fetch(self, project: Project, task_id: str, source_url: str, page: int, step: int) -> bytes:
         message_id = "msg_" + digest(task_id, source_url, str(page), length=32)
         headers = self._sign(project.callback_secrets, message_id, self._clock())
         url = page_url(source_url, page, step, task_id)

@@ -79,12 +79,12 @@ class SyncExports:
         table = spec.tables[number]
         if table.data is not None:
             return flat_rows(table.data), {}
+        read = self._source.reader(project_id, task_id)
 
         def fetch(page: int) -> Page:
             if time.monotonic() >= until:
                 raise UseAsync(f"the source did not bring its rows within {SECONDS:g} s; order the export instead")
-            url = table.source_url or ""
-            return read_page(self._source.fetch(project_id, url, page, spec.step, task_id), page)
+            return read_page(read(table.source_url or "", page, spec.step), page)
 
         pages, rows = TablePages(), dict[int, list[dict[str, Any]]]()
         self._pull(fetch, pages, rows, spec.step)
