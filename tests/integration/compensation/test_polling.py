@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.calls import count_calls
+from tests.support.moto_bulk import multiply
 from tests.support.moto_cloud import MotoCloud
+from tests.support.queue import TestQueue
 from tidegate.adapters.dynamo import keys
 from tidegate.bootstrap import App
 from tidegate.domain.compensation import Poll
@@ -189,10 +191,16 @@ def test_a_start_that_fails_is_tried_again(ticks: Ticks, monkeypatch: pytest.Mon
     assert ticks.waiting, "the polling went on"
 
 
-def test_an_idle_poll_costs_one_read_and_one_message_whatever_the_table_holds(cloud: MotoCloud) -> None:
-    finished = ({"pk": f"P#x#DONE#{n}", "sk": "META", "status": "completed"} for n in range(2_000))
-    cloud.app.table.batch_put(finished)
+@pytest.mark.slow
+def test_an_idle_poll_costs_one_read_and_one_message_with_100_000_finished_records(cloud: MotoCloud) -> None:
+    queue = TestQueue(cloud, cloud.project())
+    request = queue.submit()
+    queue.admit()
+    assert queue.finish(request, result={"same": True}).status == "completed"
     cloud.invoke("compensate", {"source": "aws.events"})
+    multiply(cloud, request.request_id, 99_999)
+    table = cloud.client("dynamodb").describe_table(TableName=cloud.names.refs["Table"])["Table"]
+    assert table["ItemCount"] >= 100_000
 
     with count_calls(cloud.app) as calls:
         cloud.deliver("CompensationQueue", limit=1)
