@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.bench import flows
 from tests.bench.figures import Figure
 from tests.support.calls import count_calls
 from tests.support.moto_cloud import MotoCloud, Project
@@ -101,11 +102,30 @@ def idle_poll(cloud: MotoCloud) -> Iterator[Figure]:
     yield Figure(SECTION, "an idle compensation poll", reads, "reads", 1, note=_shown(calls))
 
 
+def exports(quick: bool) -> Iterator[Figure]:
+    found = {pages: flows.export(pages).calls for pages in ((1, 100) if quick else (1, 10, 100, 1_000))}
+    for pages, calls in found.items():
+        yield Figure(SECTION, f"an export of {pages:,} pages", calls.total(), "calls", note=_shown(calls))
+    few, many = min(found), max(found)
+    each = (found[many].total() - found[few].total()) / (many - few)
+    yield Figure(SECTION, "an export's page", each, "calls", note="staged, read for the file")
+
+
+def batches(quick: bool) -> Iterator[Figure]:
+    """At its full rate, so that what is saved with time is not hidden by the items."""
+    for items in (1_000,) if quick else (1_000, 10_000):
+        calls = flows.batch(items, rate=2_000).calls
+        note = f"{calls.total()} calls for {items:,}: {_shown(calls)}"
+        yield Figure(SECTION, f"an item of a batch of {items:,}", calls.total() / items, "calls", note=note)
+
+
 def _shown(calls: Counter[str]) -> str:
     return ", ".join(f"{name.split('.')[1]} {number}" for name, number in calls.most_common())
 
 
 def measure(quick: bool) -> Iterator[Figure]:
+    yield from exports(quick)
+    yield from batches(quick)
     for section in (single_submits, batch_submit, idle_poll):
         with MotoCloud() as cloud:
             yield from section(cloud)

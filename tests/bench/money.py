@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.bench import calls, prices
+from tests.bench import calls, flows, prices
 from tests.bench.figures import Figure
-from tests.bench.meter import Meter, metered
-from tests.support.moto_cloud import MotoCloud
+from tests.bench.meter import Meter, metered, stored_bytes
+from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.template import queue_functions, resources
+from tidegate.domain.compensation import LONGEST_SECONDS
+from tidegate_client.agent.pace import LONGEST_IDLE_ROUND
 
 SECTION = "Dollars on AWS (us-east-1 list prices)"
 MILLION = 1_000_000
 WINDOW = 1000
 POLLS = 10
-# Six states to the first poll, three for each poll, four to the end.
+# Of download_job.asl.json: six states to the first poll, three for each poll, four to the end.
 _TRANSITIONS = 6 + 3 * POLLS + 4
 _MONTH_SECONDS = 30 * 86400
+_POLL_SECONDS = 5
+# Six of functions/compensate, one of the log filter in template.yaml.
+METRICS = 7
 
 
 def _executed(cloud: MotoCloud) -> Any:
@@ -26,17 +32,17 @@ def _executed(cloud: MotoCloud) -> Any:
     return json.loads(sfn.describe_execution(executionArn=started[0]["executionArn"])["input"])
 
 
-def _job(cloud: MotoCloud) -> tuple[Meter, Meter, Meter]:
-    """One submit, warm; the same through a batch; and what the Job of a window then costs."""
-    project = calls.with_file(cloud)
-    cloud.http("POST", "/v1/downloads", json=calls.body(target_agent_id="first"), key=project.key)
-    with metered(cloud) as submit:
-        cloud.http("POST", "/v1/downloads", json=calls.body(target_agent_id="a"), key=project.key)
-    targets = [{"agent_id": f"a{number}"} for number in range(WINDOW)]
-    with metered(cloud) as batch:
-        made = cloud.http("POST", "/v1/downloads/batch", json=calls.body(targets=targets), key=project.key)
+def _asked(cloud: MotoCloud, project: Project, path: str, **body: Any) -> Meter:
+    with metered(cloud) as meter:
+        made = cloud.http("POST", path, json=calls.body(**body), key=project.key)
     assert made.status == 202, made.body
-    with metered(cloud) as job:
+    meter.add("HTTP_API_REQUEST", 1)
+    return meter
+
+
+def _job(cloud: MotoCloud) -> Meter:
+    """What the Job of the open window costs, to its end."""
+    with metered(cloud) as meter:
         cloud.deliver("TargetsQueue", limit=10_000)
         cloud.clock.advance(600)
         event = _executed(cloud)
@@ -46,52 +52,136 @@ def _job(cloud: MotoCloud) -> tuple[Meter, Meter, Meter]:
             cloud.invoke("poll_transfer", event)
         cloud.clock.advance(3600)
         cloud.invoke("finish_job", event)
-    job.add("STEP_FUNCTIONS_TRANSITION", _TRANSITIONS)
-    for meter in (submit, batch):
+    meter.add("STEP_FUNCTIONS_TRANSITION", _TRANSITIONS)
+    return meter
+
+
+def _agent(cloud: MotoCloud, project: Project, agent: str) -> tuple[Meter, Meter]:
+    """An agent's look at its inbox, and its report."""
+    key = project.agent_key(agent)
+    with metered(cloud) as look:
+        items = cloud.http("GET", f"/v1/agents/{agent}/transfers", key=key).json()["items"]
+    results = [{"transfer_id": one["transfer_id"], "container_id": "", "error_code": 0} for one in items]
+    with metered(cloud) as report:
+        if results:
+            cloud.http("POST", f"/v1/agents/{agent}/results", json={"items": results}, key=key)
+    for meter in (look, report):
         meter.add("HTTP_API_REQUEST", 1)
-    return submit, batch, job
+    return look, report
 
 
-def distribution(cloud: MotoCloud) -> Iterator[Figure]:
-    submit, batch, job = _job(cloud)
+def _in_a_cloud(measured: Callable[[MotoCloud, Project], Any]) -> Any:
+    with MotoCloud(COLLECT_WINDOW_SECONDS="300") as cloud:
+        return measured(cloud, calls.with_file(cloud))
+
+
+def _window(cloud: MotoCloud, project: Project) -> tuple[Meter, Meter, Meter, float]:
+    _asked(cloud, project, "/v1/downloads", target_agent_id="first")
+    submit = _asked(cloud, project, "/v1/downloads", target_agent_id="a")
+    targets = [{"agent_id": f"a{number}"} for number in range(WINDOW)]
+    batch = _asked(cloud, project, "/v1/downloads/batch", targets=targets)
+    job = _job(cloud)
+    table = cloud.client("dynamodb").scan(TableName=cloud.names.refs["Table"])["Items"]
+    job_bytes = max(stored_bytes(item) for item in table if "#JOB#" in item["pk"]["S"])
+    return submit, batch, job, job_bytes
+
+
+def _alone(cloud: MotoCloud, project: Project) -> Meter:
+    """A window of one target: an execution for each request."""
+    _asked(cloud, project, "/v1/downloads", target_agent_id="a")
+    return _job(cloud)
+
+
+def _agents(cloud: MotoCloud, project: Project) -> tuple[Meter, Meter]:
+    _asked(cloud, project, "/v1/downloads", target_agent_id="a")
+    cloud.deliver("TargetsQueue")
+    cloud.clock.advance(600)
+    event = _executed(cloud)
+    for step in ("close_window", "prepare_file", "dispatch_transfer"):
+        cloud.invoke(step, event)
+    return _agent(cloud, project, "a")
+
+
+def distribution() -> Iterator[Figure]:
+    submit, batch, job, job_bytes = _in_a_cloud(_window)
     jobs = MILLION / WINDOW
     singly = submit.dollars(MILLION) + job.dollars(jobs)
     together = batch.dollars(jobs) + job.dollars(jobs)
-    # Transitions alone, without that design's Lambda time and writes: a lower bound of what it costs.
-    plain = submit.dollars(MILLION) + MILLION * _TRANSITIONS * prices.STEP_FUNCTIONS_TRANSITION
-    yield Figure(SECTION, "a million targets, windows of 1,000, submitted one by one", singly, "$", plain / 20)
-    yield Figure(SECTION, "a million targets, windows of 1,000, submitted in batches", together, "$", plain / 20)
-    yield Figure(SECTION, "the same with one execution per request", plain, "$", note=f"at least; {POLLS} polls each")
+    plain = submit.dollars(MILLION) + _in_a_cloud(_alone).dollars(MILLION)
+    scanning = singly + _scanning(jobs, job_bytes)
+    look, report = _in_a_cloud(_agents)
+    agents = look.dollars(MILLION) + report.dollars(MILLION)
+    each = f"{POLLS} polls a Job"
     yield Figure(
-        SECTION, "the same with a poll every 5 s that reads every Job, a month of 10,000 Jobs", _scanning(), "$"
+        SECTION, "a million targets, windows of 1,000, submitted one by one", singly, "$", plain / 20, note=each
     )
+    yield Figure(SECTION, "a million targets, windows of 1,000, submitted in batches", together, "$", plain / 20)
+    yield Figure(SECTION, "the same with one execution per request", plain, "$", note=each)
+    yield Figure(
+        SECTION,
+        f"the same in a month, with a poll every {_POLL_SECONDS} s that scans all Jobs",
+        scanning,
+        "$",
+        note=f"{jobs:,.0f} Jobs of {job_bytes:,.0f} bytes; ten times the Jobs, ten times the scan",
+    )
+    yield Figure(SECTION, "with agents, their own calls: a look and a report a target", agents, "$", note="all designs")
 
 
-def _scanning(live_jobs: int = 10_000, kilobytes: float = 2) -> float:
-    """The seed's scheduler moved to AWS as it is: each poll reads all Jobs that have not expired."""
-    reads = live_jobs * kilobytes / 8
-    return _MONTH_SECONDS / 5 * (reads * prices.DYNAMODB_READ + prices.LAMBDA_REQUEST + 2 * prices.LAMBDA_GB_SECOND)
+def _scanning(jobs: float, job_bytes: float) -> float:
+    """The seed's scheduler moved to AWS as it is: each poll reads every Job that has not expired."""
+    one = jobs * job_bytes / 8192 * prices.DYNAMODB_READ + prices.LAMBDA_REQUEST + prices.LAMBDA_GB_SECOND
+    return _MONTH_SECONDS / _POLL_SECONDS * one
 
 
-def exports(cloud: MotoCloud) -> Iterator[Figure]:
-    """By its parts: 100 pages staged and read once, one file in 5 MB parts, nine transitions, a minute of Lambda."""
-    pages, parts, seconds, gigabytes = 100, 3, 45, 2
-    one = pages * (prices.S3_PUT + prices.S3_GET) + parts * prices.S3_PUT + 40 * prices.DYNAMODB_WRITE
-    one += 9 * prices.STEP_FUNCTIONS_TRANSITION + seconds * gigabytes * prices.LAMBDA_GB_SECOND
-    yield Figure(SECTION, "1,000 exports of 100,000 rows", 1000 * one, "$", note="from assumed parts, not counted")
+def exports(quick: bool) -> Iterator[Figure]:
+    """A hundred pages, metered from the request to the file."""
+    for kind in ("excel", "csv"):
+        meter = flows.export(100, kind)
+        seconds = f"{meter.used['LAMBDA_GB_SECOND']:.1f} GB·s each, here"
+        yield Figure(SECTION, f"1,000 exports of 100,000 rows, {kind}", meter.dollars(1000), "$", note=seconds)
+        if quick:
+            return
 
 
-def idle(cloud: MotoCloud) -> Iterator[Figure]:
+def _look(cloud: MotoCloud, project: Project) -> Meter:
+    return _agent(cloud, project, "idle")[0]
+
+
+def _ticks(cloud: MotoCloud, _: Project) -> dict[str, Meter]:
+    """Everything that runs by itself in an empty system, by the seconds between its runs."""
     cloud.invoke("compensate", {"source": "aws.events"})
-    with metered(cloud) as poll:
+    used = {}
+    with metered(cloud) as used["poll"]:
         cloud.deliver("CompensationQueue", limit=1)
-    with metered(cloud) as minute:
-        cloud.invoke("compensate", {"source": "aws.events"})
-    month = poll.dollars(_MONTH_SECONDS / 300) + minute.dollars(_MONTH_SECONDS / 60)
-    yield Figure(SECTION, "an idle month, by our own calls", month, "$", 1)
+    with metered(cloud) as used["minute"]:
+        for function in ("compensate", "scan_subscriptions"):
+            cloud.invoke(function, {"source": "aws.events"})
+    with metered(cloud) as used["day"]:
+        cloud.invoke("clean_up", {"source": "aws.events"})
+    return used
+
+
+def idle() -> Iterator[Figure]:
+    used = _in_a_cloud(_ticks)
+    seconds = {"poll": LONGEST_SECONDS, "minute": 60, "day": 86400}
+    month = sum(used[name].dollars(_MONTH_SECONDS / every) for name, every in seconds.items())
+    yield Figure(SECTION, "an idle month: polls, schedules, the nightly sweep", month, "$", 1)
+    yield _around()
+    # Rounds are drawn between half of the longest and all of it.
+    looks = _MONTH_SECONDS / (0.75 * LONGEST_IDLE_ROUND)
+    yield Figure(SECTION, "an idle agent's month, each", _in_a_cloud(_look).dollars(looks), "$")
+
+
+def _around() -> Figure:
+    """What AWS bills whatever runs. Lambda keeps about five long polls of 20 s at each queue it is mapped to."""
+    alarms, queues = len(resources("AWS::CloudWatch::Alarm")), len(queue_functions())
+    polls = queues * 5 * _MONTH_SECONDS / 20
+    dollars = alarms * prices.CLOUDWATCH_ALARM + METRICS * prices.CLOUDWATCH_METRIC + polls * prices.SQS_REQUEST
+    what = f"{alarms} alarms, {METRICS} metrics, Lambda's polls of {queues} queues; before the free tier"
+    return Figure(SECTION, "an idle month: what AWS adds by itself", dollars, "$", note=what)
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    for section in (distribution, exports, idle):
-        with MotoCloud(COLLECT_WINDOW_SECONDS="300") as cloud:
-            yield from section(cloud)
+    yield from distribution()
+    yield from exports(quick)
+    yield from idle()
