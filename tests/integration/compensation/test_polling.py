@@ -160,6 +160,22 @@ def test_one_lane_gets_a_start_every_5_s_and_does_not_starve_another(ticks: Tick
     assert gaps == [5, 5]
 
 
+def test_what_its_lane_held_back_is_not_counted_as_compensated(ticks: Ticks, started: list[str]) -> None:
+    cloud = ticks.cloud
+    cloud.invoke("compensate", {"source": "aws.events"})
+    for name in ("a1", "a2", "a3"):
+        _stuck(cloud, name, lane="A")
+
+    counts = []
+    for _ in range(4):
+        ticks.next()
+        counts.append(cloud.http("GET", "/v1/compensation", key=cloud.admin_key).json()["compensated_total"])
+
+    assert counts == [1, 2, 3, 3]
+    cloud.http("POST", "/v1/compensation/trigger", key=cloud.admin_key)
+    assert cloud.http("GET", "/v1/compensation", key=cloud.admin_key).json()["compensated_total"] == 3
+
+
 def test_two_compensators_at_once_start_each_once(ticks: Ticks, started: list[str]) -> None:
     cloud = ticks.cloud
     _stuck(cloud, "one")
@@ -205,7 +221,7 @@ def test_an_idle_poll_costs_one_read_and_one_message_with_100_000_finished_recor
     with count_calls(cloud.app) as calls:
         cloud.deliver("CompensationQueue", limit=1)
 
-    assert calls == {"dynamodb.Query": 1, "dynamodb.PutItem": 1, "sqs.SendMessageBatch": 1}
+    assert calls == {"dynamodb.Query": 1, "dynamodb.UpdateItem": 1, "sqs.SendMessageBatch": 1}
 
 
 def test_the_minute_tells_how_many_wait(cloud: MotoCloud, capsys: pytest.CaptureFixture[str]) -> None:

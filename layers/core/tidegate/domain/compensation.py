@@ -63,7 +63,7 @@ def after(poll: Poll, now: datetime, found: int, *, held_back: bool = False) -> 
     """The state that follows a poll. Starts held back by their lane are looked at again as soon as it is free."""
     multiplier = 1 if found else min(poll.multiplier + 1, _STEPS)
     wait = LANE_SECONDS if held_back else interval(multiplier)
-    return Poll(poll.generation + 1, multiplier, now, now + timedelta(seconds=wait), poll.compensated_total + found)
+    return Poll(poll.generation + 1, multiplier, now, now + timedelta(seconds=wait), poll.compensated_total)
 
 
 def triggered(poll: Poll, now: datetime) -> Poll:

@@ -26,6 +26,8 @@ class PollStore(Protocol):
 
     def replace(self, old: Poll | None, new: Poll) -> bool: ...
 
+    def count(self, compensated: int) -> None: ...
+
     def overdue(self, before: datetime, limit: int) -> list[DueItem]: ...
 
     def claim(self, item: DueItem, until: datetime) -> bool: ...
@@ -67,6 +69,8 @@ class Compensator:
             return None
         self._send(following, now)
         compensated = sum(self._start(item, now) for item in overdue)
+        if compensated:
+            self._store.count(compensated)
         oldest = max((now.timestamp() - item["due_at"] for item in overdue), default=0.0)
         return Report(following, len(overdue), compensated, oldest)
 

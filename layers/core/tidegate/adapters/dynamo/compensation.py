@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.values import Item
-from tidegate.adapters.dynamo.writes import put, update
+from tidegate.adapters.dynamo.writes import update
 from tidegate.domain.compensation import LANE_SECONDS, Poll
 
 _LANE_KEPT_SECONDS = 3600
@@ -23,12 +23,14 @@ class CompensationRepository:
         return Poll.from_data(item) if item else None
 
     def replace(self, old: Poll | None, new: Poll) -> bool:
-        item = keys.compensation() | new.as_data()
-        if old is None:
-            write = put(item, "attribute_not_exists(#pk)")
-        else:
-            write = put(item, "#generation = :old", old=old.generation)
-        return self._done(write)
+        state = new.as_data()
+        # The total is only ever added to: what a tick carries of it may be old.
+        del state["compensated_total"]
+        where, known = ("#generation = :old", {"old": old.generation}) if old else ("attribute_not_exists(#pk)", {})
+        return self._done(update(keys.compensation(), state, adds={"compensated_total": 0}, condition=where, **known))
+
+    def count(self, compensated: int) -> None:
+        self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
 
     def overdue(self, before: datetime, limit: int) -> list[Item]:
         """Oldest first, from every shard of the index."""
