@@ -9,16 +9,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from tidegate.domain.files import path_fault
 
 
+# `defer_build`: a cold start pays for the models of the route that it serves, not for all of them.
 class Body(BaseModel):
     """What a caller sends: unknown fields are refused and named."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class Answer(BaseModel):
     """What a caller gets: fields without a value are left out."""
 
-    model_config = ConfigDict(extra="ignore", from_attributes=True)
+    model_config = ConfigDict(extra="ignore", from_attributes=True, defer_build=True)
 
 
 def _safe_path(value: str) -> str:
