@@ -15,6 +15,8 @@ from tidegate.domain.ids import digest
 from tidegate.errors import SourceBroken
 
 MAX_ENTRIES = 10_000
+LONGEST_NAME = 255
+LARGEST = 5 * 1024**4
 _SHA_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -65,19 +67,30 @@ def _described(item: Mapping[str, Any], base: str, index: int) -> Entry:
     path = item.get("path") or unquote(urlsplit(url).path)
     if not isinstance(path, str) or path_fault(path):
         raise SourceBroken(f"entry {index} of the manifest: path {path_fault(str(path)) or 'is not text'}")
-    size = item.get("size") if isinstance(item.get("size"), int) else None
+    size = item.get("size")
+    known_size = size if type(size) is int and 0 <= size <= LARGEST else None
     signature = str(item.get("signature") or item.get("sha256") or "").lower()
     known = len(signature) == 64 and set(signature) <= _SHA_DIGITS
     told = [str(item.get(name, "")) for name in ("signature", "sha256", "etag", "size", "last_modified", "version")]
-    name = str(item.get("name") or posixpath.basename(path.rstrip("/")) or "file")
-    return Entry(url, path, name.replace("/", "_"), digest(*told, length=32), signature if known else None, size)
+    name = _plain_name(item.get("name")) or _plain_name(posixpath.basename(path.rstrip("/"))) or "file"
+    return Entry(url, path, name, digest(*told, length=32), signature if known else None, known_size)
+
+
+def _plain_name(value: object) -> str:
+    """As a caller may send it: no path, no control characters. Empty where nothing is left."""
+    name = value if isinstance(value, str) else ""
+    kept = "".join(char for char in name if ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF)
+    kept = kept.replace("/", "_").replace("\\", "_")[:LONGEST_NAME]
+    return "" if kept in (".", "..") else kept
 
 
 def _resolved(base: str, link: str) -> str | None:
     try:
-        return urldefrag(urljoin(base, link)).url
+        url = urldefrag(urljoin(base, link)).url
+        url.encode()
     except ValueError:
         return None
+    return url
 
 
 class _Links(HTMLParser):
@@ -105,7 +118,11 @@ class _Links(HTMLParser):
 def _from_html(text: str, base: str) -> Iterator[Entry]:
     """Files below the index only: no parent, no sorting links, no folders, no other sites."""
     parser = _Links()
-    parser.feed(text)
+    try:
+        parser.feed(text)
+    except AssertionError as error:
+        # How the standard library says that it has met broken markup.
+        raise SourceBroken("the index is not HTML") from error
     here = urlsplit(base)
     folder = here.path.rsplit("/", 1)[0] + "/"
     for href, after in parser.found:
@@ -117,4 +134,5 @@ def _from_html(text: str, base: str) -> Iterator[Entry]:
         below = (there.scheme, there.netloc) == (here.scheme, here.netloc) and there.path.startswith(folder)
         if not below or there.query or there.path.endswith("/") or there.path == here.path or path_fault(path):
             continue
-        yield Entry(url, path, posixpath.basename(path), digest(" ".join("".join(after).split()), length=32))
+        name = _plain_name(posixpath.basename(path)) or "file"
+        yield Entry(url, path, name, digest(" ".join("".join(after).split()), length=32))

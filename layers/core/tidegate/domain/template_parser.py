@@ -77,7 +77,7 @@ def _nodes(raw: object, where: str, level: int = 1) -> tuple[Node, ...]:
 
 def _node(raw: object, where: str, level: int) -> Node:
     if isinstance(raw, str):
-        return Node(raw, raw)
+        raw = {"name": raw}
     if not isinstance(raw, Mapping):
         raise BadTable(f"{where} is not an object with a title")
     children = _nodes(raw.get("children"), f"{where}.children", level + 1)

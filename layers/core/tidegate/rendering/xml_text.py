@@ -13,6 +13,9 @@ _ESCAPE_LOOKALIKE = re.compile(r"_(?=x[0-9A-Fa-f]{4}_)")
 def clean(text: str) -> str:
     """Without the characters that XML cannot hold, cut to what a cell can hold (Excel counts UTF-16 units)."""
     text = _FORBIDDEN.sub("", text)
+    if "\r" in text:
+        # As XML reads it anyway, but for heads that openpyxl writes.
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     if len(text) > MAX_CELL_UNITS // 2:
         text = text.encode("utf-16-le")[: MAX_CELL_UNITS * 2].decode("utf-16-le", "ignore")
     return text
