@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -40,11 +40,11 @@ class Calls:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """For what the test does with the product's own services."""
-        self._counting = False
+        before, self._counting = self._counting, False
         try:
             yield
         finally:
-            self._counting = True
+            self._counting = before
 
     def around(self, name: str, call: Callable[[], Any]) -> Any:
         if not self._counting:
@@ -77,9 +77,13 @@ def _shuffled(event: Any, order: random.Random) -> Any:
 
 @contextmanager
 def dying(
-    cloud: MotoCloud, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None
+    cloud: MotoCloud,
+    at: int | None = None,
+    mode: str = BEFORE,
+    repeat: random.Random | None = None,
+    only: Collection[str] = (),
 ) -> Iterator[Calls]:
-    """Counts the calls inside functions, one function at a time, and lets the `at`-th go wrong.
+    """Counts the calls inside functions (`only` those named), one function at a time, and lets the `at`-th go wrong.
 
     With `repeat`, every message and every step of a machine comes twice, messages in another order the first time.
     """
@@ -100,7 +104,7 @@ def dying(
         return calls.around(name, lambda: make(client, operation, arguments))
 
     def alone(name: str, event: Any) -> Any:
-        with one_at_a_time:
+        with one_at_a_time, calls.uncounted() if only and name not in only else nullcontext():
             try:
                 if repeat is not None and name not in _ANSWERING:
                     invoke(name, _shuffled(event, repeat))

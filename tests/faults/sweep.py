@@ -17,10 +17,14 @@ POINTS = int(os.environ.get("SWEEP_POINTS", "2"))
 
 @dataclass(frozen=True)
 class Scenario:
-    """`run` does what callers and the world do, and raises AssertionError if a promise was broken."""
+    """`run` does what callers and the world do, and raises AssertionError if a promise was broken.
+
+    `only` names the functions that die; without it, all of them do.
+    """
 
     name: str
     run: Callable[[World], None]
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def play(
     scenario: Scenario, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None
 ) -> list[str]:
     """Answers the calls made; the name of the one that went wrong is in any AssertionError."""
-    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat) as calls:
+    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only) as calls:
         try:
             scenario.run(World(cloud, calls))
         except (Exception, Died) as error:

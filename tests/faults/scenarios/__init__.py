@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.scenarios import batch, callback, distribution, export, ingest, subscription, upload
+from tests.faults.scenarios import batch, callback, compensation, distribution, export, ingest, subscription, upload
 from tests.faults.sweep import Scenario
 
 ALL: tuple[Scenario, ...] = (
@@ -13,4 +13,5 @@ ALL: tuple[Scenario, ...] = (
     export.SCENARIO,
     batch.SCENARIO,
     callback.SCENARIO,
+    compensation.SCENARIO,
 )

@@ -1,0 +1,120 @@
+"""Work that is stuck in every way compensation knows, and compensation itself dies."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from tests.faults.scenarios.distribution import SHA, Agents, stored_file
+from tests.faults.sweep import Scenario
+from tests.faults.world import World
+from tests.support.http_servers import serve
+from tests.support.moto_cloud import Project
+from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.outbox import notice_write
+from tidegate.adapters.dynamo.writes import put_new, update
+from tidegate.adapters.sfn import Machines
+from tidegate.domain.notices import Notice, notice_id_for
+
+CONTENT = b"brought in late"
+NARROW = "narrow"
+
+
+def run(world: World) -> None:
+    project = world.new_project()
+    with serve(lambda request: request.answer(200, CONTENT)) as port:
+        source = f"http://127.0.0.1:{port}/f"
+        with world.calls.uncounted():
+            stored_file(world, project)
+            agents = Agents(world, project)
+            # Whoever should have started an execution died before it did.
+            with patch.object(Machines, "start", lambda *_: ""):
+                task = _closed_window(world, project)
+                admitted = _file(world, project, source, path="/admitted")
+                world.deliver_all()
+            behind_a_leak = _behind_a_leaked_slot(world, project, source)
+            told = _unsent_notice(world, project)
+        world.cloud.while_waiting.append(agents.work)
+        assert not _executions(world)
+
+        world.settle(lambda: _over(world, project, task, (admitted, behind_a_leak)) and told in world.told())
+
+    job = world.shown(f"/v1/downloads/{task}", project)
+    assert job["status"] == "Success", job
+    assert [len(transfers) for transfers in agents.got.values()].count(1) == 1, agents.got
+    for request in (admitted, behind_a_leak):
+        ended = world.shown(f"/v1/requests/{request}", project)
+        assert (ended["status"], ended["attempts"]) == ("completed", 1), ended
+    assert len(_executions(world)) == len(("the Job", "the admitted", "behind the leak"))
+    world.settle(world.idle_channels)
+    _status_is_right(world)
+
+
+def _closed_window(world: World, project: Project) -> str:
+    body: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": "/f", "file_name": "f", "file_signature": SHA}
+    body |= {"target_agent_id": "a1", "target_user": "root", "target_file_dir": "/data"}
+    made = world.cloud.http("POST", "/v1/downloads", key=project.key, json=body)
+    assert made.status == 202, made.body
+    return str(made.json()["task_id"]).rsplit(":", 1)[-1]
+
+
+def _file(world: World, project: Project, source: str, path: str, **more: str) -> str:
+    body = {"biz_id": 1, "app_id": 1, "file_path": path, "source_url": source, **more}
+    made = world.cloud.http("POST", "/v1/files", key=project.key, json=body)
+    assert made.status == 202, made.body
+    return str(made.json()["request_id"])
+
+
+def _behind_a_leaked_slot(world: World, project: Project, source: str) -> str:
+    """Its channel's one slot is held by a request that is gone."""
+    cloud = world.cloud
+    made = cloud.http("POST", "/v1/queue/capacity", json={NARROW: 1}, key=cloud.admin_key)
+    assert made.status == 200, made.body
+    gone = {"project_id": project.id, "request_id": "req-gone", "attempt": 1}
+    held = update(keys.channel(NARROW), adds={"running": 1, "slot_changes": 1})
+    cloud.app.table.transact([put_new(keys.slot(NARROW, "req-gone") | gone), held])
+    waiting = _file(world, project, source, path="/behind", channel=NARROW)
+    world.deliver_all()
+    return waiting
+
+
+def _unsent_notice(world: World, project: Project) -> str:
+    kind, record = "task.completed", "req-told"
+    notice = Notice(notice_id_for(kind, record), project.id, kind, record, "completed", {}, None, world.cloud.clock())
+    world.cloud.app.table.transact([notice_write(notice)])
+    return record
+
+
+def _over(world: World, project: Project, task: str, requests: tuple[str, ...]) -> bool:
+    shown = [world.shown(f"/v1/downloads/{task}", project)]
+    shown += [world.shown(f"/v1/requests/{request}", project) for request in requests]
+    return all(one["status"] in ("Success", "Failed", "Timeout", "completed", "failed") for one in shown)
+
+
+def _executions(world: World) -> list[str]:
+    client = world.cloud.client("stepfunctions")
+    machines = world.cloud.names.machines.values()
+    found = [client.list_executions(stateMachineArn=machine)["executions"] for machine in machines]
+    return [execution["name"] for executions in found for execution in executions]
+
+
+def _status_is_right(world: World) -> None:
+    """One tick is on its way, however often it was revived, and nothing is counted that was not started."""
+    with world.calls.uncounted():
+        for _ in range(4):
+            world.cloud.clock.advance(400)
+            world.compensate()
+        shown = world.cloud.http("GET", "/v1/compensation", key=world.cloud.admin_key).json()
+    started = len(("the Job", "the admitted", "the notice"))
+    if world.calls.happened is None:
+        assert shown["compensated_total"] == started, shown
+    assert shown["compensated_total"] <= started, shown
+    assert shown["next_poll"] > shown["last_poll"], shown
+    ticks = world.cloud.client("sqs").get_queue_attributes(
+        QueueUrl=world.cloud.names.queues["CompensationQueue"], AttributeNames=["All"]
+    )["Attributes"]
+    names = ("", "Delayed", "NotVisible")
+    assert sum(int(ticks[f"ApproximateNumberOfMessages{name}"]) for name in names) == 1, ticks
+
+
+SCENARIO = Scenario("compensation", run, only=("compensate",))
