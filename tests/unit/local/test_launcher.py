@@ -130,6 +130,6 @@ def test_without_a_window_a_message_goes_at_once() -> None:
 
 
 def test_a_queues_window_is_its_mappings() -> None:
-    mappings = [("account", "region", {"EventSourceArn": "arn:aws:sqs:region:account:a"})]
+    mappings: list[tuple[str, str, dict[str, Any]]] = [("account", "region", {"EventSourceArn": "arn:…:a"})]
     mappings += [("account", "region", {"EventSourceArn": "arn:…:b", "MaximumBatchingWindowInSeconds": 1})]
     assert [batching_window(mappings, f"http://host/account/{name}") for name in "abc"] == [0, 1, 0]

@@ -182,7 +182,7 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
     def prepare_file(self) -> PrepareFile:
         from tidegate.services.download_prepare import PrepareFile
 
-        return PrepareFile(self.job_store, self.content_store, self.bucket, self.engine, self.heartbeat, self.clock)
+        return PrepareFile(self.content_store, self.bucket, self.engine, self.heartbeat)
 
     @cached_property
     def dispatch(self) -> Dispatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.domain.batches import (
     BIZ_WAIT_SECONDS,
@@ -18,12 +18,16 @@ from tidegate.domain.batches import (
 )
 from tidegate.domain.ids import Clock, iso, new_id
 from tidegate.domain.notices import Notice, notice_id_for
-from tidegate.domain.requests import PAUSED, WAITING, Request
+from tidegate.domain.requests import PAUSED, WAITING
 from tidegate.errors import Conflict, DomainError, WrongState
 from tidegate.services.batch_callbacks import BusinessCalls
 from tidegate.services.batch_registry import Registry
 from tidegate.services.batches import Batches, about, shown
 from tidegate.services.queue_ports import Notifier
+
+if TYPE_CHECKING:
+    from tidegate.services.queue import Queue
+    from tidegate.services.queue_control import Control
 
 # Loads of the runner channels: (running and waiting, capacity) by name.
 Loads = Callable[[], Mapping[str, tuple[int, int]]]
@@ -47,29 +51,6 @@ class ControlStore(Protocol):
         """The start, for the transaction that makes its request."""
 
 
-class Submitter(Protocol):
-    def submit(
-        self,
-        project_id: str,
-        type: str,
-        channel: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        priority: int = ...,
-        subscription_id: str | None = None,
-        request_id: str | None = None,
-        callback: str | None = None,
-        extra_writes: Sequence[Any] = (),
-        *,
-        who: str = ...,
-    ) -> Request: ...
-
-    def get(self, project_id: str, request_id: str) -> Request: ...
-
-
-class Canceller(Protocol):
-    def cancel(self, project_id: str, request_id: str, who: str, why: str = ...) -> Request: ...
-
-
 class BatchControl:
     def __init__(
         self,
@@ -77,8 +58,8 @@ class BatchControl:
         store: ControlStore,
         registry: Registry,
         calls: BusinessCalls,
-        queue: Submitter,
-        canceller: Callable[[], Canceller],
+        queue: Queue,
+        canceller: Callable[[], Control],
         loads: Loads,
         notifier: Notifier,
         clock: Clock,

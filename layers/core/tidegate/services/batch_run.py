@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aws_lambda_powertools import Logger
 
@@ -21,39 +21,20 @@ from tidegate.services.batches import shown
 from tidegate.services.ports import Http, Signer
 from tidegate.services.queue_ports import Refused
 
+if TYPE_CHECKING:
+    from tidegate.services.live import Live
+    from tidegate.services.queue import Queue
+
 logger = Logger(service="tidegate", child=True)
 
 RENEW = "renew"
 HEARTBEAT_SECONDS = 30.0
 
 
-class RunQueue(Protocol):
-    def running(self, project_id: str, request_id: str, attempt: int) -> Request: ...
-
-    def heartbeat(
-        self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None = None
-    ) -> Request: ...
-
-    def finish(
-        self,
-        project_id: str,
-        request_id: str,
-        attempt: int,
-        *,
-        result: Mapping[str, Any] | None = None,
-        error: DomainError | None = None,
-        extra_writes: Sequence[Any] = (),
-    ) -> Request: ...
-
-
 class Ends(Protocol):
     def end_writes(self, batch: Batch, fence: int, verdict: Verdict, finish_time: str) -> list[Any]: ...
 
     def set_total(self, batch: Batch, total: int) -> None: ...
-
-
-class Live(Protocol):
-    def progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None: ...
 
 
 class RunBatches(Protocol):
@@ -67,7 +48,7 @@ class RunBatches(Protocol):
 class RequestCharge:
     """Implements `batch_slice.Charge` by the request of the run."""
 
-    def __init__(self, request: Request, queue: RunQueue, ends: Ends, live: Live, clock: Clock) -> None:
+    def __init__(self, request: Request, queue: Queue, ends: Ends, live: Live, clock: Clock) -> None:
         self._request = request
         self._here = (request.project_id, request.request_id, request.attempt)
         self._queue = queue
@@ -149,7 +130,7 @@ class BatchMachine:
         self,
         batches: RunBatches,
         runner: SliceRunner,
-        queue: RunQueue,
+        queue: Queue,
         ends: Ends,
         live: Live,
         clock: Clock,

@@ -8,7 +8,7 @@ from tidegate.domain.downloads import Job
 from tidegate.domain.ids import Clock
 from tidegate.domain.orders import transfer_token
 from tidegate.domain.transfers import INTENDED, REFUSED, SENT, UNKNOWN, Transfer
-from tidegate.errors import AnswerLost, NotAccepted, RecordNotFound, TransferRefused
+from tidegate.errors import AnswerLost, NotAccepted, TransferRefused
 from tidegate.services.download_ports import Contents, Engine, JobStore, TargetStore, TransferStore
 from tidegate.services.download_watch import Heartbeat
 
@@ -38,12 +38,9 @@ class Dispatch:
         self._clock = clock
 
     def dispatch(self, project_id: str, job_key: str) -> str:
-        job = self._jobs.get(project_id, job_key)
+        job = self._heartbeat.still_open(project_id, job_key)
         if job is None:
-            raise RecordNotFound("no such Job")
-        if job.ended or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
             return OVER
-        self._heartbeat.alive(job)
         known = {transfer.number: transfer for transfer in self._transfers.list(job)}
         states = [self._one(job, number, known.get(number)) for number in range(len(job.portions))]
         return WAITING if WAITING in states else DISPATCHED

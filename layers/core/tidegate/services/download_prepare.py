@@ -6,10 +6,9 @@ import hashlib
 
 from tidegate.domain.downloads import Job
 from tidegate.domain.files import COMING, READY, content_object
-from tidegate.domain.ids import Clock
 from tidegate.domain.targets import DONE, IN_PROGRESS
-from tidegate.errors import FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused
-from tidegate.services.download_ports import Content, Contents, Engine, JobStore
+from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
+from tidegate.services.download_ports import Content, Contents, Engine
 from tidegate.services.download_watch import Heartbeat
 from tidegate.services.ports import ObjectStore, StoredObject
 
@@ -19,27 +18,20 @@ READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 class PrepareFile:
     def __init__(
         self,
-        jobs: JobStore,
         contents: Contents,
         objects: ObjectStore,
         engine: Engine,
         heartbeat: Heartbeat,
-        clock: Clock,
     ) -> None:
-        self._jobs = jobs
         self._contents = contents
         self._objects = objects
         self._engine = engine
         self._heartbeat = heartbeat
-        self._clock = clock
 
     def prepare(self, project_id: str, job_key: str) -> str:
-        job = self._jobs.get(project_id, job_key)
+        job = self._heartbeat.still_open(project_id, job_key)
         if job is None:
-            raise RecordNotFound("no such Job")
-        if job.ended or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
             return OVER
-        self._heartbeat.alive(job)
         content = self._contents.get(project_id, job.parcel.file_signature)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound("the file is not in the library and nothing is bringing it")

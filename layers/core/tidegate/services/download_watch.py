@@ -8,6 +8,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.domain.downloads import Job
 from tidegate.domain.ids import Clock
+from tidegate.errors import RecordNotFound
 from tidegate.services.download_ports import Executions, JobStore
 
 logger = Logger(service="tidegate", child=True)
@@ -19,6 +20,16 @@ class Heartbeat:
     def __init__(self, jobs: JobStore, clock: Clock) -> None:
         self._jobs = jobs
         self._clock = clock
+
+    def still_open(self, project_id: str, job_key: str) -> Job | None:
+        """The Job whose step begins, if there is still something to do in it."""
+        job = self._jobs.get(project_id, job_key)
+        if job is None:
+            raise RecordNotFound("no such Job")
+        if job.ended or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
+            return None
+        self.alive(job)
+        return job
 
     def alive(self, job: Job) -> None:
         """A step of the Job is at work; written only when the time to look at it comes near."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from tidegate.domain.exports import Export
 from tidegate.domain.requests import Request
-from tidegate.errors import DomainError
 from tidegate.services.ports import Listed
 
 
@@ -50,54 +49,6 @@ class ExportStore(Protocol):
     ) -> Listed[tuple[Export, Request | None]]: ...
 
     def remove(self, project_id: str, task_id: str) -> None: ...
-
-
-class ExportQueue(Protocol):
-    """The request queue, as exports use it."""
-
-    def submit(
-        self,
-        project_id: str,
-        type: str,
-        channel: str | None = None,
-        payload: Mapping[str, Any] | None = None,
-        priority: int = ...,
-        subscription_id: str | None = None,
-        request_id: str | None = None,
-        callback: str | None = None,
-        extra_writes: Sequence[Any] = (),
-        *,
-        timeout: int | None = None,
-        who: str = ...,
-    ) -> Request: ...
-
-    def get(self, project_id: str, request_id: str) -> Request: ...
-
-    def running(self, project_id: str, request_id: str, attempt: int) -> Request: ...
-
-    def heartbeat(
-        self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None = None
-    ) -> Request: ...
-
-    def finish(
-        self,
-        project_id: str,
-        request_id: str,
-        attempt: int,
-        *,
-        result: Mapping[str, Any] | None = None,
-        error: DomainError | None = None,
-        extra_writes: Sequence[Any] = (),
-        who: str = ...,
-    ) -> Request: ...
-
-
-class Canceller(Protocol):
-    def cancel(self, project_id: str, request_id: str, who: str, why: str = ...) -> Request: ...
-
-
-class LiveView(Protocol):
-    def progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None: ...
 
 
 class ReadPage(Protocol):

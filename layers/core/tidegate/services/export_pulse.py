@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.domain.ids import Clock
 from tidegate.domain.requests import Request
-from tidegate.services.export_ports import ExportQueue, LiveView
+
+if TYPE_CHECKING:
+    from tidegate.services.live import Live
+    from tidegate.services.queue import Queue
 
 INTERVAL_SECONDS = 2.0
 
@@ -18,8 +21,8 @@ class Pulse:
 
     def __init__(
         self,
-        queue: ExportQueue,
-        live: LiveView,
+        queue: Queue,
+        live: Live,
         clock: Clock,
         request: Request,
         shown: Callable[[Request], dict[str, Any]],

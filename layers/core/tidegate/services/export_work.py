@@ -16,9 +16,13 @@ from tidegate.domain.exports import ExportSpec, output_prefix, pages_prefix, spe
 from tidegate.domain.ids import Clock
 from tidegate.domain.requests import COMPLETED, Request
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
-from tidegate.services.export_ports import ExportObjects, ExportQueue, LiveView
+from tidegate.services.export_ports import ExportObjects
 from tidegate.services.export_pull import Puller
 from tidegate.services.export_pulse import Pulse
+
+if TYPE_CHECKING:
+    from tidegate.services.live import Live
+    from tidegate.services.queue import Queue
 
 if TYPE_CHECKING:
     from tidegate.services.export_render import Renderer
@@ -32,11 +36,11 @@ Event = Mapping[str, Any]
 class ExportWork:
     def __init__(
         self,
-        queue: ExportQueue,
+        queue: Queue,
         objects: ExportObjects,
         puller: Puller,
         renderer: Callable[[], Renderer],
-        live: LiveView,
+        live: Live,
         clock: Clock,
         shown: Callable[[Request], dict[str, Any]],
     ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.domain import exports as domain
 from tidegate.domain.columns import flat_rows
@@ -15,8 +15,12 @@ from tidegate.domain.exports import EXPIRED, Export, ExportSpec
 from tidegate.domain.ids import Clock, iso, new_id
 from tidegate.domain.requests import COMPLETED, Request
 from tidegate.errors import BadTable, Expired, NotReady, RecordNotFound, WrongState
-from tidegate.services.export_ports import Canceller, ExportObjects, ExportQueue, ExportStore
+from tidegate.services.export_ports import ExportObjects, ExportStore
 from tidegate.services.ports import Listed
+
+if TYPE_CHECKING:
+    from tidegate.services.queue import Queue
+    from tidegate.services.queue_control import Control
 
 LINK_SECONDS = 300
 # A list filtered by state reads on this often before it answers what it has.
@@ -46,8 +50,8 @@ class Link:
 class Exports:
     def __init__(
         self,
-        queue: ExportQueue,
-        control: Callable[[], Canceller],
+        queue: Queue,
+        control: Callable[[], Control],
         store: ExportStore,
         objects: ExportObjects,
         check_url: Callable[[str, str | None, str], None],
