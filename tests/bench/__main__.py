@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,8 +45,9 @@ def main() -> int:
     os.environ.setdefault("POWERTOOLS_LOG_LEVEL", "CRITICAL")
     figures: list[Figure] = []
     for name in wanted:
-        sys.stderr.write(f"  … {name}\n")
+        began = time.monotonic()
         figures += SECTIONS[name](quick)
+        sys.stderr.write(f"  ✓ {name:<10} {time.monotonic() - began:5.0f} s\n")
     about = {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",

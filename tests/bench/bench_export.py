@@ -157,7 +157,7 @@ def best(count: int, repeat: int, slow_count: int) -> dict[str, dict[str, float]
 
 def measure(quick: bool) -> Iterator[Figure]:
     count, big, slow = (200_000, 1_000_000, 20_000) if quick else (200_000, 1_000_000, 200_000)
-    found = best(count, 3 if quick else 5, slow)
+    found = best(count, 2 if quick else 5, slow)
     for name, run in found.items():
         note = f"{run['peak_mb']:.0f} MB at the peak, {run['bytes_row']:.0f} bytes a row"
         yield Figure(SECTION, name, round(run["rows_s"]), "rows/s", note=note)

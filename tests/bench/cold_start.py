@@ -41,7 +41,7 @@ def _handler(name: str) -> str:
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    rounds = 3 if quick else 7
+    rounds = 2 if quick else 7
     names = sorted({directory_of(function) for function in functions().values()})
     times: dict[str, list[float]] = {name: [] for name in ("", *names)}
     modules: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import cache
 from urllib.parse import parse_qs, urlsplit
 
 from tests.bench.meter import Meter, metered, transitions
@@ -45,7 +46,9 @@ def _through(cloud: MotoCloud) -> None:
     cloud.deliver("AdmissionQueue")
 
 
+@cache
 def export(pages: int, kind: str = "excel") -> Meter:
+    """Several sections want the same one."""
     with serve(_pages(pages)) as port, MotoCloud(machines_run=True) as cloud:
         project = cloud.project()
         body = {"name": "rows", "source_url": f"http://127.0.0.1:{port}/rows", "step": ROWS_A_PAGE, "type": kind}
