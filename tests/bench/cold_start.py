@@ -64,9 +64,17 @@ def measure(quick: bool) -> Iterator[Figure]:
 
 
 def sizes(artifacts: Path) -> Iterator[Figure]:
-    """Of what `make build` built, if it did."""
+    """Of what `make build` built; without it there is nothing to weigh."""
     if not artifacts.is_dir():
+        yield Figure(SECTION, "artifacts and layers", 0, "MB", note="not built: make build")
         return
-    for layer in ("DepsLayer", "CoreLayer"):
-        size = sum(file.stat().st_size for file in (artifacts / layer).rglob("*") if file.is_file())
-        yield Figure(SECTION, f"{layer}, unzipped", size / 1e6, "MB")
+    weights = {
+        part.name: sum(file.stat().st_size for file in part.rglob("*") if file.is_file()) / 1e6
+        for part in artifacts.iterdir()
+        if part.is_dir()
+    }
+    layers = [name for name in weights if name.endswith("Layer")]
+    for layer in sorted(layers):
+        yield Figure(SECTION, f"{layer}, unzipped", weights.pop(layer), "MB")
+    largest = max(weights, key=lambda name: weights[name])
+    yield Figure(SECTION, f"the largest of {len(weights)} artifacts", weights[largest], "MB", note=largest)
