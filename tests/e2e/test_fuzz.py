@@ -1,0 +1,116 @@
+"""The published contract against the deployed stack: whatever is sent, no 5xx and nothing that it does not promise.
+
+FUZZ_EXAMPLES asks for a longer run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import given
+from schemathesis import CheckContext, GenerationMode, Response
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks as openapi
+
+from tests.support.any_values import examples
+from tests.support.deployed import Deployed, deployed_at
+from tests.support.fuzzing import Case, World, cases, world
+from tidegate.web.app import build_api
+from tidegate.web.contract import contract
+
+pytestmark = pytest.mark.e2e
+
+PATHS = contract(build_api())["paths"]
+OPERATIONS = {f"{method.upper()} {path}": found for path, methods in PATHS.items() for method, found in methods.items()}
+CLOSED = [label for label in OPERATIONS if " /v1/" in label]
+# In a path any text is right, so what takes no more can be sent nothing wrong.
+FALLIBLE = [
+    label
+    for label, found in OPERATIONS.items()
+    if "requestBody" in found or any(parameter["in"] != "path" for parameter in found.get("parameters", []))
+]
+
+Send = Callable[..., Any]
+
+
+def told_as_a_problem(ctx: CheckContext, response: Response, case: Case) -> None:
+    if response.status_code >= 400:
+        assert response.headers["content-type"] == ["application/problem+json"]
+        assert response.json()["status"] == response.status_code
+
+
+CHECKS = [
+    not_a_server_error,
+    openapi.status_code_conformance,
+    openapi.content_type_conformance,
+    openapi.response_schema_conformance,
+    openapi.response_headers_conformance,
+    told_as_a_problem,
+]
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    """A cloud of its own: what is paused, made and deleted here is nobody else's."""
+    with deployed_at(tmp_path_factory.mktemp("fuzzed")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def there(deployed: Deployed) -> World:
+    return world(deployed)
+
+
+@pytest.fixture(scope="module")
+def schema(deployed: Deployed) -> Any:
+    loaded = schemathesis.openapi.from_dict(deployed.http("GET", "/openapi.json").json())
+    # Keys are given or left out by the tests: a made-up one ends every case at 401.
+    loaded.config.generation.update(with_security_parameters=False)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def send(deployed: Deployed) -> Iterator[Send]:
+    with requests.Session() as session:
+
+        def sent(case: Case, key: str | None) -> Response:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            response = case.call(deployed.api_url, session, headers, allow_redirects=False, timeout=30)
+            # A source that fails is told as 502 or 504, and is no failure of ours.
+            upstream = response.status_code in (502, 504) and "/download/sync" in case.path
+            case.validate_response(response, CHECKS, excluded_checks=[not_a_server_error] if upstream else [])
+            return response
+
+        yield sent
+
+
+def fuzz(schema: Any, there: World, label: str, mode: GenerationMode, send: Send, count: int = 6) -> None:
+    method, _, path = label.partition(" ")
+
+    def run(case: Case) -> None:
+        send(case, there.key_for(label))
+
+    examples(count)(given(cases(schema[path][method], mode, there))(run))()
+
+
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_what_the_contract_allows_is_answered_as_it_says(schema: Any, there: World, send: Send, label: str) -> None:
+    fuzz(schema, there, label, GenerationMode.POSITIVE, send)
+
+
+@pytest.mark.parametrize("label", FALLIBLE)
+def test_what_the_contract_forbids_is_refused_as_it_says(schema: Any, there: World, send: Send, label: str) -> None:
+    fuzz(schema, there, label, GenerationMode.NEGATIVE, send)
+
+
+@pytest.mark.parametrize("label", CLOSED)
+def test_without_a_key_everything_is_401(schema: Any, there: World, send: Send, label: str) -> None:
+    def refused(case: Case, _: str) -> None:
+        assert send(case, None).status_code == 401
+        assert send(case, "tg_unknown").status_code == 401
+
+    fuzz(schema, there, label, GenerationMode.POSITIVE, refused, 1)
