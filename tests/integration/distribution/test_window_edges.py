@@ -84,6 +84,38 @@ def test_a_late_task_whose_target_another_task_brought_in_time_shares_its_fate(f
     assert fleet.task(late["task_id"])["status"] == "Running"
 
 
+def test_a_late_task_of_a_target_that_has_ended_does_not_go_back_to_pending(fleet: Fleet) -> None:
+    in_time, late = fleet.submit("a-1"), fleet.submit("a-1")
+    first, second = messages(fleet)
+    collect(fleet, [first])
+    fleet.run_until_dispatched(in_time["job_id"])
+    fleet.report("a-1", 0)
+    fleet.step("poll_transfer", in_time["job_id"])
+    assert fleet.step("finish_job", in_time["job_id"])["state"] == "ended"
+    assert fleet.task(late["task_id"])["status"] == "Success"
+
+    collect(fleet, [second])
+
+    assert fleet.task(late["task_id"])["status"] == "Success"
+    assert len(fleet.get("/v1/jobs")["items"]) == 1
+
+
+def test_a_message_delivered_again_in_other_company_overwrites_no_chunk(fleet: Fleet) -> None:
+    """Two chunks that begin with the same Task and are of the same length."""
+    job = fleet.submit("a-1")["job_id"]
+    fleet.submit("a-2")
+    fleet.submit("a-3")
+    first, second, third = messages(fleet)
+    collect(fleet, [first, second])
+
+    collect(fleet, [first, third])
+
+    assert fleet.states(job) == {"a-1": "Pending", "a-2": "Pending", "a-3": "Pending"}
+    fleet.pass_window()
+    fleet.step("close_window", job)
+    assert fleet.job(job)["counts"]["total"] == 3
+
+
 def test_an_unreadable_message_alone_is_reported(fleet: Fleet) -> None:
     fleet.submit("a-1")
     (good,) = messages(fleet)

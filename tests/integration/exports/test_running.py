@@ -57,6 +57,31 @@ def test_worker_killed_in_render_the_next_attempt_succeeds_and_no_stale_upload_s
     assert world.objects("staging") == []
 
 
+@pytest.mark.parametrize("dies_in", ["abort_uploads", "remove"])
+def test_a_step_that_died_while_it_tidied_leaves_no_staged_page(
+    world: ExportWorld, monkeypatch: pytest.MonkeyPatch, dies_in: str
+) -> None:
+    world.source.rows = numbered(250)
+    task_id = world.submit(step=100)
+    state = world.cloud.invoke("render_export", world.cloud.invoke("pull_pages", world.admit(task_id)))
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(f"tidegate.adapters.export_objects.ExportBucket.{dies_in}", die)
+        with pytest.raises(Killed):
+            world.cloud.invoke("publish_export", state)
+    assert world.shown(task_id)["status"] == "completed"
+    assert world.objects("staging")
+
+    # The machine runs the step again, and it finds the export ended.
+    assert world.cloud.invoke("publish_export", state)["next"] == "over"
+
+    assert world.objects("staging") == []
+    assert len(read_csv(world.file(task_id))) == 250
+
+
 def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> None:
     world.source.rows = numbered(3)
     task_id = world.submit()

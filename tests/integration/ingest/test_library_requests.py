@@ -77,6 +77,20 @@ def test_check_verifies_a_stored_object_against_its_signature_and_its_source(
     assert done["result"] == {"file_id": file_id, "signature": SHA, "size": len(BODY), "source": found}
 
 
+@pytest.mark.parametrize("size", [10, 2_000_000])
+def test_check_of_a_source_whose_head_has_no_content_length_goes_by_its_etag(
+    library: Library, source: FileSource, size: int
+) -> None:
+    source.files["/a.bin"] = Hosted(b"x" * size)
+    file_id = library.ask(source.url("/a.bin"))["file_id"]
+    library.run()
+    source.files["/a.bin"].tell_length = False
+
+    assert ran(library, "check", {"file_id": file_id})["result"]["source"] == "same"
+    source.files["/a.bin"].body += b"!"
+    assert ran(library, "check", {"file_id": file_id})["result"]["source"] == "changed"
+
+
 def test_check_says_when_the_source_is_gone(library: Library, source: FileSource) -> None:
     file_id = stored(library, source)
     del source.files["/a.bin"]

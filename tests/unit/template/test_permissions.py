@@ -45,6 +45,12 @@ def test_no_function_may_scan_the_table_or_delete_it(name: str) -> None:
     assert not actions & {"dynamodb:Scan", "dynamodb:DeleteTable", "dynamodb:UpdateTable", "s3:DeleteBucket"}
 
 
+def test_the_api_knows_the_queue_that_a_compensation_trigger_sends_to_and_may() -> None:
+    api = FUNCTIONS["ApiFunction"]
+    assert api["Environment"]["Variables"]["COMPENSATION_QUEUE_URL"] == {"Ref": "CompensationQueue"}
+    assert {"Fn::GetAtt": ["CompensationQueue", "Arn"]} in allowed(api, "sqs:SendMessage")
+
+
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_a_machine_may_invoke_exactly_the_functions_it_names(name: str) -> None:
     machine = MACHINES[name]
