@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest -q
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test lint format types unit integration workflow faults faults-all e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo clean test lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,10 @@ faults: $(STAMP)  ## any AWS call fails, any function dies
 
 faults-all: $(STAMP)  ## the same at every single AWS call, for an hour
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
+
+fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
+	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/domain/test_any_manifest.py tests/unit/domain/test_template_properties.py tests/unit/rendering/test_any_cells.py
+	@FUZZ_EXAMPLES=100 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
 
 e2e: $(STAMP)  ## over HTTP against the deployed stack
 	@$(PYTEST) -n 2 --dist loadfile tests/e2e $(AGAIN) tests/e2e

@@ -88,7 +88,7 @@ def send(deployed: Deployed) -> Iterator[Send]:
         yield sent
 
 
-def fuzz(schema: Any, there: World, label: str, mode: GenerationMode, send: Send, count: int = 6) -> None:
+def fuzz(schema: Any, there: World, label: str, mode: GenerationMode, send: Send, count: int) -> None:
     method, _, path = label.partition(" ")
 
     def run(case: Case) -> None:
@@ -99,18 +99,17 @@ def fuzz(schema: Any, there: World, label: str, mode: GenerationMode, send: Send
 
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_what_the_contract_allows_is_answered_as_it_says(schema: Any, there: World, send: Send, label: str) -> None:
-    fuzz(schema, there, label, GenerationMode.POSITIVE, send)
+    fuzz(schema, there, label, GenerationMode.POSITIVE, send, 5)
 
 
 @pytest.mark.parametrize("label", FALLIBLE)
 def test_what_the_contract_forbids_is_refused_as_it_says(schema: Any, there: World, send: Send, label: str) -> None:
-    fuzz(schema, there, label, GenerationMode.NEGATIVE, send)
+    fuzz(schema, there, label, GenerationMode.NEGATIVE, send, 4)
 
 
 @pytest.mark.parametrize("label", CLOSED)
 def test_without_a_key_everything_is_401(schema: Any, there: World, send: Send, label: str) -> None:
     def refused(case: Case, _: str) -> None:
         assert send(case, None).status_code == 401
-        assert send(case, "tg_unknown").status_code == 401
 
     fuzz(schema, there, label, GenerationMode.POSITIVE, refused, 1)
