@@ -93,7 +93,8 @@ class FileSource:
 
 
 class GatedSource(FileSource):
-    """Gives the first megabytes; of every later range half, then a byte now and then until the gate opens.
+    """Gives the first megabytes; of every later range (or of a file without ranges) half, then a byte now and then
+    until the gate opens.
 
     So a transfer that `reading` counts is in its middle for certain.
     """
@@ -108,14 +109,16 @@ class GatedSource(FileSource):
     def answer(self, handler: Handler) -> None:
         match = _RANGE.fullmatch(handler.headers.get("Range", ""))
         hosted = self.files.get(handler.path)
-        if hosted is None or not match or int(match[1]) < self.free_bytes or self.gate.is_set():
+        free = int(match[1]) < self.free_bytes if match else hosted is None or hosted.ranges
+        if hosted is None or free or self.gate.is_set():
             super().answer(handler)
             return
         with self._lock:
-            self.seen.append((handler.path, match[0]))
+            self.seen.append((handler.path, match[0] if match else ""))
             self.reading += 1
         try:
-            self._trickle(handler, hosted, int(match[1]), int(match[2]))
+            first, last = (int(match[1]), int(match[2])) if match else (0, len(hosted.body) - 1)
+            self._trickle(handler, hosted, first, last)
         except OSError:
             handler.close_connection = True
         finally:
@@ -124,9 +127,10 @@ class GatedSource(FileSource):
 
     def _trickle(self, handler: Handler, hosted: Hosted, start: int, last: int) -> None:
         body = hosted.body[start : last + 1]
-        handler.send_response(206)
+        handler.send_response(206 if hosted.ranges else 200)
         handler.send_header("ETag", hosted.etag)
-        handler.send_header("Content-Range", f"bytes {start}-{last}/{len(hosted.body)}")
+        if hosted.ranges:
+            handler.send_header("Content-Range", f"bytes {start}-{last}/{len(hosted.body)}")
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         sent = len(body) // 2

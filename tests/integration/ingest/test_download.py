@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from tests.support.deployed import until
 from tests.support.ingest import BIZ, Library
-from tests.support.sources import FileSource, Hosted
+from tests.support.sources import FileSource, Hosted, gated_source
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.writes import update
 from tidegate.domain import ingest
@@ -213,6 +216,27 @@ def test_a_private_url_is_refused_at_the_fetch_too(library: Library, source: Fil
     request = library.request(asked["request_id"])
     assert (request["status"], request["error"]["code"]) == ("failed", "url_not_allowed")
     assert library.objects() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_cancel_is_heard_in_the_middle_of_a_part_within_5_s(library: Library, large: bytes, ranges: bool) -> None:
+    with gated_source() as slow, ThreadPoolExecutor(1) as worker:
+        slow.free_bytes = PART
+        slow.files["/a.bin"] = Hosted(large, ranges=ranges)
+        asked = library.ask(slow.url("/a.bin"))
+        run = worker.submit(library.run)
+        until(lambda: slow.reading, bool, every=0.05)
+
+        library.cloud.http("POST", f"/v1/requests/{asked['request_id']}/cancel", key=library.project.key)
+        cancelled = time.monotonic()
+        wait([run], timeout=10)
+        heard = time.monotonic() - cancelled
+        slow.gate.set()
+
+    assert heard < 5
+    assert library.request(asked["request_id"])["status"] == "cancelled"
+    assert (library.objects(), library.uploads()) == ({}, [])
 
 
 def test_cancelling_a_running_download_stops_it_within_5_s_and_leaves_nothing(
