@@ -99,6 +99,18 @@ def test_every_transition_is_in_the_audit_trail_with_who_when_and_why(queue: Tes
     assert {"at", "why", "action"} <= set(newest)
 
 
+def test_audit_lines_of_one_millisecond_keep_their_order(queue: TestQueue) -> None:
+    request = queue.submit()
+    actions = ["pause", "resume"] * 4
+    for action in actions:
+        assert queue.act(request, action).status == 200
+
+    found = queue.cloud.http("GET", "/v1/audit", query={"record": request.request_id}, key=queue.project.key).json()
+
+    assert len({line["at"] for line in found["items"]}) == 1
+    assert [line["action"] for line in reversed(found["items"])] == ["submit", *actions]
+
+
 def test_another_projects_request_is_404(queue: TestQueue) -> None:
     request = queue.submit()
     other = queue.cloud.project()
