@@ -80,7 +80,12 @@ def world(cloud: Deployed) -> World:
     ]
     _records(cloud, project, ids)
     ids["cursor"] = _cursors(project)
-    return World(cloud.admin_key, key, ids, _bodies(ids))
+    made = World(cloud.admin_key, key, ids, _bodies(ids))
+    for request_id in made.near("POST /v1/requests/{request_id}/resume", "request_id"):
+        _made(project, f"/v1/requests/{request_id}/pause")
+    for batch_id in made.near("POST /v1/batches/{batch_id}/stop", "batch_id"):
+        _made(project, f"/v1/batches/{batch_id}/start")
+    return made
 
 
 _FILE = {"biz_id": 2, "app_id": 3, "file_path": "/fuzz/b"}
