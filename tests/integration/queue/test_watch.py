@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import pytest
+
 from tests.support.queue import TestQueue
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.writes import delete, update
-from tidegate.errors import ServiceUnavailable
+from tidegate.errors import Busy, ServiceUnavailable
 
 
 def lose_words(queue: TestQueue) -> None:
@@ -88,6 +90,19 @@ def test_a_machine_that_was_never_started_is_started(queue: TestQueue) -> None:
 
     assert list(queue.executions()) == [f"{request.request_id}-1"]
     assert queue.now(request).attempt == 1
+
+
+def test_a_machine_that_cannot_be_started_now_is_not_taken_for_started(queue: TestQueue) -> None:
+    """Compensation counts what it started, and looks again at what it did not."""
+    request = queue.submit()
+    with patch.object(queue.cloud.app.runner, "start", side_effect=Busy("throttled")):
+        queue.admit()
+        with pytest.raises(Busy):
+            queue.compensate(46)
+
+    queue.compensate(0)
+
+    assert list(queue.executions()) == [f"{request.request_id}-1"]
 
 
 def test_a_machine_that_died_gives_back_slot_and_mutex_and_the_request_is_tried_again(queue: TestQueue) -> None:

@@ -66,7 +66,7 @@ class Watch:
             self._store.look_again(request, now + SILENCE_SECONDS)
             return False
         if status is None:
-            self._admission.start(request)
+            self._runner.start(request)
         else:
             self._finish(request, WorkerLost(f"its machine ended as {status}"))
         return True
