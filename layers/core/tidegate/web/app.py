@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
-
+from tidegate.web.contract import TITLE, VERSION, Api
 from tidegate.web.resolver import build_resolver
 from tidegate.web.routes import (
     agents,
@@ -27,7 +26,7 @@ from tidegate.web.routes import (
 )
 
 
-def build_api() -> APIGatewayHttpResolver:
+def build_api() -> Api:
     resolver = build_resolver(
         [
             system.router,
@@ -50,5 +49,5 @@ def build_api() -> APIGatewayHttpResolver:
             sockets.router,
         ]
     )
-    resolver.enable_swagger(path="/docs", title="Tidegate", version="1.0.0")
+    resolver.enable_swagger(path="/docs", title=TITLE, version=VERSION)
     return resolver

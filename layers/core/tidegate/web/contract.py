@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 
 from tidegate.web.problems import CONTENT_TYPE
 
+if TYPE_CHECKING:
+    from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
+
 Schema = dict[str, Any]
+TITLE, VERSION = "Tidegate", "1.0.0"
 
 
 def _json(model: str, text: str) -> Schema:
@@ -37,7 +41,7 @@ _PROBLEM: Schema = {
                 "type": "object",
                 "required": ["loc", "msg"],
                 "properties": {
-                    "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+                    "loc": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
                     "msg": {"type": "string"},
                 },
             },
@@ -92,8 +96,22 @@ _IDEMPOTENCY_KEY: Schema = {
 }
 
 
-def contract(resolver: APIGatewayHttpResolver) -> Schema:
-    schema: Schema = json.loads(resolver.get_openapi_json_schema(title="Tidegate", version="1.0.0"))
+class Api(APIGatewayHttpResolver):
+    """Tells the whole contract wherever it is asked for: in /openapi.json and in /docs."""
+
+    def get_openapi_schema(self, **options: Any) -> OpenAPI:
+        from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
+
+        known = super().get_openapi_schema(**options)
+        return OpenAPI.model_validate(_completed(known.model_dump(mode="json", by_alias=True, exclude_none=True), self))
+
+
+def contract(api: Api) -> Schema:
+    found: Schema = json.loads(api.get_openapi_json_schema(title=TITLE, version=VERSION))
+    return found
+
+
+def _completed(schema: Schema, resolver: APIGatewayHttpResolver) -> Schema:
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError", "ResponseValidationError"):
         schemas.pop(unused, None)

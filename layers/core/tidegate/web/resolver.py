@@ -15,6 +15,7 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
 from tidegate.errors import BodyTooLarge, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
 from tidegate.web.caller import OPEN, caller_of, enter, scope_for
+from tidegate.web.contract import Api
 from tidegate.web.problems import field_errors, problem
 
 BODY_LIMIT = 1024 * 1024
@@ -26,8 +27,8 @@ _SUB_PATHS = ("/targets",)
 logger = Logger(service="tidegate")
 
 
-def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> APIGatewayHttpResolver:
-    app = APIGatewayHttpResolver(enable_validation=True, response_validation_error_http_code=500)
+def build_resolver(routers: Iterable[APIGatewayHttpRouter]) -> Api:
+    app = Api(enable_validation=True, response_validation_error_http_code=500)
     for router in routers:
         app.include_router(router)
 

@@ -26,8 +26,11 @@ class CompensationRepository:
         state = new.as_data()
         # The total is only ever added to: what a tick carries of it may be old.
         del state["compensated_total"]
-        where, known = ("#generation = :old", {"old": old.generation}) if old else ("attribute_not_exists(#pk)", {})
-        return self._done(update(keys.compensation(), state, adds={"compensated_total": 0}, condition=where, **known))
+        total = {"compensated_total": 0}
+        if old is None:
+            return self._done(update(keys.compensation(), state, adds=total, condition="attribute_not_exists(#pk)"))
+        where = "#generation = :old"
+        return self._done(update(keys.compensation(), state, adds=total, condition=where, old=old.generation))
 
     def count(self, compensated: int) -> None:
         self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))

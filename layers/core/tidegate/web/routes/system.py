@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import cast
 
-from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+from aws_lambda_powertools.event_handler import Response
 
 from tidegate.adapters.dynamo import keys
 from tidegate.bootstrap import app
-from tidegate.web.contract import contract
+from tidegate.web.contract import Api, contract
 from tidegate.web.routing import Router
 
 router = Router()
@@ -23,5 +23,5 @@ def health() -> dict[str, str]:
 
 @router.get("/openapi.json", include_in_schema=False)
 def published() -> Response[str]:
-    resolver = cast(APIGatewayHttpResolver, router.api_resolver)
-    return Response(status_code=200, content_type="application/json", body=json.dumps(contract(resolver)))
+    body = json.dumps(contract(cast(Api, router.api_resolver)))
+    return Response(status_code=200, content_type="application/json", body=body)
