@@ -114,9 +114,9 @@ def measure(cloud: Deployed, quick: bool) -> Iterator[Figure]:
         "GET /v1/downloads/{task}": lambda _: project.http("GET", f"/v1/downloads/{task}"),
     }
     for clients in (1, 8, 32):
-        total = max(clients * 4, 40 if quick else 200)
+        total = max(clients * 4, 40 if quick else 320)
         for call in calls.values():
-            _drive(call, clients, 2 * clients)
+            _drive(call, clients, 4 * clients)
         runs = {name: _drive(call, clients, total) for name, call in calls.items()}
         for name, run in runs.items():
             ratio = run.p50 / runs["do nothing"].p50
