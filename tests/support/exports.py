@@ -6,7 +6,6 @@ import csv
 import io
 from typing import Any
 
-import boto3
 import openpyxl
 
 from tests.support.moto_cloud import Answer, MotoCloud, Project
@@ -85,7 +84,7 @@ class ExportWorld:
 
     @property
     def s3(self) -> Any:
-        return boto3.client("s3", region_name="us-east-1")
+        return self.cloud.client("s3")
 
     def objects(self, prefix: str = "") -> list[str]:
         found = self.s3.list_objects_v2(Bucket=self.bucket, Prefix=prefix)

@@ -162,8 +162,10 @@ class Fleet:
 
 
 def messages(fleet: Fleet) -> list[Any]:
-    """Takes all targets that are queued, as records of the mapping's event."""
-    return [_sqs_record(message) for message in fleet.cloud._receive("TargetsQueue", 10_000)]
+    """Takes all targets off their queue, as records of the mapping's event."""
+    taken = fleet.cloud._receive("TargetsQueue", 10_000)
+    fleet.cloud._settle("TargetsQueue", taken, failed=set())
+    return [_sqs_record(message) for message in taken]
 
 
 def collect(fleet: Fleet, records: list[Any]) -> None:

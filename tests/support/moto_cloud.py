@@ -14,7 +14,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
-import boto3
 from moto import mock_aws
 
 from tests.support import moto_dynamodb, moto_machines, moto_resources
@@ -117,7 +116,7 @@ class MotoCloud:
         return bootstrap.app()
 
     def client(self, service: str) -> Any:
-        return boto3.client(service, region_name="us-east-1")
+        return moto_resources.client(service)
 
     # --- HTTP
 

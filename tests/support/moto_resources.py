@@ -6,15 +6,35 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import boto3
+from botocore.loaders import JSONFileLoader
 
 from tests.support.template import ROOT, functions, load_template, resources
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/test"
+
+
+_load_file = JSONFileLoader.load_file
+
+
+@cache
+def _model(path: str) -> Any:
+    return _load_file(JSONFileLoader(), path)
+
+
+# moto makes a new session for each cloud, and each session would read the services' models from disk again.
+JSONFileLoader.load_file = lambda _, path: _model(path)  # type: ignore[method-assign, assignment]
+
+
+@cache
+def client(service: str) -> Any:
+    """The tests' own, kept for all clouds: making one takes longer than most of what it is used for."""
+    return boto3.client(service, region_name=REGION)
 
 
 @dataclass
@@ -93,7 +113,7 @@ def create(admin_key_sha256: str) -> Names:
     _buckets(names)
     _queues(names)
     for name in resources("AWS::SNS::Topic"):
-        names.refs[name] = names.arns[name] = boto3.client("sns", REGION).create_topic(Name=name)["TopicArn"]
+        names.refs[name] = names.arns[name] = client("sns").create_topic(Name=name)["TopicArn"]
     _subscriptions(names)
     for name in functions():
         names.refs[name] = name
@@ -112,14 +132,14 @@ def _tables(names: Names) -> None:
     for name, table in resources("AWS::DynamoDB::Table").items():
         wanted = ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
         made = {key: table["Properties"][key] for key in wanted}
-        boto3.client("dynamodb", REGION).create_table(TableName=name, **made)
+        client("dynamodb").create_table(TableName=name, **made)
         names.refs[name] = name
 
 
 def _buckets(names: Names) -> None:
     for name in resources("AWS::S3::Bucket"):
         bucket = f"tidegate-{name.lower()}"
-        boto3.client("s3", REGION).create_bucket(Bucket=bucket)
+        client("s3").create_bucket(Bucket=bucket)
         names.refs[name] = bucket
         names.arns[name] = f"arn:aws:s3:::{bucket}"
 
@@ -132,9 +152,7 @@ def _queues(names: Names) -> None:
         if fifo:
             deduplicate = str(bool(properties.get("ContentBasedDeduplication"))).lower()
             attributes |= {"FifoQueue": "true", "ContentBasedDeduplication": deduplicate}
-        url = boto3.client("sqs", REGION).create_queue(QueueName=name + ".fifo" * fifo, Attributes=attributes)[
-            "QueueUrl"
-        ]
+        url = client("sqs").create_queue(QueueName=name + ".fifo" * fifo, Attributes=attributes)["QueueUrl"]
         names.refs[name] = names.queues[name] = url
         names.arns[name] = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}" + ".fifo" * fifo
 
@@ -147,7 +165,7 @@ def _subscriptions(names: Names) -> None:
             attributes = {"RawMessageDelivery": str(properties.get("RawMessageDelivery", False)).lower()}
             if "FilterPolicy" in properties:
                 attributes["FilterPolicy"] = json.dumps(properties["FilterPolicy"])
-            boto3.client("sns", REGION).subscribe(
+            client("sns").subscribe(
                 TopicArn=names.resolve(properties["TopicArn"]),
                 Protocol="sqs",
                 Endpoint=names.resolve(properties["Endpoint"]),
@@ -162,7 +180,7 @@ def _machines(names: Names) -> None:
         for placeholder, value in properties.get("DefinitionSubstitutions", {}).items():
             text = text.replace("${" + placeholder + "}", names.resolve(value))
         json.loads(text)
-        boto3.client("stepfunctions", REGION).create_state_machine(name=name, definition=text, roleArn=ROLE)
+        client("stepfunctions").create_state_machine(name=name, definition=text, roleArn=ROLE)
 
 
 def _environment(names: Names) -> dict[str, str]:
