@@ -14,7 +14,7 @@ PYTEST := $(BIN)/pytest -q
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo clean test checks lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,7 +29,11 @@ clean:  ## forget the local cloud and its state
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m local clean; fi
 	@rm -rf .local/pytest .aws-sam
 
-test: lint types unit integration workflow faults build-test e2e browser  ## everything that must hold
+test: checks unit integration workflow faults e2e browser  ## everything that must hold
+
+# Side by side: none of them watches the clock.
+checks: $(STAMP)
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target lint types build-test
 
 setup: $(STAMP)  ## .venv with the locked dependencies
 
