@@ -125,6 +125,7 @@ def test_a_start_above_the_cap_is_queued_and_says_so(world: BatchWorld) -> None:
     biz_id = world.register()
     first, second = world.create(biz_id), world.create(biz_id)
     world.act(first, "start")
+    world.cloud.clock.advance(1)
     world.act(second, "start")
     world.admit()
     assert world.shown(first)["queue_status"] == "running"
