@@ -152,7 +152,7 @@ def plan(quick: bool) -> Iterator[tuple[str, int, int]]:
     """Writer, rows, rounds: the slow ones, whose margin is wide, run once; in a quick run at the smallest size only."""
     for name in WRITERS:
         slow = name in SLOW
-        yield name, SMALL, 2
+        yield name, SMALL, 1 if quick else 2
         if not (quick and slow):
             yield name, MIDDLE, 1 if slow else 2 if quick else 5
         if not quick or name.startswith("tidegate"):

@@ -39,6 +39,10 @@ class Meter:
         with self._lock:
             self.used[unit] += amount  # type: ignore[assignment]
 
+    def take(self, other: Meter, times: float = 1) -> None:
+        for unit, amount in other.used.items():
+            self.add(unit, times * amount)
+
     def call(self, name: str) -> None:
         with self._lock:
             self.calls[name] += 1
