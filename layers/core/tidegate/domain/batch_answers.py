@@ -44,7 +44,7 @@ def read_reply(reply: Reply, now: datetime) -> Heard:
         return failed(error)
     try:
         said = reply.json()
-    except (ValueError, RecursionError):
+    except ValueError:
         said = None
     if (
         not isinstance(said, dict)

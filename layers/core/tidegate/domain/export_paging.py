@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
 from tidegate.domain.columns import flat_rows, keys_of, merge_keys
+from tidegate.domain.outside_json import read_json
 from tidegate.errors import BadTable, SourceBroken
 
 MAX_PAGES = 100_000
@@ -34,8 +34,8 @@ def page_url(source_url: str, page: int, step: int, task_id: str) -> str:
 def read_page(body: bytes, number: int) -> Page:
     """The page in a source's answer; what cannot be used is said in words for the one who runs the source."""
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        answer = read_json(body)
+    except ValueError as error:
         raise SourceBroken(f"page {number}: the source did not answer JSON ({error})") from error
     if not isinstance(answer, Mapping):
         raise SourceBroken(f"page {number}: the source did not answer an object with status and data")
@@ -58,8 +58,8 @@ def _plain(value: Any) -> Any:
     """Objects may come as strings holding JSON."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return read_json(value)
+        except ValueError:
             return value
     return value
 

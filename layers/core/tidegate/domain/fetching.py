@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tidegate import errors
+from tidegate.domain.outside_json import read_json
 
 MEGABYTE = 1024 * 1024
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -50,7 +50,7 @@ class Reply:
     url: str
 
     def json(self) -> Any:
-        return json.loads(self.body)
+        return read_json(self.body)
 
     def raise_for_status(self, now: datetime | None = None) -> None:
         error = error_for(self.status, self.headers, now)

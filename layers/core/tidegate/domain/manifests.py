@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from tidegate.domain.files import path_fault
 from tidegate.domain.ids import digest
+from tidegate.domain.outside_json import read_json
 from tidegate.errors import SourceBroken
 
 MAX_ENTRIES = 10_000
@@ -46,8 +46,8 @@ def entries_of(body: bytes, content_type: str, base: str) -> list[Entry]:
 
 def _from_json(text: str, base: str) -> Iterator[Entry]:
     try:
-        listed = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        listed = read_json(text)
+    except ValueError as error:
         raise SourceBroken("the manifest is neither a JSON list nor an HTML index") from error
     if isinstance(listed, dict):
         listed = listed.get("files")

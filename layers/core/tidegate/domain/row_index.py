@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.domain.outside_json import read_json
 from tidegate.errors import Invalid
 
 CSV, NDJSON = "csv", "ndjson"
@@ -80,14 +81,10 @@ def _row(columns: tuple[str, ...], values: list[str]) -> dict[str, Any]:
 
 def _json(record: bytes) -> Any:
     try:
-        return json.loads(record, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+        return read_json(record, exact=True)
+    except ValueError:
         # One bad line must not end the batch: the business sees what is there and may abandon it.
         return record.decode("utf-8", "replace").rstrip("\r\n")
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _fields(line: str) -> list[str]:

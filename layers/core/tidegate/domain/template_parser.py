@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tidegate.domain.header_tree import NO_TEMPLATE, PLAIN, LeafStyle, Node, Template, leaves
+from tidegate.domain.outside_json import read_json
 from tidegate.domain.table import MAX_COLUMNS
 from tidegate.errors import BadTable
 
@@ -46,8 +46,8 @@ def _from_json(text: str) -> object:
     if not text.strip():
         return None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return read_json(text)
+    except ValueError as error:
         raise BadTable(f"template is neither JSON nor a string holding JSON: {error}") from error
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.domain.outside_json import read_json
 from tidegate.errors import DomainError, Invalid
 
 TICKET_SECONDS = 60
@@ -34,8 +35,8 @@ class Said:
 
 def parse(text: str) -> Said:
     try:
-        said = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        said = read_json(text)
+    except ValueError as error:
         raise Invalid("a message is JSON") from error
     if not isinstance(said, dict) or said.get("action") not in ACTIONS:
         raise Invalid(f"action is one of {', '.join(ACTIONS)}")

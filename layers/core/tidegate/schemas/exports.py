@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from tidegate.domain.exports import ExportSpec, TableSpec
+from tidegate.domain.outside_json import read_json
 from tidegate.schemas.base import Answer, Body, Priority, Text, plain_name
 from tidegate.services.exports import Order
 
@@ -21,8 +21,8 @@ def _from_json(value: Any) -> Any:
         return None
     if value.lstrip()[0] in "{[":
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError) as error:
+            return read_json(value)
+        except ValueError as error:
             raise ValueError(f"looks like JSON and is not: {error}") from error
     return value
 

@@ -39,7 +39,7 @@ class BusinessCalls:
         reply.raise_for_status(self._clock())
         try:
             said = reply.json()
-        except (ValueError, RecursionError):
+        except ValueError:
             return
         if isinstance(said, dict) and said.get("result", "ok") != "ok":
             raise BusinessRefused(str(said.get("msg") or said.get("message") or "the business refused")[:500])

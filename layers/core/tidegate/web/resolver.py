@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
-import math
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +12,7 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupportedContentType, RequestValidationError
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
+from tidegate.domain.outside_json import read_json
 from tidegate.errors import BodyTooLarge, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
 from tidegate.web.caller import OPEN, caller_of, enter, scope_for
 from tidegate.web.contract import Api
@@ -146,18 +145,6 @@ def _with_text_body(event: dict[str, Any]) -> dict[str, Any]:
 
 def _refuse_what_json_cannot_say(body: str) -> None:
     try:
-        json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
+        read_json(body, exact=True)
+    except ValueError as error:
         raise BrokenJson("the body could not be read as JSON") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(number: str) -> float:
-    """What is too large for a float would become an Infinity, which JSON cannot say to anyone else."""
-    value = float(number)
-    if math.isinf(value):
-        raise ValueError(f"{number} is too large")
-    return value

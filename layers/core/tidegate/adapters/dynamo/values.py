@@ -10,6 +10,7 @@ from typing import Any
 
 from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
 
+from tidegate.domain.outside_json import read_json
 from tidegate.errors import Invalid
 
 Item = dict[str, Any]
@@ -67,8 +68,8 @@ def encode_cursor(key: Mapping[str, Any]) -> str:
 
 def decode_cursor(cursor: str) -> dict[str, Any]:
     try:
-        key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, RecursionError):
+        key = read_json(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except ValueError:
         key = None
     if not isinstance(key, dict) or not all(map(_is_key_value, key.values())):
         raise unknown_cursor()

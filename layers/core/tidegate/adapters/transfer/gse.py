@@ -167,7 +167,7 @@ def _agent(target: Target) -> dict[str, str]:
 def _answer(reply: Reply) -> dict[str, Any]:
     try:
         answer = reply.json()
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise AnswerLost("GSE's answer is not JSON") from error
     if not isinstance(answer, dict):
         raise AnswerLost("GSE's answer is not an object")
