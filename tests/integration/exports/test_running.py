@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import openpyxl
@@ -10,8 +11,9 @@ import pytest
 
 from tests.support.export_samples import SEED_TABLE, SEED_TEMPLATE, seed_rows
 from tests.support.exports import ExportWorld, read_csv, read_sheet
-from tests.support.paged_source import honest, numbered
+from tests.support.paged_source import PagedSource, honest, numbered
 from tidegate.adapters import s3_sink
+from tidegate.domain.exports import ledger_object
 
 
 class Killed(BaseException):
@@ -94,6 +96,50 @@ def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> N
     assert world.cloud.invoke("publish_export", rendered)["next"] == "over"
     assert world.cloud.invoke("render_export", first)["next"] == "over"
     assert world.cloud.app.queue.get(world.project.id, task_id).result == published
+
+
+def test_a_worker_that_lost_its_attempt_hides_no_page_from_the_next_and_changes_none(world: ExportWorld) -> None:
+    world.source.rows = numbered(250)
+    task_id = world.submit(step=100)
+    first, second = world.admit(task_id), {}
+
+    def overtaken(source: PagedSource, page: int, size: int) -> dict[str, Any]:
+        """While attempt 1 waits for this answer it is given up, and attempt 2 pulls everything."""
+        if page != 1 or second:
+            return honest(source, page, size)
+        world.cloud.invoke("publish_export", {**first, "failure": {"Error": "States.Timeout"}})
+        second.update(world.admit(task_id))
+        second.update(world.cloud.invoke("pull_pages", second))
+        late = honest(source, page, size)
+        late["data"]["data"] = [{"id": "late"}] * size
+        return late
+
+    world.source.answer = overtaken
+    assert world.cloud.invoke("pull_pages", first)["next"] == "over"
+    assert second["next"] == "render"
+    world.cloud.invoke("publish_export", world.cloud.invoke("render_export", second))
+
+    assert world.shown(task_id)["status"] == "completed"
+    assert [row["id"] for row in read_csv(world.file(task_id))] == [str(number) for number in range(250)]
+    assert world.objects("staging") == []
+
+
+def test_a_file_is_not_made_of_pages_that_are_not_all_known(world: ExportWorld) -> None:
+    world.source.rows = numbered(250)
+    task_id = world.submit(step=100)
+    state = world.cloud.invoke("pull_pages", world.admit(task_id))
+    # A second run of the same pull was slower, and wrote last what it knew when its time was up.
+    key = ledger_object(world.project.id, task_id, 1)
+    (known,) = json.loads(world.s3.get_object(Bucket=world.bucket, Key=key)["Body"].read())
+    lesser = known | {"counts": known["counts"][:2], "done": False}
+    world.s3.put_object(Bucket=world.bucket, Key=key, Body=json.dumps([lesser]))
+
+    assert world.cloud.invoke("render_export", state)["status"] == "pending"
+    shown = world.attempt(task_id)
+
+    assert (shown["status"], shown["attempts"]) == ("completed", 2)
+    assert len(read_csv(world.file(task_id))) == 250
+    assert world.source.pages == {0: 1, 1: 1, 2: 1}
 
 
 def test_every_step_may_run_twice(world: ExportWorld) -> None:

@@ -6,13 +6,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from botocore.exceptions import ClientError
+
 from tidegate.adapters.s3 import Bucket
 from tidegate.adapters.s3_sink import S3Sink
 from tidegate.domain.files import content_disposition
-from tidegate.errors import RecordNotFound
+from tidegate.errors import RecordNotFound, WorkerLost
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+# S3 answers a conflict where two write at the same moment, and then perhaps neither has.
+_CONFLICTS = 3
 
 
 class ExportBucket:
@@ -24,6 +29,21 @@ class ExportBucket:
 
     def put(self, key: str, data: bytes, content_type: str = "application/json") -> None:
         self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data, ContentType=content_type)
+
+    def put_first(self, key: str, data: bytes) -> bytes:
+        for _ in range(_CONFLICTS):
+            try:
+                self._client.put_object(
+                    Bucket=self._bucket.name, Key=key, Body=data, ContentType="application/json", IfNoneMatch="*"
+                )
+                return data
+            except ClientError as error:
+                if error.response["Error"]["Code"] not in ("PreconditionFailed", "ConditionalRequestConflict"):
+                    raise
+            kept = self.get(key)
+            if kept is not None:
+                return kept
+        raise WorkerLost(f"others write and remove {key} all the time")
 
     def get(self, key: str) -> bytes | None:
         try:

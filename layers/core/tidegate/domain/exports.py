@@ -94,12 +94,13 @@ def spec_object(project_id: str, task_id: str) -> str:
     return f"{staging_prefix(project_id, task_id)}spec.json"
 
 
-def ledger_object(project_id: str, task_id: str) -> str:
-    return f"{staging_prefix(project_id, task_id)}pages/ledger.json"
-
-
 def pages_prefix(project_id: str, task_id: str) -> str:
     return f"{staging_prefix(project_id, task_id)}pages/"
+
+
+def ledger_object(project_id: str, task_id: str, attempt: int) -> str:
+    """Each attempt keeps its own: a worker that lost its lease cannot tell the next that less was pulled."""
+    return f"{pages_prefix(project_id, task_id)}ledger-{attempt}.json"
 
 
 def page_object(project_id: str, task_id: str, table: int, page: int) -> str:

@@ -27,6 +27,9 @@ class ExportObjects(Protocol):
 
     def put(self, key: str, data: bytes, content_type: str = "application/json") -> None: ...
 
+    def put_first(self, key: str, data: bytes) -> bytes:
+        """Writes what is not there yet; answers what lies there then: who came first wins."""
+
     def get(self, key: str) -> bytes | None: ...
 
     def keys(self, prefix: str) -> Iterator[str]: ...

@@ -23,21 +23,21 @@ _LOOK_SECONDS = 5.0
 
 
 class Ledger:
-    """What is staged, table by table. It is only a short cut: without it the staged pages themselves tell."""
+    """What is staged, table by table. For pulling it is only a short cut: the staged pages themselves tell."""
 
     def __init__(self, tables: list[TablePages]) -> None:
         self.tables = tables
 
     @classmethod
     def load(cls, objects: ExportObjects, request: Request, count: int) -> Ledger:
-        kept = objects.get(ledger_object(request.project_id, request.request_id))
+        kept = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
         if kept is None:
             return cls([TablePages() for _ in range(count)])
         return cls([TablePages.from_data(table) for table in json.loads(kept)])
 
     def save(self, objects: ExportObjects, request: Request) -> None:
         data = json.dumps([table.as_data() for table in self.tables], ensure_ascii=False)
-        objects.put(ledger_object(request.project_id, request.request_id), data.encode())
+        objects.put(ledger_object(request.project_id, request.request_id, request.attempt), data.encode())
 
     def progress(self) -> dict[str, Any]:
         return progress_of(rows_pulled(self.tables), total_of(self.tables))
@@ -75,8 +75,8 @@ class Puller:
             return read_page(kept, number)
         body = self._patiently(ask, number)
         page = read_page(body, number)
-        self._objects.put(key, body)
-        return page
+        kept = self._objects.put_first(key, body)
+        return page if kept == body else read_page(kept, number)
 
     def _patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
         failures = 0

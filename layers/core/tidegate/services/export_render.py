@@ -19,7 +19,7 @@ from tidegate.domain.exports import (
     progress_of,
 )
 from tidegate.domain.requests import Request
-from tidegate.errors import RecordNotFound
+from tidegate.errors import RecordNotFound, WorkerLost
 from tidegate.rendering.csv_writer import CsvOptions
 from tidegate.rendering.files import CONTENT_TYPES, Output, extension, render
 from tidegate.rendering.xlsx_writer import TableRows
@@ -51,6 +51,11 @@ class Renderer:
         # What an attempt that was killed had begun to upload would be kept, and paid for.
         self._objects.abort_uploads(output_prefix(request.project_id, request.request_id))
         ledger = Ledger.load(self._objects, request, len(spec.tables))
+        # A pull that runs twice may write the lesser ledger last. A file without its last rows would look whole.
+        if not all(
+            pages.done or given.data is not None for pages, given in zip(ledger.tables, spec.tables, strict=True)
+        ):
+            raise WorkerLost("not all pages are known to be staged; the next attempt looks again")
         counter = _Counter(pulse)
         tables, total = [], 0
         for number, pages in enumerate(ledger.tables):
