@@ -1,4 +1,4 @@
-"""A function that dies at its k-th AWS call: just before it, or just after it took effect."""
+"""A function that dies at its k-th AWS call, just before it or just after it took effect; or stalls there."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from unittest.mock import patch
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
-from tests.support.moto_cloud import MotoCloud
+from tests.faults.late import Invocation, Stalled
+from tests.support.moto_cloud import MotoCloud, load_function
 from tidegate import bootstrap
 from tidegate.adapters import clients
 
-BEFORE, AFTER, THROTTLED = "before", "after", "throttled"
+BEFORE, AFTER, THROTTLED, LATE = "before", "after", "throttled", "late"
 # What a caller waits for is repeated by callers, not by AWS.
-_ANSWERING = ("api", "submit", "authorizer", "compensate")
+_ASKED = ("api", "submit", "authorizer")
+_ANSWERING = (*_ASKED, "compensate")
 
 
 class Died(BaseException):
@@ -34,8 +36,12 @@ class Calls:
     mode: str = BEFORE
     made: list[str] = field(default_factory=list)
     happened: str | None = None
+    # How many calls of others a late function sleeps through.
+    sleep: int = 1
     _dead: bool = False
     _counting: bool = True
+    _current: Invocation | None = None
+    _late: Invocation | None = None
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -46,15 +52,26 @@ class Calls:
         finally:
             self._counting = before
 
-    def around(self, name: str, call: Callable[[], Any]) -> Any:
+    def around(self, name: str, client: int, ours: Collection[int], call: Callable[[], Any]) -> Any:
+        if self._late and self._late.holds(client):
+            self._late.hold()
+            return call()
         if not self._counting:
             return call()
         if self._dead:
             raise Died(name)
         self.made.append(name)
+        if self.at and len(self.made) == self.at + self.sleep:
+            self.wake()
         if len(self.made) != self.at:
             return call()
         self.happened = f"{self.mode} {name}"
+        if self.mode == LATE:
+            assert self._current
+            self._late = self._current
+            self._late.stall(ours)
+            self._late.hold()
+            return call()
         if self.mode == THROTTLED:
             raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, name.split(".")[1])
         if self.mode == AFTER:
@@ -67,6 +84,22 @@ class Calls:
         if self._dead:
             self._dead = False
             bootstrap.install(bootstrap.App(clock=bootstrap.app().clock))
+
+    def run(self, invocation: Invocation) -> Any:
+        """As `Died` tells it: no answer came. The process is left alone, and the next invocation has another."""
+        before, self._current = self._current, invocation
+        try:
+            return invocation.result()
+        except Stalled:
+            load_function.cache_clear()
+            bootstrap.install(bootstrap.App(clock=bootstrap.app().clock))
+            raise Died(self.happened) from None
+        finally:
+            self._current = before
+
+    def wake(self) -> bool:
+        """Lets a late function run to its end. Whether there was one."""
+        return self._late is not None and self._late.resume()
 
 
 def _shuffled(event: Any, order: random.Random) -> Any:
@@ -82,29 +115,34 @@ def dying(
     mode: str = BEFORE,
     repeat: random.Random | None = None,
     only: Collection[str] = (),
+    sleep: int = 1,
 ) -> Iterator[Calls]:
     """Counts the calls inside functions (`only` those named), one function at a time, and lets the `at`-th go wrong.
 
     With `repeat`, every message and every step of a machine comes twice, messages in another order the first time.
     """
-    calls = Calls(at, mode)
+    calls = Calls(at, mode, sleep=sleep)
     one_at_a_time = threading.RLock()
     make, make_client, invoke = BaseClient._make_api_call, clients.client, cloud.invoke  # type: ignore[attr-defined]
-    ours: set[int] = set()
+    ours: dict[int, Any] = {}
 
     def remembered(service: str, endpoint_url: str | None = None) -> Any:
         made = make_client(service, endpoint_url)
-        ours.add(id(made))
+        ours[id(made)] = made
         return made
 
     def counted(client: Any, operation: str, arguments: Any) -> Any:
         if id(client) not in ours:
             return make(client, operation, arguments)
         name = f"{client.meta.service_model.service_name}.{operation}"
-        return calls.around(name, lambda: make(client, operation, arguments))
+        return calls.around(name, id(client), ours, lambda: make(client, operation, arguments))
 
     def alone(name: str, event: Any) -> Any:
-        with one_at_a_time, calls.uncounted() if only and name not in only else nullcontext():
+        # Whoever asked and got no answer asks again: what is late there is only a second request.
+        exempt = (only and name not in only) or (mode == LATE and name in _ASKED)
+        with one_at_a_time, calls.uncounted() if exempt else nullcontext():
+            if mode == LATE and not exempt:
+                return calls.run(Invocation(name, lambda: invoke(name, event), cloud.clock))
             try:
                 if repeat is not None and name not in _ANSWERING:
                     invoke(name, _shuffled(event, repeat))

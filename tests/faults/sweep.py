@@ -13,6 +13,8 @@ from tests.support.moto_cloud import MotoCloud
 
 # `make test` takes some of the crash points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) all of them.
 POINTS = int(os.environ.get("SWEEP_POINTS", "2"))
+# How long a late function sleeps is drawn by lot; another seed draws others.
+SEED = os.environ.get("SWEEP_SEED", "tide")
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class Outcome:
 
 
 def play(
-    scenario: Scenario, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None
+    scenario: Scenario, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None, sleep: int = 1
 ) -> list[str]:
     """Answers the calls made; the name of the one that went wrong is in any AssertionError."""
-    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only) as calls:
+    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only, sleep) as calls:
         try:
             scenario.run(World(cloud, calls))
         except (Exception, Died) as error:
@@ -55,7 +57,7 @@ def sweep(scenario: Scenario, mode: str, most: int = POINTS) -> Outcome:
     faults = []
     for at in points:
         try:
-            play(scenario, at, mode)
+            play(scenario, at, mode, sleep=random.Random(f"{SEED}{at}").randint(1, total))
         except AssertionError as error:
             faults.append(f"call {at} of {total}: {error}")
     return Outcome(len(points), tuple(faults))

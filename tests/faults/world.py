@@ -157,7 +157,7 @@ class World:
         for _ in range(rounds):
             self.deliver_all()
             self.wait_for_machines()
-            if done():
+            if done() and not self.calls.wake():
                 return
             self.cloud.clock.advance(OVERDUE_SECONDS + 10)
             self.compensate()

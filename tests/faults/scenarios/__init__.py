@@ -9,6 +9,7 @@ ALL: tuple[Scenario, ...] = (
     upload.SCENARIO,
     distribution.SCENARIO,
     ingest.SCENARIO,
+    ingest.IN_PARTS,
     subscription.SCENARIO,
     export.SCENARIO,
     batch.SCENARIO,

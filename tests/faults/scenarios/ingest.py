@@ -1,8 +1,9 @@
-"""A file is brought in from a source outside."""
+"""A file is brought in from a source outside: in one piece, and in parts side by side."""
 
 from __future__ import annotations
 
 import hashlib
+from unittest.mock import patch
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
@@ -12,6 +13,17 @@ from tidegate.domain.files import content_object
 CONTENT = b"from far away" * 20_000
 SHA = hashlib.sha256(CONTENT).hexdigest()
 OVER = {"completed", "failed", "cancelled"}
+
+
+def run_in_parts(world: World) -> None:
+    part = len(CONTENT) // 3
+    with (
+        patch("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", part),
+        patch("tidegate.domain.ingest.PART_BYTES", part),
+        patch("tidegate.services.ingest_fetch.PART_BYTES", part),
+        patch("tidegate.domain.ingest.PARALLEL_FROM", 2 * part),
+    ):
+        run(world)
 
 
 def run(world: World) -> None:
@@ -52,3 +64,4 @@ def _source(request: Handler) -> None:
 
 
 SCENARIO = Scenario("ingest", run)
+IN_PARTS = Scenario("ingest in parts", run_in_parts)

@@ -101,7 +101,7 @@ def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> N
 def test_a_worker_that_lost_its_attempt_hides_no_page_from_the_next_and_changes_none(world: ExportWorld) -> None:
     world.source.rows = numbered(250)
     task_id = world.submit(step=100)
-    first, second = world.admit(task_id), {}
+    first, second = world.admit(task_id), dict[str, Any]()
 
     def overtaken(source: PagedSource, page: int, size: int) -> dict[str, Any]:
         """While attempt 1 waits for this answer it is given up, and attempt 2 pulls everything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.queue import TestQueue
-from tidegate.domain.ingest import staging_object
+from tidegate.domain.exports import output_object
 from tidegate.errors import NotFound
 
 DAY = 24 * 3600
@@ -71,11 +71,11 @@ def test_stats_by_type_count_success_rate_mean_and_p95(queue: TestQueue) -> None
 
 
 def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQueue) -> None:
-    done, failed = queue.submit(type="download"), queue.submit(type="download")
+    done, failed = queue.submit(type="export"), queue.submit(type="export")
     queue.admit()
     s3, bucket = queue.cloud.client("s3"), queue.cloud.app.bucket.name
     for request in (done, failed):
-        s3.put_object(Bucket=bucket, Key=staging_object(queue.project.id, request.request_id), Body=b"left over")
+        s3.put_object(Bucket=bucket, Key=output_object(queue.project.id, request.request_id, 1), Body=b"left over")
     queue.finish(done)
     queue.finish(failed, error=NotFound("gone"))
 
@@ -83,15 +83,14 @@ def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQ
     assert clean(queue) == {"removed": 0, "objects": 0, "more": False}
     queue.cloud.clock.advance(120)
     assert clean(queue)["removed"] == 1
-    assert [queue.cloud.app.request_store.get(queue.project.id, r.request_id) is None for r in (done, failed)] == [
-        True,
-        False,
-    ]
-    assert s3.list_objects_v2(Bucket=bucket, Prefix="staging/")["KeyCount"] == 1
+    kept = [queue.cloud.app.request_store.get(queue.project.id, one.request_id) for one in (done, failed)]
+    # Of an export that is past its time so much stays that its link can say so.
+    assert [request and bool(request.expired_at) for request in kept] == [True, False]
+    assert s3.list_objects_v2(Bucket=bucket, Prefix="exports/")["KeyCount"] == 1
 
     queue.cloud.clock.advance(23 * DAY)
     assert queue.cloud.invoke("clean_up", {})["removed"] == 1
-    assert s3.list_objects_v2(Bucket=bucket, Prefix="staging/")["KeyCount"] == 0
+    assert s3.list_objects_v2(Bucket=bucket, Prefix="exports/")["KeyCount"] == 0
 
 
 def test_a_retried_request_is_not_removed_by_its_old_end(queue: TestQueue) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tidegate.services.ingest import Ingest
     from tidegate.services.intake import Intake
     from tidegate.services.queue_ports import Ending
-    from tidegate.services.retention import Objects
     from tidegate.services.subscriptions import Subscriptions
 
 
@@ -94,13 +93,6 @@ class IngestWiring(LibraryWiring, QueueWiring, OutboundWiring):
             url = str(ended.payload["source_url"])
             writes.append(self.subscription_store.forget_write(ended.project_id, ended.subscription_id, url))
         return writes
-
-    def request_objects(self) -> dict[str, Objects]:
-        from tidegate.domain.ingest import staging_object
-
-        return super().request_objects() | {
-            "download": lambda request: [staging_object(request.project_id, request.request_id)]
-        }
 
     def due_handlers(self) -> dict[str, DueHandler]:
         return super().due_handlers() | {"subscription": self._go_on_deleting}

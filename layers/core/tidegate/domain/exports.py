@@ -94,6 +94,10 @@ def spec_object(project_id: str, task_id: str) -> str:
     return f"{staging_prefix(project_id, task_id)}spec.json"
 
 
+def is_spec(key: str) -> bool:
+    return key.count("/") == 3 and key.endswith("/spec.json")
+
+
 def pages_prefix(project_id: str, task_id: str) -> str:
     return f"{staging_prefix(project_id, task_id)}pages/"
 

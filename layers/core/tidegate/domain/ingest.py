@@ -68,6 +68,6 @@ def starts_at(headers: Mapping[str, str]) -> int | None:
     return int(found[1]) if found else None
 
 
-def staging_object(project_id: str, request_id: str) -> str:
-    """Where content lies until it is whole and right; nobody but its request knows it."""
-    return f"staging/{project_id}/{request_id}"
+def staging_object(project_id: str, request_id: str, attempt: int) -> str:
+    """Where content lies until it is whole and right; nobody but this attempt of its request knows it."""
+    return f"staging/{project_id}/{request_id}/{attempt}"

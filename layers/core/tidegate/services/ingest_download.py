@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.domain.files import COMING, FAILED, READY, File, content_object
 from tidegate.domain.ingest import Unfinished, staging_object
-from tidegate.errors import RecordNotFound, SignatureMismatch
+from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.services.ingest_fetch import Fetched, Fetcher, Remote
 from tidegate.services.ingest_ports import Credentials, FileWrites, Outcome, PartStore, Step
 from tidegate.services.projects import Projects
@@ -31,7 +31,7 @@ class Download:
             raise RecordNotFound("the file's record is gone")
         if file.signature and self._is_here(request.project_id, file.signature):
             return self._done(file, file.signature, file.size, etag=None, fetched=0)
-        key = staging_object(request.project_id, request.request_id)
+        key = staging_object(request.project_id, request.request_id, request.attempt)
         begun = Unfinished(**step.state) if step.state else None
         got = self._fetcher.fetch(self._remote(step), key, step.pulse, step.seconds_left, begun)
         if isinstance(got, Unfinished):
@@ -70,6 +70,9 @@ class Download:
             check(file, stored.size, digest)
             if not self._is_here(project_id, digest):
                 self._parts.copy(key, content_object(project_id, digest), only_if=stored)
+        except (Conflict, RecordNotFound) as error:
+            # A step may run twice, and the other run is done with it: the next attempt finds what that one brought.
+            raise WorkerLost("another run of this step took away what was staged") from error
         finally:
             self._parts.delete(key)
         return digest

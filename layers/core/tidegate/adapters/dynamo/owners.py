@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.table import Table
+from tidegate.domain.exports import is_spec
+from tidegate.domain.requests import COMPLETED, TERMINAL
 
+Item = Mapping[str, Any]
 KeyOf = Callable[[str, str], dict[str, str]]
+Needs = Callable[[Item, str], bool]
 
 
 class RecordOwners:
-    """Objects named `{prefix}{project}/{id}…` belong to the record of that id, without any ending."""
+    """Objects named `{prefix}{project}/{id}…` belong to the record of that id, as long as `needs` says so."""
 
-    def __init__(self, table: Table, prefix: str, key_of: KeyOf) -> None:
+    def __init__(self, table: Table, prefix: str, key_of: KeyOf, needs: Needs = lambda *_: True) -> None:
         self._table = table
         self.prefix = prefix
         self._key_of = key_of
+        self._needs = needs
 
     def owned(self, keys: Collection[str]) -> set[str]:
         owners = {key: self._owner(key) for key in keys}
         wanted = {owner["pk"]: owner for owner in owners.values()}
-        known = {item["pk"] for item in self._table.batch_get(wanted.values(), consistent=True)}
-        return {key for key, owner in owners.items() if owner["pk"] in known}
+        known = {item["pk"]: item for item in self._table.batch_get(wanted.values(), consistent=True)}
+        return {key for key, owner in owners.items() if owner["pk"] in known and self._needs(known[owner["pk"]], key)}
 
     def _owner(self, key: str) -> dict[str, str]:
         project_id, name = key.removeprefix(self.prefix).split("/")[:2]
         return self._key_of(project_id, name.partition(".")[0])
+
+
+def _still_staged(request: Item, key: str) -> bool:
+    """What a late worker staged for a request that is over is nobody's; the order of one that failed is kept."""
+    return request["status"] not in TERMINAL or (request["status"] != COMPLETED and is_spec(key))
 
 
 def all_owners(table: Table) -> list[RecordOwners]:
@@ -34,5 +45,5 @@ def all_owners(table: Table) -> list[RecordOwners]:
         RecordOwners(table, "content/", keys.content),
         RecordOwners(table, "rows/", keys.content),
         RecordOwners(table, "exports/", keys.request),
-        RecordOwners(table, "staging/", keys.request),
+        RecordOwners(table, "staging/", keys.request, _still_staged),
     ]

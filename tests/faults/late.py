@@ -1,0 +1,82 @@
+"""A function that stalls in the middle and goes on later: others have taken its work over, and it does not know.
+
+A sandbox may be starved or frozen for a while and run on. It ends with its function's Timeout at the latest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+from tests.support.clock import Clock
+from tests.support.template import directory_of, functions, load_template
+
+_REAL_SECONDS = 60
+
+
+class Stalled(BaseException):
+    """What its invoker sees: no answer."""
+
+
+def timeout_of(name: str) -> int:
+    general = load_template()["Globals"]["Function"]["Timeout"]
+    (found,) = (function for function in functions().values() if directory_of(function) == name)
+    return int(found.get("Timeout", general))
+
+
+class Invocation:
+    """One run of a function on a thread of its own, which can be held at a call and let go on."""
+
+    def __init__(self, name: str, run: Callable[[], Any], clock: Clock) -> None:
+        self._clock = clock
+        self._ends_at = clock().timestamp() + timeout_of(name)
+        self._run = run
+        self._seen = threading.Event()
+        self._go_on = threading.Event()
+        self._stalled = self._killed = False
+        self._clients: frozenset[int] = frozenset()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def result(self) -> Any:
+        """What it answered; Stalled if it hangs."""
+        self._thread.start()
+        assert self._seen.wait(_REAL_SECONDS), "a function neither ended nor stalled"
+        if self._stalled:
+            raise Stalled
+        if self._error:
+            raise self._error
+        return self._result
+
+    def _work(self) -> None:
+        try:
+            self._result = self._run()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._seen.set()
+
+    def stall(self, clients: Collection[int]) -> None:
+        """From now on, whatever it asks of these clients waits; so do all its threads."""
+        self._clients, self._stalled = frozenset(clients), True
+        self._seen.set()
+
+    def holds(self, client: int) -> bool:
+        return client in self._clients
+
+    def hold(self) -> None:
+        assert self._go_on.wait(_REAL_SECONDS), "nobody let it go on"
+        if self._killed:
+            raise Stalled
+
+    def resume(self) -> bool:
+        """It runs to its end, now; or is dead, if its time is up. Whether it was asleep."""
+        if self._go_on.is_set():
+            return False
+        self._killed = self._clock().timestamp() >= self._ends_at
+        self._go_on.set()
+        self._thread.join(_REAL_SECONDS)
+        assert not self._thread.is_alive(), "it does not end"
+        return True
