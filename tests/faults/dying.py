@@ -13,7 +13,7 @@ from unittest.mock import patch
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
-from tests.faults.late import Invocation, Stalled
+from tests.faults.late import SHORT, Invocation, Nap, Stalled
 from tests.support.moto_cloud import MotoCloud, load_function
 from tidegate import bootstrap
 from tidegate.adapters import clients
@@ -27,6 +27,10 @@ _ANSWERING = (*_ASKED, "compensate")
 class Died(BaseException):
     """Not an Exception, as a killed process is none: no handler of the product may catch it."""
 
+    def __init__(self, where: str | None, seen_as: str = "Lambda.Unknown") -> None:
+        super().__init__(where)
+        self.seen_as = seen_as
+
 
 @dataclass
 class Calls:
@@ -36,8 +40,7 @@ class Calls:
     mode: str = BEFORE
     made: list[str] = field(default_factory=list)
     happened: str | None = None
-    # How many calls of others a late function sleeps through.
-    sleep: int = 1
+    nap: Nap = SHORT
     _dead: bool = False
     _counting: bool = True
     _current: Invocation | None = None
@@ -61,7 +64,7 @@ class Calls:
         if self._dead:
             raise Died(name)
         self.made.append(name)
-        if self.at and len(self.made) == self.at + self.sleep:
+        if self.at and len(self.made) == self.at + self.nap.calls:
             self.wake()
         if len(self.made) != self.at:
             return call()
@@ -93,7 +96,7 @@ class Calls:
         except Stalled:
             load_function.cache_clear()
             bootstrap.install(bootstrap.App(clock=bootstrap.app().clock))
-            raise Died(self.happened) from None
+            raise Died(self.happened, self.nap.seen_as) from None
         finally:
             self._current = before
 
@@ -115,13 +118,13 @@ def dying(
     mode: str = BEFORE,
     repeat: random.Random | None = None,
     only: Collection[str] = (),
-    sleep: int = 1,
+    nap: Nap = SHORT,
 ) -> Iterator[Calls]:
     """Counts the calls inside functions (`only` those named), one function at a time, and lets the `at`-th go wrong.
 
     With `repeat`, every message and every step of a machine comes twice, messages in another order the first time.
     """
-    calls = Calls(at, mode, sleep=sleep)
+    calls = Calls(at, mode, nap=nap)
     one_at_a_time = threading.RLock()
     make, make_client, invoke = BaseClient._make_api_call, clients.client, cloud.invoke  # type: ignore[attr-defined]
     ours: dict[int, Any] = {}

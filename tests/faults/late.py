@@ -5,8 +5,10 @@ A sandbox may be starved or frozen for a while and run on. It ends with its func
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from tests.support.clock import Clock
@@ -19,10 +21,29 @@ class Stalled(BaseException):
     """What its invoker sees: no answer."""
 
 
+@dataclass(frozen=True)
+class Nap:
+    """How many calls of others it sleeps through, and what a machine takes its silence for.
+
+    The first error is repeated within the attempt, the second ends the attempt: the late one meets its own kind there,
+    or a successor here.
+    """
+
+    calls: int = 1
+    seen_as: str = "Lambda.Unknown"
+
+    @classmethod
+    def drawn(cls, lots: random.Random, most: int) -> Nap:
+        return cls(lots.randint(1, most), lots.choice(("Lambda.Unknown", "Sandbox.Timedout")))
+
+
 def timeout_of(name: str) -> int:
     general = load_template()["Globals"]["Function"]["Timeout"]
     (found,) = (function for function in functions().values() if directory_of(function) == name)
     return int(found.get("Timeout", general))
+
+
+SHORT = Nap()
 
 
 class Invocation:

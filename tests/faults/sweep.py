@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tests.faults.dying import BEFORE, Died, dying
+from tests.faults.late import SHORT, Nap
 from tests.faults.world import World
 from tests.support.moto_cloud import MotoCloud
 
 # `make test` takes some of the crash points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) all of them.
 POINTS = int(os.environ.get("SWEEP_POINTS", "2"))
-# How long a late function sleeps is drawn by lot; another seed draws others.
+# The naps of late functions are drawn by lot; another seed draws others.
 SEED = os.environ.get("SWEEP_SEED", "tide")
 
 
@@ -40,10 +41,10 @@ class Outcome:
 
 
 def play(
-    scenario: Scenario, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None, sleep: int = 1
+    scenario: Scenario, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None, nap: Nap = SHORT
 ) -> list[str]:
     """Answers the calls made; the name of the one that went wrong is in any AssertionError."""
-    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only, sleep) as calls:
+    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only, nap) as calls:
         try:
             scenario.run(World(cloud, calls))
         except (Exception, Died) as error:
@@ -57,7 +58,7 @@ def sweep(scenario: Scenario, mode: str, most: int = POINTS) -> Outcome:
     faults = []
     for at in points:
         try:
-            play(scenario, at, mode, sleep=random.Random(f"{SEED}{at}").randint(1, total))
+            play(scenario, at, mode, nap=Nap.drawn(random.Random(f"{SEED}{at}"), total))
         except AssertionError as error:
             faults.append(f"call {at} of {total}: {error}")
     return Outcome(len(points), tuple(faults))

@@ -32,7 +32,7 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callab
         except BaseException as error:
             response_headers["x-amz-function-error"] = "Unhandled"
             # A process that was killed has no exception to name.
-            kind = type(error).__name__ if isinstance(error, Exception) else "Lambda.Unknown"
+            kind = type(error).__name__ if isinstance(error, Exception) else getattr(error, "seen_as", "Lambda.Unknown")
             return json.dumps({"errorType": kind, "errorMessage": str(error)}).encode()
 
     def wait(_: Any, env: Any, wait_seconds: float) -> None:
