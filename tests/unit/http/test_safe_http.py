@@ -76,6 +76,36 @@ def test_connections_are_pooled(http: SafeHttp, site: Site) -> None:
     assert len(set(ports)) == 1
 
 
+@pytest.mark.parametrize(("method", "seen"), [("GET", 3), ("HEAD", 3), ("POST", 2)])
+def test_what_meets_a_kept_connection_as_it_closes_is_asked_again_unless_it_may_have_acted(
+    http: SafeHttp, site: Site, method: str, seen: int
+) -> None:
+    ports: list[int] = []
+
+    def once_a_connection(request: Handler) -> None:
+        if request.client_address[1] in ports:
+            request.close_connection = True
+            return
+        ports.append(request.client_address[1])
+        request.answer(200, b"x")
+
+    site.routes["/"] = once_a_connection
+    assert http.send(method, site.url()).status == 200
+    if method == "POST":
+        with pytest.raises(errors.ConnectionFailed):
+            http.send(method, site.url())
+    else:
+        assert http.send(method, site.url()).status == 200
+    assert len(site.seen) == seen
+
+
+def test_a_server_that_always_hangs_up_is_asked_twice(http: SafeHttp, site: Site) -> None:
+    site.routes["/"] = lambda request: setattr(request, "close_connection", True)
+    with pytest.raises(errors.ConnectionFailed):
+        http.send("GET", site.url())
+    assert len(site.seen) == 2
+
+
 def test_a_redirect_to_a_private_address_is_refused_and_not_fetched(http: SafeHttp, site: Site) -> None:
     site.routes["/go"] = lambda request: request.answer(302, Location=f"http://127.0.0.1:{site.port}/secret")
     with pytest.raises(errors.UrlNotAllowed):

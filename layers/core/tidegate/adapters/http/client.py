@@ -8,23 +8,30 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urljoin
 
 from urllib3 import BaseHTTPResponse
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, LocationParseError, NewConnectionError, ReadTimeoutError
-from urllib3.util import Timeout, Url, parse_url
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ProtocolError,
+    ReadTimeoutError,
+)
+from urllib3.util import Timeout, Url
 
 from tidegate.adapters.http.addresses import AddressGuard, Resolver, resolve
 from tidegate.adapters.http.connections import deadline, pool_manager
 from tidegate.adapters.http.lines import Line
+from tidegate.adapters.http.urls import host_of, joined, origin_of, port_of, read_url
 from tidegate.domain.fetching import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_for
-from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused, UrlNotAllowed
+from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused
 
 MAX_REDIRECTS = 5
 _CHUNK = 256 * 1024
 _DEFAULT_HEADERS = {"user-agent": "tidegate/1", "accept-encoding": "identity"}
 # A signature is a credential too: with it, the next host could call the first in our name.
 _CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "webhook-signature"})
+_SAFE_TO_REPEAT = frozenset({"GET", "HEAD"})
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding"})
 
 
@@ -71,9 +78,9 @@ class SafeHttp:
 
     def check_url(self, url: str, *, allow_private: bool = False) -> None:
         """Refuse at submission what a fetch would refuse. A name that has no address (yet) passes."""
-        parsed = _parsed(url)
+        named = read_url(url)
         try:
-            self._guard.addresses(_host(parsed), _port(parsed), allow_private=allow_private, timeout=2.0)
+            self._guard.addresses(host_of(named), port_of(named), allow_private=allow_private, timeout=2.0)
         except (socket.gaierror, FetchTimeout):
             return
 
@@ -126,7 +133,7 @@ class SafeHttp:
 
     def line(self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS) -> Line:
         """A connection of one's own to one URL, for many posts."""
-        return Line(self._guard, _parsed(url), allow_private=allow_private, limits=limits, context=self._context)
+        return Line(self._guard, read_url(url), allow_private=allow_private, limits=limits, context=self._context)
 
     def _follow(
         self,
@@ -140,18 +147,23 @@ class SafeHttp:
     ) -> tuple[BaseHTTPResponse, str]:
         until = time.monotonic() + limits.total
         sent = {**_DEFAULT_HEADERS, **{name.lower(): value for name, value in (headers or {}).items()}}
-        here = _parsed(url)
+        here = read_url(url)
         for _ in range(redirects + 1):
-            response = self._exchange(method, here, sent, body, allow_private, limits, until)
+            try:
+                response = self._exchange(method, here, sent, body, allow_private, limits, until)
+            except ProtocolError as error:
+                if method not in _SAFE_TO_REPEAT or not _hung_up(error):
+                    raise
+                response = self._exchange(method, here, sent, body, allow_private, limits, until)
             location = response.headers.get("location")
             if response.status not in REDIRECTS or not location or redirects == 0:
                 return response, here.url
             response.close()
-            there = _parsed(_joined(here, location))
+            there = read_url(joined(here, location))
             if response.status == 303 or (response.status in {301, 302} and method == "POST"):
                 method, body = "GET" if method != "HEAD" else method, None
                 sent = {name: value for name, value in sent.items() if name not in _BODY_HEADERS}
-            if _origin(there) != _origin(here):
+            if origin_of(there) != origin_of(here):
                 sent = {name: value for name, value in sent.items() if name not in _CREDENTIALS}
             here = there
         raise RedirectRefused(f"More than {redirects} redirects")
@@ -169,7 +181,7 @@ class SafeHttp:
         left = until - time.monotonic()
         if left <= 0:
             raise FetchTimeout("The deadline of the fetch has passed")
-        pool = self._pools[allow_private].connection_from_host(_host(url), _port(url), url.scheme)
+        pool = self._pools[allow_private].connection_from_host(host_of(url), port_of(url), url.scheme)
         token = deadline.set(until)
         try:
             return pool.urlopen(
@@ -185,6 +197,11 @@ class SafeHttp:
             )
         finally:
             deadline.reset(token)
+
+
+def _hung_up(error: ProtocolError) -> bool:
+    """Before any answer: most likely a kept connection that the other side was just closing."""
+    return isinstance(error.args[-1], ConnectionError)
 
 
 def _body(response: BaseHTTPResponse, max_bytes: int, size: int, *, decode: bool) -> Iterator[bytes]:
@@ -210,44 +227,6 @@ def _translated() -> Iterator[None]:
         raise FetchTimeout(str(error)) from error
     except (HTTPError, OSError) as error:
         raise ConnectionFailed(str(error)) from error
-
-
-def _parsed(url: str) -> Url:
-    if any(ord(char) <= 32 or ord(char) == 127 for char in url):
-        raise UrlNotAllowed("A URL has no spaces or control characters")
-    try:
-        parsed = parse_url(url)
-    except LocationParseError:
-        raise UrlNotAllowed("The URL cannot be read") from None
-    if parsed.scheme not in {"http", "https"}:
-        raise UrlNotAllowed("Only http and https are fetched")
-    if not parsed.host or "%" in parsed.host or parsed.auth:
-        raise UrlNotAllowed("A URL names a host, without a zone or credentials")
-    try:
-        # As the resolver does it: a label may be neither empty nor over 63 characters.
-        parsed.host.encode("idna")
-    except UnicodeError:
-        raise UrlNotAllowed("The URL's host is not a name") from None
-    return parsed._replace(fragment=None)
-
-
-def _joined(here: Url, location: str) -> str:
-    try:
-        return urljoin(here.url, location)
-    except ValueError:
-        raise UrlNotAllowed("The redirect's URL cannot be read") from None
-
-
-def _host(url: Url) -> str:
-    return (url.host or "").strip("[]")
-
-
-def _port(url: Url) -> int:
-    return url.port or (443 if url.scheme == "https" else 80)
-
-
-def _origin(url: Url) -> tuple[str | None, str, int]:
-    return url.scheme, _host(url), _port(url)
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
