@@ -22,12 +22,14 @@ SEED = os.environ.get("SWEEP_SEED", "tide")
 class Scenario:
     """`run` does what callers and the world do, and raises AssertionError if a promise was broken.
 
-    `only` names the functions that die; without it, all of them do.
+    `only` names the functions that die; without it, all of them do. Not `works_alone`: callers wait for all of it, and
+    those repeat what is late.
     """
 
     name: str
     run: Callable[[World], None]
     only: tuple[str, ...] = ()
+    works_alone: bool = True
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ def play(
         return calls.made
 
 
-def sweep(scenario: Scenario, mode: str, most: int = POINTS) -> Outcome:
-    total = len(play(scenario, None, mode))
+def sweep(scenario: Scenario, mode: str, most: int = POINTS, counted: int = 0) -> Outcome:
+    """`counted` is the number of its calls, where it is known."""
+    total = counted or len(play(scenario, None, mode))
     points = _sample(total, most)
     faults = []
     for at in points:
@@ -65,8 +68,10 @@ def sweep(scenario: Scenario, mode: str, most: int = POINTS) -> Outcome:
 
 
 def _sample(total: int, most: int) -> list[int]:
-    stride = max(1, total // most) if most else 1
-    return list(range(1 + (total - 1) % stride, total + 1, stride))
+    """All of them, or the middles of `most` equal stretches."""
+    if most == 0 or total <= most:
+        return list(range(1, total + 1))
+    return [1 + (2 * stretch + 1) * total // (2 * most) for stretch in range(most)]
 
 
 def report(rows: Iterable[tuple[str, str, Outcome]]) -> str:

@@ -27,4 +27,4 @@ def run(world: World) -> None:
     assert set(world.objects()) <= {content_object(project.id, SHA), uploaded}
 
 
-SCENARIO = Scenario("upload", run)
+SCENARIO = Scenario("upload", run, works_alone=False)
