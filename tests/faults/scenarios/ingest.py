@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from unittest.mock import patch
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
+from tests.support.small_parts import small_parts
 from tidegate.domain.files import content_object
 
 CONTENT = b"from far away" * 20_000
@@ -17,12 +17,7 @@ OVER = {"completed", "failed", "cancelled"}
 
 def run_in_parts(world: World) -> None:
     part = len(CONTENT) // 3
-    with (
-        patch("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", part),
-        patch("tidegate.domain.ingest.PART_BYTES", part),
-        patch("tidegate.services.ingest_fetch.PART_BYTES", part),
-        patch("tidegate.domain.ingest.PARALLEL_FROM", 2 * part),
-    ):
+    with small_parts(part, parallel_from=2 * part):
         run(world)
 
 

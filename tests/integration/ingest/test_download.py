@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.deployed import until
 from tests.support.ingest import BIZ, Library
+from tests.support.small_parts import small_parts
 from tests.support.sources import FileSource, Hosted, gated_source
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.writes import update
@@ -24,13 +26,10 @@ PART = 256 * 1024
 
 
 @pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """Six parts and a bit, with parts smaller than S3 takes."""
-    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
-    for module in ("tidegate.domain.ingest", "tidegate.services.ingest_fetch"):
-        monkeypatch.setattr(f"{module}.PART_BYTES", PART)
-    monkeypatch.setattr(ingest, "PARALLEL_FROM", 3 * PART)
-    return os.urandom(6 * PART + 12345)
+def large() -> Iterator[bytes]:
+    """Six parts and a bit."""
+    with small_parts(PART, parallel_from=3 * PART):
+        yield os.urandom(6 * PART + 12345)
 
 
 def sha(body: bytes) -> str:

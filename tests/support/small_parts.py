@@ -1,0 +1,24 @@
+"""Parts smaller than S3 takes, so that a file of many parts is a small file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from moto.s3 import models
+
+# Both must be imported before either is changed: one takes its value from the other.
+from tidegate.domain import ingest
+from tidegate.services import ingest_fetch
+
+
+@contextmanager
+def small_parts(size: int, parallel_from: int) -> Iterator[None]:
+    with (
+        patch.object(models, "S3_UPLOAD_PART_MIN_SIZE", size),
+        patch.object(ingest, "PART_BYTES", size),
+        patch.object(ingest_fetch, "PART_BYTES", size),
+        patch.object(ingest, "PARALLEL_FROM", parallel_from),
+    ):
+        yield
