@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from tests.support.calls import count_calls
 from tests.support.queue import TestQueue
+from tidegate.adapters.dynamo.request_items import place_item
 from tidegate.domain.exports import output_object
+from tidegate.domain.ids import iso
 from tidegate.errors import NotFound
 
 DAY = 24 * 3600
@@ -34,6 +38,25 @@ def test_queue_stats_by_channel(queue: TestQueue) -> None:
     waited = stats["no_cookie"].pop("oldest_wait_s")
     assert stats["no_cookie"] == {"capacity": 1, "running": 1, "queued": 2, "paused": False}
     assert 10 <= waited < 11
+
+
+def test_stats_of_a_long_queue_count_it_and_fetch_only_its_heads(queue: TestQueue) -> None:
+    oldest = queue.submit(priority=9)
+    queue.cloud.clock.advance(10)
+    for priority in (1, 5):
+        queue.submit(priority=priority)
+    crowd = [replace(oldest, request_id=f"req-{number}", priority=5) for number in range(2000)]
+    later = [place_item(replace(one, created_at=iso(queue.cloud.clock()))) | {"padding": "x" * 600} for one in crowd]
+    queue.cloud.app.table.batch_put(later)
+    queue.cloud.clock.advance(30)
+
+    with count_calls(queue.cloud.app) as calls:
+        stats = queue.cloud.app.channels.stats()
+
+    (lane,) = [one for one in stats if one.channel == oldest.channel]
+    assert (lane.queued, 40 <= lane.oldest_wait_s < 41) == (2003, True)
+    # The channels, one count a lane (two pages of this one), and the first of each of three priorities, then none.
+    assert calls == {"dynamodb.Query": 1 + len(stats) + 1 + 4}
 
 
 def test_the_queue_is_listed_by_channel_and_status_newest_first(queue: TestQueue) -> None:

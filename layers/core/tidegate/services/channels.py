@@ -44,10 +44,10 @@ class Channels:
         return [self._stats_of(channel) for channel in self.all()]
 
     def _stats_of(self, channel: Channel) -> ChannelStats:
-        since = [place.since for place in self._store.waiting(channel.name)]
-        waited = (self._clock() - datetime.fromisoformat(min(since))).total_seconds() if since else 0.0
+        queued, since = self._store.queue_of(channel.name)
+        waited = (self._clock() - datetime.fromisoformat(since)).total_seconds() if since else 0.0
         return ChannelStats(
-            channel.name, channel.capacity, channel.running, len(since), channel.paused, round(max(0.0, waited), 3)
+            channel.name, channel.capacity, channel.running, queued, channel.paused, round(max(0.0, waited), 3)
         )
 
     def require(self, name: str) -> None:

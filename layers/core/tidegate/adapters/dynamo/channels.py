@@ -53,7 +53,23 @@ class ChannelRepository:
         return (place_from(item) for item in self._table.query_all(keys.waiting(name), consistent=True))
 
     def count_waiting(self, name: str) -> int:
-        return self._table.count(keys.waiting(name))
+        """Up to some thousands: cheap enough for every minute."""
+        return self._table.count(keys.waiting(name), pages=1)
+
+    def queue_of(self, name: str) -> tuple[int, str | None]:
+        """How many wait, and since when the first of them; the queue itself is not fetched."""
+        waiting = keys.waiting(name)
+        length = self._table.count(waiting, consistent=True)
+        firsts: list[Place] = []
+        # Sorted by priority, then by age: only the first of each priority can be the oldest.
+        while length and (found := self._first_below(waiting, firsts)):
+            firsts.append(found)
+        return length, min((place.since for place in firsts), default=None)
+
+    def _first_below(self, waiting: str, firsts: list[Place]) -> Place | None:
+        bounds = keys.below_priority(firsts[-1].priority if firsts else None)
+        items = self._table.query(waiting, sk_between=bounds, limit=1, consistent=True).items
+        return place_from(items[0]) if items else None
 
     def drop_place(self, place: Place) -> None:
         """For a place whose request is not waiting any more."""

@@ -216,6 +216,11 @@ def waiting_place(channel_name: str, priority: int, since: str, request_id: str)
     return {"pk": waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
 
 
+def below_priority(priority: int | None) -> tuple[str, str]:
+    """The places after all those of a priority; None: all places."""
+    return "0" if priority is None else f"{priority + 1:02d}", "~"
+
+
 def slots(channel_name: str) -> str:
     return partition(SYSTEM, "SLOTS", channel_name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,16 +176,24 @@ class Table:
     def _key_of(item: Item, index: str) -> dict[str, Any]:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
-    def count(self, pk: str) -> int:
-        """How many items the first page of a partition has: all of them, up to some thousands."""
-        answer = self._client.query(
-            TableName=self.name,
-            KeyConditionExpression="#h = :h",
-            ExpressionAttributeNames={"#h": "pk"},
-            ExpressionAttributeValues={":h": to_wire_value(pk)},
-            Select="COUNT",
-        )
-        return int(answer["Count"])
+    def count(self, pk: str, *, pages: int | None = None, consistent: bool = False) -> int:
+        """How many items a partition has, or its first pages; a page has some thousands. None of them is sent."""
+        request: dict[str, Any] = {
+            "TableName": self.name,
+            "KeyConditionExpression": "#h = :h",
+            "ExpressionAttributeNames": {"#h": "pk"},
+            "ExpressionAttributeValues": {":h": to_wire_value(pk)},
+            "Select": "COUNT",
+            "ConsistentRead": consistent,
+        }
+        found = 0
+        for _ in itertools.count() if pages is None else range(pages):
+            answer = self._client.query(**request)
+            found += int(answer["Count"])
+            if "LastEvaluatedKey" not in answer:
+                break
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        return found
 
     def query_all(self, pk: str, **options: Any) -> Iterator[Item]:
         cursor: str | None = None
