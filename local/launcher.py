@@ -145,6 +145,19 @@ def batching_window(mappings: Iterable[tuple[str, str, Result]], queue_url: str)
     return max(windows, default=0)
 
 
+def prompt(serve: Serve) -> Serve:
+    """Ends the process when its state is saved: it would wait for every function that still runs."""
+
+    async def served(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await serve(scope, receive, send)
+        if scope["type"] == "lifespan":
+            last = threading.Timer(1, os._exit, (0,))
+            last.daemon = True
+            last.start()
+
+    return served
+
+
 def stop_with(parent: int) -> None:
     """Stops the emulator, state saved, when whoever started it is gone."""
 
@@ -164,7 +177,7 @@ def main() -> None:
     lambda_svc._execute_function_warm = name_errors(lambda_svc._execute_function_warm)
     iam_actions.extract_iam_action = single_actions(iam_actions.extract_iam_action)
     app._send_response = bodiless(app._send_response)
-    app.app = fronted(app.app, API_ID)
+    app.app = prompt(fronted(app.app, API_ID))
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(
         sqs._receive_messages_for_esm,

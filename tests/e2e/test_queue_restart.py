@@ -76,6 +76,8 @@ def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> Non
             running, waiting = submit(project, "busy"), submit(project, "busy")
             until(lambda: status_of(project, running), lambda status: status == "running")
             until(lambda: "/a" in [path for path, _ in source.seen], bool)
+            stopped_at = time.monotonic()
+        assert time.monotonic() - stopped_at < 10, "the state is saved; nobody waits for what runs"
         source.delay = 0
 
         with cloud_up(place, silence) as up:
