@@ -15,6 +15,7 @@ from tests.support.clock import Clock
 from tests.support.template import directory_of, functions, load_template
 
 _REAL_SECONDS = 60
+_FOREVER = 10**6
 
 
 class Stalled(BaseException):
@@ -23,7 +24,7 @@ class Stalled(BaseException):
 
 @dataclass(frozen=True)
 class Nap:
-    """How many calls of others it sleeps through, and what a machine takes its silence for.
+    """How many calls of others it sleeps through, often until all is over; and what a machine takes its silence for.
 
     The first error is repeated within the attempt, the second ends the attempt: the late one meets its own kind there,
     or a successor here.
@@ -34,7 +35,7 @@ class Nap:
 
     @classmethod
     def drawn(cls, lots: random.Random, most: int) -> Nap:
-        return cls(lots.randint(1, most), lots.choice(("Lambda.Unknown", "Sandbox.Timedout")))
+        return cls(lots.choice((lots.randint(1, most), _FOREVER)), lots.choice(("Lambda.Unknown", "Sandbox.Timedout")))
 
 
 def timeout_of(name: str) -> int:

@@ -13,7 +13,7 @@ from tests.support.export_samples import SEED_TABLE, SEED_TEMPLATE, seed_rows
 from tests.support.exports import ExportWorld, read_csv, read_sheet
 from tests.support.paged_source import PagedSource, honest, numbered
 from tidegate.adapters import s3_sink
-from tidegate.domain.exports import ledger_object
+from tidegate.domain.exports import ledger_object, output_object, page_object, spec_object
 
 
 class Killed(BaseException):
@@ -140,6 +140,28 @@ def test_a_file_is_not_made_of_pages_that_are_not_all_known(world: ExportWorld) 
     assert (shown["status"], shown["attempts"]) == ("completed", 2)
     assert len(read_csv(world.file(task_id))) == 250
     assert world.source.pages == {0: 1, 1: 1, 2: 1}
+
+
+def test_what_a_late_worker_left_of_an_export_that_is_over_is_swept_a_day_later(world: ExportWorld) -> None:
+    world.source.rows = numbered(3)
+    done = world.submit()
+    world.run(done)
+    world.source.failures = {0: [403]}
+    failed = world.submit()
+    world.run(failed)
+    kept = world.objects()
+    project_id = world.project.id
+    for task_id in (done, failed):
+        for key in (output_object(project_id, task_id, 9), page_object(project_id, task_id, 0, 0)):
+            world.s3.put_object(Bucket=world.bucket, Key=key, Body=b"late")
+    world.s3.put_object(Bucket=world.bucket, Key=spec_object(project_id, done), Body=b"late")
+
+    world.cloud.app.sweep.sweep()
+    assert len(world.objects()) == len(kept) + 5, "what is young may be in the making"
+    world.cloud.clock.advance(2 * 24 * 3600)
+    world.cloud.app.sweep.sweep()
+
+    assert world.objects() == kept == [output_object(project_id, done, 1), spec_object(project_id, failed)]
 
 
 def test_every_step_may_run_twice(world: ExportWorld) -> None:

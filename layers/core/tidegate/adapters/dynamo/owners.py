@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.request_items import request_from
 from tidegate.adapters.dynamo.table import Table
+from tidegate.adapters.dynamo.values import Item
 from tidegate.domain.exports import is_spec
-from tidegate.domain.requests import COMPLETED, TERMINAL
+from tidegate.domain.requests import COMPLETED
 
-Item = Mapping[str, Any]
 KeyOf = Callable[[str, str], dict[str, str]]
 Needs = Callable[[Item, str], bool]
 
@@ -35,15 +35,22 @@ class RecordOwners:
         return self._key_of(project_id, name.partition(".")[0])
 
 
-def _still_staged(request: Item, key: str) -> bool:
+def _still_staged(item: Item, key: str) -> bool:
     """What a late worker staged for a request that is over is nobody's; the order of one that failed is kept."""
-    return request["status"] not in TERMINAL or (request["status"] != COMPLETED and is_spec(key))
+    request = request_from(item)
+    return not request.is_over or (request.status != COMPLETED and is_spec(key))
+
+
+def _still_rendered(item: Item, key: str) -> bool:
+    """Of an export that is over only the published file is kept, not what a late attempt rendered as well."""
+    request = request_from(item)
+    return not request.is_over or (request.result or {}).get("key") == key
 
 
 def all_owners(table: Table) -> list[RecordOwners]:
     return [
         RecordOwners(table, "content/", keys.content),
         RecordOwners(table, "rows/", keys.content),
-        RecordOwners(table, "exports/", keys.request),
+        RecordOwners(table, "exports/", keys.request, _still_rendered),
         RecordOwners(table, "staging/", keys.request, _still_staged),
     ]
