@@ -82,8 +82,9 @@ fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an 
 	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/domain/test_any_manifest.py tests/unit/domain/test_template_properties.py tests/unit/rendering/test_any_cells.py
 	@FUZZ_EXAMPLES=100 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
 
+# Three at a time on two cores: they mostly wait.
 e2e: $(STAMP)  ## over HTTP against the deployed stack
-	@$(PYTEST) -n 2 --dist loadfile tests/e2e $(AGAIN) tests/e2e
+	@$(PYTEST) -n 3 --dist loadfile tests/e2e $(AGAIN) tests/e2e
 
 build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts alone
 	@$(BIN)/python -m local.sam build-here
