@@ -72,10 +72,10 @@ integration: $(STAMP)  ## services and routes on moto
 workflow: $(STAMP)  ## the state machines on moto
 	@$(PYTEST) -n 2 tests/workflow $(AGAIN) tests/workflow
 
-faults: $(STAMP)  ## any AWS call fails, any function dies
+faults: $(STAMP)  ## any AWS call fails, any function dies or is late
 	@$(PYTEST) -n 2 tests/faults
 
-faults-all: $(STAMP)  ## the same at every single AWS call, for an hour
+faults-all: $(STAMP)  ## the same at every single AWS call, for an hour and a half
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
