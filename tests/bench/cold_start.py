@@ -41,14 +41,13 @@ def _handler(name: str) -> str:
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    rounds = 2 if quick else 7
     names = sorted({directory_of(function) for function in functions().values()})
     times: dict[str, list[float]] = {name: [] for name in ("", *names)}
     modules: dict[str, int] = {}
     loads_openpyxl = []
-    for _ in range(rounds):
-        # Interleaved, so that a busy moment of the machine falls on all of them.
-        for name in times:
+    for turn in range(7):
+        # Interleaved, so that a busy moment of the machine falls on all of them. What has a bar takes every turn.
+        for name in times if turn < 2 or not quick else ("", *HOT):
             seconds, modules[name], openpyxl = _once(_handler(name) if name else FLOOR)
             times[name].append(seconds)
             if openpyxl and name not in loads_openpyxl:
