@@ -20,6 +20,7 @@ from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.writes import update
 from tidegate.domain import ingest
 from tidegate.domain.files import content_object
+from tidegate.domain.ingest import staging_object
 
 SMALL = b"tide" * 1000
 PART = 256 * 1024
@@ -63,6 +64,45 @@ def test_a_large_file_comes_in_parallel_ranges_hashed_as_it_streams(
     assert library.objects() == {content_object(library.project.id, sha(large)): large}
     assert len([wanted for _, wanted in source.seen if wanted]) == 7
     assert library.uploads() == []
+
+
+# moto does not look at the If-Match of a copy, so nothing is put there before one.
+@pytest.mark.parametrize(
+    ("before", "other_run"),
+    [("HeadObject", "took it away"), ("HeadObject", "put its own there"), ("CopyObject", "took it away")],
+)
+def test_a_step_that_ran_twice_and_met_itself_is_done_again_and_brings_the_right_bytes(
+    library: Library, source: FileSource, large: bytes, other_run: str, before: str
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    staged = {
+        "Bucket": library.cloud.app.bucket.name,
+        "Key": staging_object(library.project.id, asked["request_id"], 1),
+    }
+    s3, ours, done = library.cloud.client("s3"), library.cloud.app.s3, list[str]()
+
+    def meet(params: dict[str, Any], **_: Any) -> None:
+        # Of the HEADs, the one of the staged object.
+        if done or (before == "HeadObject" and params["url_path"].startswith("/content")):
+            return
+        done.append(params["url_path"])
+        s3.delete_object(**staged) if other_run == "took it away" else s3.put_object(**staged, Body=b"other bytes")
+
+    ours.meta.events.register(f"before-call.s3.{before}", meet)
+    library.run()
+    ours.meta.events.unregister(f"before-call.s3.{before}", meet)
+    waiting = library.request(asked["request_id"])
+    assert (waiting["status"], waiting["error"]["code"]) == ("pending", "worker_lost")
+
+    library.cloud.clock.advance(61)
+    library.cloud.app.pokes.poke("no_cookie")
+    library.run()
+
+    assert library.file(asked["file_id"])["signature"] == sha(large)
+    # What the other run put there is for that run to take away.
+    content = {key: body for key, body in library.objects().items() if key != staged["Key"]}
+    assert content == {content_object(library.project.id, sha(large)): large}
 
 
 @pytest.mark.parametrize("hosted", [{"ranges": False}, {"ranges": False, "tell_length": False}])

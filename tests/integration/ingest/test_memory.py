@@ -56,7 +56,7 @@ class Bucket:
             listed = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>x</ETag></Part>" for n in sorted(self.parts))
             handler.answer(200, _xml("ListPartsResult", f"<IsTruncated>false</IsTruncated>{listed}"))
         elif "uploadId" in query:
-            handler.answer(200, _xml("CompleteMultipartUploadResult", "<ETag>whole</ETag>"))
+            handler.answer(200, _xml("CompleteMultipartUploadResult", "<ETag>&quot;whole&quot;</ETag>"))
         elif handler.command == "HEAD":
             self._head(handler)
         elif handler.command == "PUT":

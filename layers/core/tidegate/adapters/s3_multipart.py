@@ -8,6 +8,7 @@ from botocore.exceptions import ClientError
 
 from tidegate.adapters.dynamo.table import code_of
 from tidegate.adapters.s3 import Bucket
+from tidegate.errors import Conflict
 from tidegate.services.ports import StoredObject
 
 if TYPE_CHECKING:
@@ -37,25 +38,26 @@ class MultipartStore(Bucket):
     def complete(self, key: str, upload_id: str) -> StoredObject:
         """Of the parts that S3 holds, so that parts of earlier invocations count. Twice is once."""
         try:
-            self._complete(key, upload_id)
+            etag = self._complete(key, upload_id)
         except ClientError as error:
             stored = self.head(key)
             if code_of(error) != "NoSuchUpload" or stored is None:
                 raise
             return stored
         stored = self.head(key)
-        if stored is None:
-            raise FileNotFoundError(key)
+        if stored is None or stored.etag != etag:
+            raise Conflict("another object took the place of the one that was completed")
         return stored
 
-    def _complete(self, key: str, upload_id: str) -> None:
+    def _complete(self, key: str, upload_id: str) -> str:
         pages = self._s3.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
         parts: Any = [
             {"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for page in pages for part in page.get("Parts", [])
         ]
-        self._s3.complete_multipart_upload(
+        completed = self._s3.complete_multipart_upload(
             Bucket=self.name, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
         )
+        return completed["ETag"]
 
     def abort(self, key: str, upload_id: str) -> None:
         try:

@@ -11,6 +11,7 @@ from tidegate.domain.ingest import Unfinished, staging_object
 from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.services.ingest_fetch import Fetched, Fetcher, Remote
 from tidegate.services.ingest_ports import Credentials, FileWrites, Outcome, PartStore, Step
+from tidegate.services.ports import StoredObject
 from tidegate.services.projects import Projects
 
 
@@ -64,15 +65,18 @@ class Download:
             except SignatureMismatch:
                 self._parts.abort(key, upload_id)
                 raise
-        stored = self._parts.complete(key, upload_id)
         try:
-            digest = got.digest or self._read_again(key)
-            check(file, stored.size, digest)
-            if not self._is_here(project_id, digest):
-                self._parts.copy(key, content_object(project_id, digest), only_if=stored)
+            return self._move(project_id, key, file, got.digest, self._parts.complete(key, upload_id))
         except (Conflict, RecordNotFound) as error:
             # A step may run twice, and the other run is done with it: the next attempt finds what that one brought.
             raise WorkerLost("another run of this step took away what was staged") from error
+
+    def _move(self, project_id: str, key: str, file: File, digest: str | None, stored: StoredObject) -> str:
+        try:
+            digest = digest or self._read_again(key)
+            check(file, stored.size, digest)
+            if not self._is_here(project_id, digest):
+                self._parts.copy(key, content_object(project_id, digest), only_if=stored)
         finally:
             self._parts.delete(key)
         return digest

@@ -1,0 +1,90 @@
+"""A worker that goes on after its attempt was given up: it hides, changes and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.support.exports import ExportWorld, read_csv
+from tests.support.paged_source import PagedSource, honest, numbered
+from tidegate.domain.exports import ledger_object, output_object, page_object, spec_object
+
+
+def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> None:
+    world.source.rows = numbered(3)
+    task_id = world.submit()
+    first = world.admit(task_id)
+    rendered = world.cloud.invoke("render_export", world.cloud.invoke("pull_pages", first))
+    world.cloud.invoke("publish_export", {**first, "failure": {"Error": "States.Timeout"}})
+    world.attempt(task_id)
+    published = world.cloud.app.queue.get(world.project.id, task_id).result
+
+    assert world.cloud.invoke("publish_export", rendered)["next"] == "over"
+    assert world.cloud.invoke("render_export", first)["next"] == "over"
+    assert world.cloud.app.queue.get(world.project.id, task_id).result == published
+
+
+def test_a_worker_that_lost_its_attempt_hides_no_page_from_the_next_and_changes_none(world: ExportWorld) -> None:
+    world.source.rows = numbered(250)
+    task_id = world.submit(step=100)
+    first, second = world.admit(task_id), dict[str, Any]()
+
+    def overtaken(source: PagedSource, page: int, size: int) -> dict[str, Any]:
+        """While attempt 1 waits for this answer it is given up, and attempt 2 pulls everything."""
+        if page != 1 or second:
+            return honest(source, page, size)
+        world.cloud.invoke("publish_export", {**first, "failure": {"Error": "States.Timeout"}})
+        second.update(world.admit(task_id))
+        second.update(world.cloud.invoke("pull_pages", second))
+        late = honest(source, page, size)
+        late["data"]["data"] = [{"id": "late"}] * size
+        return late
+
+    world.source.answer = overtaken
+    assert world.cloud.invoke("pull_pages", first)["next"] == "over"
+    assert second["next"] == "render"
+    world.cloud.invoke("publish_export", world.cloud.invoke("render_export", second))
+
+    assert world.shown(task_id)["status"] == "completed"
+    assert [row["id"] for row in read_csv(world.file(task_id))] == [str(number) for number in range(250)]
+    assert world.objects("staging") == []
+
+
+def test_a_file_is_not_made_of_pages_that_are_not_all_known(world: ExportWorld) -> None:
+    world.source.rows = numbered(250)
+    task_id = world.submit(step=100)
+    state = world.cloud.invoke("pull_pages", world.admit(task_id))
+    # A second run of the same pull was slower, and wrote last what it knew when its time was up.
+    key = ledger_object(world.project.id, task_id, 1)
+    (known,) = json.loads(world.s3.get_object(Bucket=world.bucket, Key=key)["Body"].read())
+    lesser = known | {"counts": known["counts"][:2], "done": False}
+    world.s3.put_object(Bucket=world.bucket, Key=key, Body=json.dumps([lesser]))
+
+    assert world.cloud.invoke("render_export", state)["status"] == "pending"
+    shown = world.attempt(task_id)
+
+    assert (shown["status"], shown["attempts"]) == ("completed", 2)
+    assert len(read_csv(world.file(task_id))) == 250
+    assert world.source.pages == {0: 1, 1: 1, 2: 1}
+
+
+def test_what_a_late_worker_left_of_an_export_that_is_over_is_swept_a_day_later(world: ExportWorld) -> None:
+    world.source.rows = numbered(3)
+    done = world.submit()
+    world.run(done)
+    world.source.failures = {0: [403]}
+    failed = world.submit()
+    world.run(failed)
+    kept = world.objects()
+    project_id = world.project.id
+    for task_id in (done, failed):
+        for key in (output_object(project_id, task_id, 9), page_object(project_id, task_id, 0, 0)):
+            world.s3.put_object(Bucket=world.bucket, Key=key, Body=b"late")
+    world.s3.put_object(Bucket=world.bucket, Key=spec_object(project_id, done), Body=b"late")
+
+    world.cloud.app.sweep.sweep()
+    assert len(world.objects()) == len(kept) + 5, "what is young may be in the making"
+    world.cloud.clock.advance(2 * 24 * 3600)
+    world.cloud.app.sweep.sweep()
+
+    assert world.objects() == kept == [output_object(project_id, done, 1), spec_object(project_id, failed)]
