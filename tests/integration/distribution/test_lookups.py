@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
+from tidegate.adapters.dynamo import keys
 
 
 def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> None:
@@ -133,6 +134,18 @@ def test_a_link_is_renewed_at_every_look(fleet: Fleet) -> None:
     first = fleet.inbox("a-1")[0]["expires_at"]
     fleet.cloud.clock.advance(300)
     assert fleet.inbox("a-1")[0]["expires_at"] > first
+
+
+def test_what_nobody_called_off_is_not_offered_past_its_time_and_expires(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    (order,) = fleet.cloud.app.order_store.inbox(fleet.project.id, "a-1")
+
+    fleet.cloud.clock.advance(order.until - fleet.cloud.clock().timestamp() + 1)
+
+    assert fleet.inbox("a-1") == []
+    (left,) = fleet.cloud.app.table.query(keys.inbox(fleet.project.id, "a-1"), index="gsi1").items
+    assert left["expires_at"] == order.until + fleet.cloud.app.windows.ttl
 
 
 def test_an_empty_inbox_is_looked_at_until_the_wait_is_over(fleet: Fleet) -> None:
