@@ -79,7 +79,7 @@ faults-all: $(STAMP)  ## the same at every single AWS call, for an hour and a ha
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
-	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/domain/test_any_manifest.py tests/unit/domain/test_template_properties.py tests/unit/rendering/test_any_cells.py
+	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py
 	@FUZZ_EXAMPLES=100 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
 
 # Three at a time on two cores: they mostly wait.

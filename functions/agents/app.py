@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidegate.web.distribution import agents
 from tidegate.web.resolver import build_resolver, serve
-from tidegate.web.routes import agents
 
 api = build_resolver([agents.build_router()])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.web.app import build_api
+from tidegate.web.api import build_api
 from tidegate.web.resolver import serve
 
 api = build_api()

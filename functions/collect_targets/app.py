@@ -8,8 +8,8 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.bootstrap import app
-from tidegate.services.download_collect import Message
-from tidegate.services.download_ports import Arrival
+from tidegate.distribution.collect import Message
+from tidegate.distribution.ports import Arrival
 
 logger = Logger(service="tidegate")
 

@@ -9,8 +9,8 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from tidegate.bootstrap import app
-from tidegate.domain.compensation import Poll
-from tidegate.services.compensate import Report
+from tidegate.compensation.interval import Poll
+from tidegate.compensation.poll import Report
 
 logger = Logger(service="tidegate")
 metrics = Metrics(namespace="Tidegate", service="compensation")

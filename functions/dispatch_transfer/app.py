@@ -7,8 +7,8 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.bootstrap import app
-from tidegate.domain.transfers import FIRST_WAIT, next_wait
-from tidegate.services.download_dispatch import WAITING
+from tidegate.distribution.dispatch import WAITING
+from tidegate.distribution.transfers import FIRST_WAIT, next_wait
 
 logger = Logger(service="tidegate")
 

@@ -7,7 +7,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.bootstrap import app
-from tidegate.services.download_finish import failure
+from tidegate.distribution.finish import failure
 
 logger = Logger(service="tidegate")
 

@@ -7,7 +7,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.bootstrap import app
-from tidegate.domain.transfers import next_wait
+from tidegate.distribution.transfers import next_wait
 
 logger = Logger(service="tidegate")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidegate.web.distribution import submits
 from tidegate.web.resolver import build_resolver, serve
-from tidegate.web.routes import submits
 
 api = build_resolver([submits.build_router()])
 

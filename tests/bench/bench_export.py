@@ -40,15 +40,15 @@ MEMORY_GROWTH = 1.10
 
 
 def tidegate_xlsx(rows: Rows, path: Path) -> None:
-    from tidegate.domain.table import Table
-    from tidegate.rendering.xlsx_writer import TableRows, xlsx_chunks
+    from tidegate.exports.rendering.table import Table
+    from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
 
     with path.open("wb") as out:
         out.writelines(xlsx_chunks([TableRows(Table(), KEYS, rows)]))
 
 
 def tidegate_csv(rows: Rows, path: Path) -> None:
-    from tidegate.rendering.csv_writer import PLAIN_CSV, csv_chunks
+    from tidegate.exports.rendering.csv_writer import PLAIN_CSV, csv_chunks
 
     with path.open("wb") as out:
         out.writelines(csv_chunks(rows, KEYS, PLAIN_CSV))

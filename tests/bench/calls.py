@@ -14,8 +14,8 @@ from tests.bench.figures import Figure
 from tests.support.calls import count_calls
 from tests.support.moto_cloud import MotoCloud, Project
 from tidegate import bootstrap
-from tidegate.domain.files import READY, content_object
-from tidegate.services.files import Announcement, new_file
+from tidegate.files.library import Announcement, new_file
+from tidegate.files.model import READY, content_object
 
 SECTION = "AWS calls per unit of work"
 SHA = hashlib.sha256(b"calls").hexdigest()

@@ -11,7 +11,7 @@ from tests.bench.figures import Figure
 from tests.bench.meter import Meter, metered, stored_bytes
 from tests.support.moto_cloud import MotoCloud, Project
 from tests.support.template import queue_functions, resources
-from tidegate.domain.compensation import LONGEST_SECONDS
+from tidegate.compensation.interval import LONGEST_SECONDS
 from tidegate_client.agent.pace import LONGEST_IDLE_ROUND
 
 SECTION = "Dollars on AWS (us-east-1 list prices)"

@@ -13,8 +13,8 @@ from tests.integration.notifications.receiving import Receiver, receiver
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.ear import ear
 from tests.support.product import product_on
-from tidegate.adapters.dynamo.outbox import notice_write
-from tidegate.domain.notices import Notice, notice_id_for
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.outbox import notice_write
 
 pytestmark = pytest.mark.e2e
 

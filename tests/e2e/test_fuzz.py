@@ -19,8 +19,8 @@ from schemathesis.specs.openapi import checks as openapi
 from tests.support.any_values import examples
 from tests.support.deployed import Deployed, deployed_at
 from tests.support.fuzzing import Case, World, cases, world
-from tidegate.web.app import build_api
-from tidegate.web.contract import contract
+from tidegate.web.api import build_api
+from tidegate.web.openapi import contract
 
 pytestmark = pytest.mark.e2e
 

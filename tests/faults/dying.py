@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from tests.faults.late import SHORT, Invocation, Nap, Stalled
 from tests.support.moto_cloud import MotoCloud, load_function
 from tidegate import bootstrap
-from tidegate.adapters import clients
+from tidegate.aws import clients
 
 BEFORE, AFTER, THROTTLED, LATE = "before", "after", "throttled", "late"
 # What a caller waits for is repeated by callers, not by AWS.

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from tests.faults.dying import Calls, Died
 from tests.support.moto_cloud import Answer, MotoCloud, Project
 from tests.support.template import queue_functions
-from tidegate.domain.compensation import OVERDUE_SECONDS
+from tidegate.compensation.interval import OVERDUE_SECONDS
 
 _TICKS = "CompensationQueue"
 _PATIENCE_SECONDS = 90

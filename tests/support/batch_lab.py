@@ -8,19 +8,19 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from tidegate.adapters.dynamo.batch_runs import BatchRunRepository
-from tidegate.adapters.dynamo.batches import BatchRepository
-from tidegate.adapters.dynamo.table import ConditionFailed, Table
-from tidegate.adapters.http.client import SafeHttp
-from tidegate.adapters.http.webhooks import signed_headers
-from tidegate.domain.batch_course import Verdict
-from tidegate.domain.batches import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
-from tidegate.domain.fetching import Reply
-from tidegate.domain.sliding_window import Ledger
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.batches.item_call import CountedItems, Items, ItemWork, ListedItems
+from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
+from tidegate.batches.run_state import Verdict
+from tidegate.batches.run_store import BatchRunRepository
+from tidegate.batches.slice import CONTINUE, ENDED, Pace, SliceRunner
+from tidegate.batches.sliding_window import Ledger
+from tidegate.batches.store import BatchRepository
+from tidegate.common.ports import Line
 from tidegate.errors import LeaseLost
-from tidegate.services.batch_slice import CONTINUE, ENDED, Pace, SliceRunner
-from tidegate.services.batch_work import CountedItems, Items, ItemWork, ListedItems
-from tidegate.services.ports import Line
+from tidegate.http.client import SafeHttp
+from tidegate.http.model import Reply
+from tidegate.http.signing import signed_headers
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 PROJECT = "prj-lab"

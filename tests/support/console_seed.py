@@ -10,16 +10,16 @@ from itertools import chain
 from typing import Any
 
 from tests.support.deployed import Deployed
-from tidegate.adapters.dynamo import keys
-from tidegate.adapters.dynamo.files import file_item
-from tidegate.adapters.dynamo.request_items import request_item
-from tidegate.adapters.dynamo.table import Table
-from tidegate.domain.downloads import FAILED, SUCCESS, Counts, Job, Parcel, job_key
-from tidegate.domain.files import READY, File
-from tidegate.domain.ids import iso, new_id
-from tidegate.domain.request_policies import POLICIES
-from tidegate.domain.requests import COMPLETED, Request
-from tidegate.domain.requests import FAILED as REQUEST_FAILED
+from tidegate.aws import keys
+from tidegate.aws.table import Table
+from tidegate.common.ids import iso, new_id
+from tidegate.distribution.model import FAILED, SUCCESS, Counts, Job, Parcel, job_key
+from tidegate.files.model import READY, File
+from tidegate.files.store import file_item
+from tidegate.queue.items import request_item
+from tidegate.queue.model import COMPLETED, Request
+from tidegate.queue.model import FAILED as REQUEST_FAILED
+from tidegate.queue.policies import POLICIES
 
 _TYPES = [("export", 5, 20.0, 0.98), ("download", 6, 9.0, 0.93), ("scan", 2, 3.0, 1.0), ("batch", 1, 60.0, 1.0)]
 _NAMES = ["model.tar.gz", "map-tiles.bin", "firmware-2.4.img", "catalogue.sqlite", "报表-十月.xlsx"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.domain.table import Table
-from tidegate.domain.template_parser import parse_template
+from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.template_parser import parse_template
 
 
 def leaf(title: str, name: str, **more: Any) -> dict[str, Any]:

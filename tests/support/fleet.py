@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 from tests.support.moto_cloud import Answer, MotoCloud, Project, _sqs_record
-from tidegate.adapters.dynamo import keys
-from tidegate.adapters.dynamo.writes import put
-from tidegate.domain.downloads import job_key
-from tidegate.domain.files import content_object
-from tidegate.domain.windows import bucket_of, window_end
+from tidegate.aws import keys
+from tidegate.aws.writes import put
+from tidegate.distribution.model import job_key
+from tidegate.distribution.windows import bucket_of, window_end
+from tidegate.files.model import content_object
 
 CONTENT = b"tide " * 2000
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from tidegate.bootstrap import app
-from tidegate.domain.files import File
-from tidegate.domain.requests import Request
-from tidegate.services.ingest_download import Download
-from tidegate.services.ingest_fetch import Fetcher
-from tidegate.services.ingest_ports import Step
+from tidegate.files.model import File
+from tidegate.ingest.download import Download
+from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.ports import Step
+from tidegate.queue.model import Request
 
 _NOW = "2026-11-16T05:00:00.000Z"
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,7 +20,7 @@ from tests.support import moto_dynamodb, moto_machines, moto_resources
 from tests.support.clock import Clock
 from tests.support.template import ROOT, queue_functions
 from tidegate import bootstrap
-from tidegate.domain.projects import hash_key
+from tidegate.projects.model import hash_key
 
 ADMIN_KEY = "tg_admin_0123456789abcdef"
 SUBMIT_ROUTES = {("POST", "/v1/downloads"), ("POST", "/v1/downloads/batch")}

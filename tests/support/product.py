@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.deployed import Deployed
 from tidegate.bootstrap import App
-from tidegate.domain.ids import Clock
+from tidegate.common.ids import Clock
 from tidegate.settings import Settings
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.domain.channels import Channel
-from tidegate.domain.requests import Request
+from tidegate.queue.channel_model import Channel
+from tidegate.queue.model import Request
 
 
 @dataclass(frozen=True)

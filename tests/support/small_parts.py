@@ -8,9 +8,10 @@ from unittest.mock import patch
 
 from moto.s3 import models
 
+from tidegate.ingest import fetch as ingest_fetch
+
 # Both must be imported before either is changed: one takes its value from the other.
-from tidegate.domain import ingest
-from tidegate.services import ingest_fetch
+from tidegate.ingest import model as ingest
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
 from tests.support.moto_machines import wait_for
 from tests.support.template import ROOT
-from tidegate.domain.downloads import job_key
-from tidegate.domain.files import content_object
+from tidegate.distribution.model import job_key
+from tidegate.files.model import content_object
 
 
 @pytest.fixture

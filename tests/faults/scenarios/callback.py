@@ -8,8 +8,8 @@ from tests.faults.dying import Died
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.integration.notifications.receiving import receiver
-from tidegate.adapters.dynamo.outbox import notice_write
-from tidegate.domain.notices import Notice, notice_id_for
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.outbox import notice_write
 
 
 def run(world: World) -> None:

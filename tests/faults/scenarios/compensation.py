@@ -10,11 +10,11 @@ from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import serve
 from tests.support.moto_cloud import Project
-from tidegate.adapters.dynamo import keys
-from tidegate.adapters.dynamo.outbox import notice_write
-from tidegate.adapters.dynamo.writes import put_new, update
-from tidegate.adapters.sfn import Machines
-from tidegate.domain.notices import Notice, notice_id_for
+from tidegate.aws import keys
+from tidegate.aws.sfn import Machines
+from tidegate.aws.writes import put_new, update
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.outbox import notice_write
 
 CONTENT = b"brought in late"
 NARROW = "narrow"

@@ -9,8 +9,8 @@ from typing import Any
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.moto_cloud import Project
-from tidegate.domain.files import READY, content_object
-from tidegate.services.files import Announcement, new_file
+from tidegate.files.library import Announcement, new_file
+from tidegate.files.model import READY, content_object
 
 CONTENT = b"to many hosts at once"
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -8,7 +8,7 @@ from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
 from tests.support.small_parts import small_parts
-from tidegate.domain.files import content_object
+from tidegate.files.model import content_object
 
 CONTENT = b"from far away" * 20_000
 SHA = hashlib.sha256(CONTENT).hexdigest()

@@ -6,7 +6,7 @@ import hashlib
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
-from tidegate.domain.files import content_object, upload_object
+from tidegate.files.model import content_object, upload_object
 
 CONTENT = b"nothing accepted is lost" * 1000
 SHA = hashlib.sha256(CONTENT).hexdigest()

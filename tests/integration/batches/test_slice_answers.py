@@ -15,9 +15,9 @@ from standardwebhooks import Webhook
 from tests.support.batch_lab import PROJECT, SECRET, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto_cloud import MotoCloud
-from tidegate.domain.batch_course import Verdict
-from tidegate.domain.batches import FINISHED, STOPPED
-from tidegate.services.batch_slice import ENDED
+from tidegate.batches.model import FINISHED, STOPPED
+from tidegate.batches.run_state import Verdict
+from tidegate.batches.slice import ENDED
 
 
 class Business:

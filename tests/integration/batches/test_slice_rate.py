@@ -12,9 +12,9 @@ import pytest
 from tests.support.batch_lab import PROJECT, Lab
 from tests.support.batch_receiver import Receiver, busiest_second, receiver
 from tests.support.moto_cloud import MotoCloud
-from tidegate.adapters.dynamo import keys
-from tidegate.domain.batches import FINISHED
-from tidegate.services.batch_slice import ENDED
+from tidegate.aws import keys
+from tidegate.batches.model import FINISHED
+from tidegate.batches.slice import ENDED
 
 
 @pytest.fixture(scope="module")

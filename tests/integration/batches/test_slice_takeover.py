@@ -13,10 +13,10 @@ import pytest
 from tests.support.batch_lab import Killed, Lab
 from tests.support.batch_receiver import Receiver, receiver
 from tests.support.moto_cloud import MotoCloud
-from tidegate.adapters.dynamo.batch_runs import BatchRunRepository
-from tidegate.domain.batches import FINISHED, Batch, Progress
+from tidegate.batches.model import FINISHED, Batch, Progress
+from tidegate.batches.run_store import BatchRunRepository
+from tidegate.batches.slice import BUSY, ENDED, Pace
 from tidegate.errors import LeaseLost
-from tidegate.services.batch_slice import BUSY, ENDED, Pace
 
 RATE = 300
 LEASE = 3.0

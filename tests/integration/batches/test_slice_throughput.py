@@ -6,7 +6,7 @@ import time
 from tests.support.batch_lab import Lab
 from tests.support.batch_receiver import receiver
 from tests.support.moto_cloud import MotoCloud
-from tidegate.services.batch_slice import ENDED
+from tidegate.batches.slice import ENDED
 
 RATE = 2000
 BODY = b'{"batch_id":"bat-00000000000000000000000000","index":0,"attempt":1}'

@@ -12,9 +12,9 @@ from tests.support.calls import count_calls
 from tests.support.moto_bulk import multiply
 from tests.support.moto_cloud import MotoCloud
 from tests.support.queue import TestQueue
-from tidegate.adapters.dynamo import keys
+from tidegate.aws import keys
 from tidegate.bootstrap import App
-from tidegate.domain.compensation import Poll
+from tidegate.compensation.interval import Poll
 
 
 class Ticks:
@@ -23,7 +23,7 @@ class Ticks:
     def __init__(self, cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cloud = cloud
         self.waiting: list[tuple[datetime, Poll]] = []
-        monkeypatch.setattr("tidegate.adapters.ticks.TickQueue.send", self._send)
+        monkeypatch.setattr("tidegate.compensation.ticks.TickQueue.send", self._send)
 
     def _send(self, poll: Poll, delay_seconds: int) -> None:
         self.waiting.append((self.cloud.clock() + timedelta(seconds=delay_seconds), poll))
@@ -63,7 +63,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _undue(item: dict[str, Any]) -> Any:
-    from tidegate.adapters.dynamo.writes import update
+    from tidegate.aws.writes import update
 
     return update({"pk": item["pk"], "sk": item["sk"]}, removes=keys.DUE_ATTRIBUTES)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
-from tidegate.domain.downloads import Parcel
-from tidegate.domain.targets import Target
+from tidegate.distribution.model import Parcel
+from tidegate.distribution.targets import Target
 
 
 def parcel_of(fleet: Fleet) -> Parcel:

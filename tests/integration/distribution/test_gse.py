@@ -13,8 +13,8 @@ from tests.support.fleet import Fleet
 from tests.support.gse_server import GseServer, gse_server
 from tests.support.moto_cloud import MotoCloud
 from tidegate import bootstrap
-from tidegate.adapters.transfer import gse as engine
-from tidegate.domain.fetching import Limits
+from tidegate.distribution.engines import gse as engine
+from tidegate.http.model import Limits
 
 SECRET = {"bk_app_code": "tidegate", "bk_app_secret": "s3cret", "bk_username": "admin"}
 

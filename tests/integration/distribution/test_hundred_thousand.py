@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
-from tidegate.adapters.dynamo.values import to_wire
-from tidegate.domain.downloads import Parcel, Task, job_key
-from tidegate.domain.ids import iso
-from tidegate.domain.targets import Target
-from tidegate.services.download_collect import Message
-from tidegate.services.download_ports import Arrival
+from tidegate.aws.serialization import to_wire
+from tidegate.common.ids import iso
+from tidegate.distribution.collect import Message
+from tidegate.distribution.model import Parcel, Task, job_key
+from tidegate.distribution.ports import Arrival
+from tidegate.distribution.targets import Target
 
 A_BATCH = 10_000
 

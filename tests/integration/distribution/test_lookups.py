@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
-from tidegate.adapters.dynamo import keys
+from tidegate.aws import keys
 
 
 def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> None:

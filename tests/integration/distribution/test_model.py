@@ -22,12 +22,12 @@ from hypothesis.stateful import (
 
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
-from tidegate.domain.downloads import ENDED, PENDING, RUNNING, Job, Parcel
-from tidegate.domain.targets import Report, Target
+from tidegate.distribution.agents import Result
+from tidegate.distribution.collect import Message
+from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, Parcel
+from tidegate.distribution.ports import Arrival
+from tidegate.distribution.targets import Report, Target
 from tidegate.errors import RecordNotFound
-from tidegate.services.agents import Result
-from tidegate.services.download_collect import Message
-from tidegate.services.download_ports import Arrival
 
 ORDER = {PENDING: 0, RUNNING: 1}
 agents = st.sampled_from(["a-1", "a-2", "a-3"])

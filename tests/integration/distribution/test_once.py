@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fleet import Fleet
-from tidegate.domain import targets as domain_targets
-from tidegate.domain.downloads import job_key
-from tidegate.domain.ids import digest
+from tidegate.common.ids import digest
+from tidegate.distribution import targets as domain_targets
+from tidegate.distribution.model import job_key
 from tidegate.errors import Busy
 
 STEPS = ("close_window", "prepare_file", "dispatch_transfer", "poll_transfer", "finish_job")
@@ -76,7 +76,7 @@ def test_a_poller_that_read_before_the_end_cannot_write_after_it(fleet: Fleet) -
     fleet.step("finish_job", job_id)
     assert fleet.states(job_id) == {"a-1": "Timeout"}
 
-    from tidegate.domain.targets import Report, Target
+    from tidegate.distribution.targets import Report, Target
 
     assert not app.target_store.save(slow, [shard.after({Target("a-1"): Report(0)})], fleet.cloud.clock())
     assert fleet.states(job_id) == {"a-1": "Timeout"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.fleet import Fleet
-from tidegate.domain.files import content_object
+from tidegate.files.model import content_object
 
 
 def test_0_115_and_7_then_the_deadline_then_a_late_0(fleet: Fleet) -> None:

@@ -11,10 +11,10 @@ from datetime import timedelta
 import pytest
 
 from tests.support.fleet import Fleet, collect, messages
-from tidegate.domain.downloads import Parcel
-from tidegate.domain.targets import Target
-from tidegate.services.download_collect import Message
-from tidegate.services.download_ports import Arrival
+from tidegate.distribution.collect import Message
+from tidegate.distribution.model import Parcel
+from tidegate.distribution.ports import Arrival
+from tidegate.distribution.targets import Target
 
 
 def parcel_of(fleet: Fleet) -> Parcel:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.exports import ExportWorld, read_csv
 from tests.support.paged_source import PagedSource, honest, numbered
-from tidegate.domain.exports import ledger_object, output_object, page_object, spec_object
+from tidegate.exports.model import ledger_object, output_object, page_object, spec_object
 
 
 def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> None:

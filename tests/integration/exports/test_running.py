@@ -11,7 +11,7 @@ import pytest
 from tests.support.export_samples import SEED_TABLE, SEED_TEMPLATE, seed_rows
 from tests.support.exports import ExportWorld, read_csv, read_sheet
 from tests.support.paged_source import honest, numbered
-from tidegate.adapters import s3_sink
+from tidegate.aws import s3_sink
 
 
 class Killed(BaseException):
@@ -69,7 +69,7 @@ def test_a_step_that_died_while_it_tidied_leaves_no_staged_page(
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(f"tidegate.adapters.export_objects.ExportBucket.{dies_in}", die)
+        dying.setattr(f"tidegate.exports.objects.ExportBucket.{dies_in}", die)
         with pytest.raises(Killed):
             world.cloud.invoke("publish_export", state)
     assert world.shown(task_id)["status"] == "completed"

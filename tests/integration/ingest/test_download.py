@@ -16,11 +16,11 @@ from tests.support.deployed import until
 from tests.support.ingest import BIZ, Library
 from tests.support.small_parts import small_parts
 from tests.support.sources import FileSource, Hosted, gated_source
-from tidegate.adapters.dynamo import keys
-from tidegate.adapters.dynamo.writes import update
-from tidegate.domain import ingest
-from tidegate.domain.files import content_object
-from tidegate.domain.ingest import staging_object
+from tidegate.aws import keys
+from tidegate.aws.writes import update
+from tidegate.files.model import content_object
+from tidegate.ingest import model as ingest
+from tidegate.ingest.model import staging_object
 
 SMALL = b"tide" * 1000
 PART = 256 * 1024

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.ingest import BIZ, Library
 from tests.support.sources import FileSource, Hosted
-from tidegate.domain.files import content_object
+from tidegate.files.model import content_object
 
 BODY = b"tide" * 1000
 SHA = hashlib.sha256(BODY).hexdigest()

@@ -14,9 +14,9 @@ from standardwebhooks import Webhook
 
 from tests.support.http_servers import Handler, serve
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.adapters.dynamo import keys
-from tidegate.adapters.dynamo.outbox import notice_write
-from tidegate.domain.notices import Notice, notice_id_for
+from tidegate.aws import keys
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.outbox import notice_write
 
 
 @dataclass

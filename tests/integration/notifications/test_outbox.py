@@ -9,9 +9,9 @@ import pytest
 
 from tests.integration.notifications.receiving import compensate, overdue
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.adapters.dynamo.outbox import notice_write
-from tidegate.domain.notices import Notice, notice_id_for
 from tidegate.errors import Busy
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.outbox import notice_write
 
 
 def notice_about(project: Project, record_id: str = "req-1", **given: Any) -> Notice:

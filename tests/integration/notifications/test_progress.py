@@ -10,7 +10,7 @@ import pytest
 from tests.integration.notifications.test_outbox import heard, listener
 from tests.integration.notifications.watching import Line
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.services.live import Live
+from tidegate.notifications.progress import Live
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.notifications.watching import Line
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.domain.watching import CONNECTION_SECONDS
+from tidegate.notifications.websocket_messages import CONNECTION_SECONDS
 
 
 @pytest.fixture

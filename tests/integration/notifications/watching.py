@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.services.sockets import Records
+from tidegate.notifications.websocket import Records
 
 
 class Outgoing:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 from tests.support.queue import TestQueue
-from tidegate.domain.requests import Request
+from tidegate.queue.model import Request
 
 CAPACITY, REQUESTS = 5, 50
 

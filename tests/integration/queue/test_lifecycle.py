@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.calls import count_calls
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.domain.requests import Request
 from tidegate.errors import LeaseLost, NotFound, RequestTimedOut, ServiceUnavailable
+from tidegate.queue.model import Request
 
 
 def submit(cloud: MotoCloud, project: Project, **more: Any) -> Request:

@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.support.calls import count_calls
 from tests.support.queue import TestQueue
-from tidegate.adapters.dynamo.request_items import place_item
-from tidegate.domain.exports import output_object
-from tidegate.domain.ids import iso
+from tidegate.common.ids import iso
 from tidegate.errors import NotFound
+from tidegate.exports.model import output_object
+from tidegate.queue.items import place_item
 
 DAY = 24 * 3600
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.domain.batch_answers import LONGEST_LINE, MOST_LINES, NOTHING, item_body, read_reply
-from tidegate.domain.batch_course import Answer, Call
-from tidegate.domain.fetching import Reply
+from tidegate.batches.answers import LONGEST_LINE, MOST_LINES, NOTHING, item_body, read_reply
+from tidegate.batches.run_state import Answer, Call
+from tidegate.http.model import Reply
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 

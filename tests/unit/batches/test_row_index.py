@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.domain.batches import RowSource
-from tidegate.domain.row_index import BLOCK_ROWS, CSV, NDJSON, RowIndex, format_of, index_rows, parse_block
+from tidegate.batches.model import RowSource
+from tidegate.batches.row_index import BLOCK_ROWS, CSV, NDJSON, RowIndex, format_of, index_rows, parse_block
+from tidegate.batches.rows import RowFiles
 from tidegate.errors import Invalid
-from tidegate.services.batch_rows import RowFiles
 
 cells = st.text(
     st.characters(codec="utf-8", exclude_characters="\x00", exclude_categories=["Cs", "Cc"]) | st.sampled_from('",\n'),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidegate.domain.sliding_window import Ledger, SlidingWindow
+from tidegate.batches.sliding_window import Ledger, SlidingWindow
 
 TOTAL = 40
 

@@ -5,9 +5,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from tidegate.adapters.http.addresses import AddressGuard, is_private_network, is_public
-from tidegate.adapters.http.client import SafeHttp
 from tidegate.errors import FetchTimeout, UrlNotAllowed
+from tidegate.http.addresses import AddressGuard, is_private_network, is_public
+from tidegate.http.client import SafeHttp
 
 REFUSED = [
     "127.0.0.1",

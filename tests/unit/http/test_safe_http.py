@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
-from tidegate.adapters.http.client import SafeHttp
-from tidegate.domain.fetching import Limits
+from tidegate.http.client import SafeHttp
+from tidegate.http.model import Limits
 
 LOOPBACK = {"good.test": ["127.0.0.1"], "other.test": ["127.0.0.1"]}
 

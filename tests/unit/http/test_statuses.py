@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tidegate import errors
-from tidegate.domain.fetching import Reply, error_for, retry_after_seconds
+from tidegate.http.model import Reply, error_for, retry_after_seconds
 
 NOW = datetime(2026, 11, 16, 12, 0, 0, tzinfo=UTC)
 

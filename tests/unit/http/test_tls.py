@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.support.http_servers import Handler, serve
-from tidegate.adapters.http.client import SafeHttp
-from tidegate.domain.fetching import Limits
 from tidegate.errors import ConnectionFailed, FetchTimeout
+from tidegate.http.client import SafeHttp
+from tidegate.http.model import Limits
 
 NAME = "secure.test"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.domain.circuits import LONGEST_PAUSE_SECONDS, pause_after
-from tidegate.domain.deliveries import (
+from tidegate.notifications.circuit_rules import LONGEST_PAUSE_SECONDS, pause_after
+from tidegate.notifications.delivery_model import (
     DEAD,
     DELIVERED,
     GIVE_UP_SECONDS,

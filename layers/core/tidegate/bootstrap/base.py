@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidegate.domain.ids import Clock
+from tidegate.common.ids import Clock
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
-    from tidegate.adapters.dynamo.table import Table
-    from tidegate.services.compensate import DueHandler
+    from tidegate.aws.table import Table
+    from tidegate.compensation.poll import DueHandler
 
 
 def _utc_now() -> datetime:
@@ -37,49 +37,49 @@ class Base:
 
     @cached_property
     def dynamodb(self) -> DynamoDBClient:
-        from tidegate.adapters.clients import client
+        from tidegate.aws.clients import client
 
         made: DynamoDBClient = client("dynamodb")
         return made
 
     @cached_property
     def s3(self) -> S3Client:
-        from tidegate.adapters.clients import client
+        from tidegate.aws.clients import client
 
         made: S3Client = client("s3")
         return made
 
     @cached_property
     def sqs(self) -> SQSClient:
-        from tidegate.adapters.clients import client
+        from tidegate.aws.clients import client
 
         made: SQSClient = client("sqs")
         return made
 
     @cached_property
     def sns(self) -> SNSClient:
-        from tidegate.adapters.clients import client
+        from tidegate.aws.clients import client
 
         made: SNSClient = client("sns")
         return made
 
     @cached_property
     def sfn(self) -> SFNClient:
-        from tidegate.adapters.clients import client
+        from tidegate.aws.clients import client
 
         made: SFNClient = client("stepfunctions")
         return made
 
     @cached_property
     def secretsmanager(self) -> SecretsManagerClient:
-        from tidegate.adapters.clients import client
+        from tidegate.aws.clients import client
 
         made: SecretsManagerClient = client("secretsmanager")
         return made
 
     @cached_property
     def table(self) -> Table:
-        from tidegate.adapters.dynamo.table import Table
+        from tidegate.aws.table import Table
 
         return Table(self.dynamodb, self.settings.table_name)
 

@@ -9,54 +9,54 @@ from typing import TYPE_CHECKING, Any
 from tidegate.bootstrap.exports import ExportsWiring
 
 if TYPE_CHECKING:
-    from tidegate.adapters.dynamo.batch_runs import BatchRunRepository
-    from tidegate.adapters.dynamo.batches import BatchRepository
-    from tidegate.domain.requests import Request
-    from tidegate.services.batch_callbacks import BusinessCalls
-    from tidegate.services.batch_control import BatchControl
-    from tidegate.services.batch_ends import BatchEnds
-    from tidegate.services.batch_registry import Registry
-    from tidegate.services.batch_run import BatchMachine
-    from tidegate.services.batches import Batches
-    from tidegate.services.compensate import DueHandler
-    from tidegate.services.queue_ports import Ending, View
+    from tidegate.batches.batches import Batches
+    from tidegate.batches.business_calls import BusinessCalls
+    from tidegate.batches.control import BatchControl
+    from tidegate.batches.ends import BatchEnds
+    from tidegate.batches.registry import Registry
+    from tidegate.batches.run_store import BatchRunRepository
+    from tidegate.batches.steps import BatchMachine
+    from tidegate.batches.store import BatchRepository
+    from tidegate.compensation.poll import DueHandler
+    from tidegate.queue.model import Request
+    from tidegate.queue.ports import Ending, View
 
 
 class BatchesWiring(ExportsWiring):
     @cached_property
     def batch_store(self) -> BatchRepository:
-        from tidegate.adapters.dynamo.batches import BatchRepository
+        from tidegate.batches.store import BatchRepository
 
         return BatchRepository(self.table)
 
     @cached_property
     def _batch_runs(self) -> BatchRunRepository:
-        from tidegate.adapters.dynamo.batch_runs import BatchRunRepository
+        from tidegate.batches.run_store import BatchRunRepository
 
         return BatchRunRepository(self.table)
 
     @cached_property
     def _business_calls(self) -> BusinessCalls:
-        from tidegate.services.batch_callbacks import BusinessCalls
+        from tidegate.batches.business_calls import BusinessCalls
 
         return BusinessCalls(self.http, self.sign, self.projects.get, self.clock)
 
     @cached_property
     def businesses(self) -> Registry:
-        from tidegate.adapters.dynamo.batches import BusinessRepository
-        from tidegate.services.batch_registry import Registry
+        from tidegate.batches.registry import Registry
+        from tidegate.batches.store import BusinessRepository
 
         return Registry(BusinessRepository(self.table), self.callbacks.check, self.clock)
 
     @cached_property
     def batches(self) -> Batches:
-        from tidegate.services.batches import Batches
+        from tidegate.batches.batches import Batches
 
         return Batches(self.batch_store, self.businesses, self._business_calls, self.files, self.queue, self.clock)
 
     @cached_property
     def batch_control(self) -> BatchControl:
-        from tidegate.services.batch_control import BatchControl
+        from tidegate.batches.control import BatchControl
 
         return BatchControl(
             self.batches,
@@ -80,10 +80,10 @@ class BatchesWiring(ExportsWiring):
 
     @cached_property
     def batch_machine(self) -> BatchMachine:
-        from tidegate.adapters.row_objects import RowBucket
-        from tidegate.services.batch_rows import RowFiles
-        from tidegate.services.batch_run import BatchMachine, Preparations
-        from tidegate.services.batch_slice import Pace, SliceRunner
+        from tidegate.batches.row_objects import RowBucket
+        from tidegate.batches.rows import RowFiles
+        from tidegate.batches.slice import Pace, SliceRunner
+        from tidegate.batches.steps import BatchMachine, Preparations
 
         prepare = Preparations(
             self.batch_store,
@@ -103,7 +103,7 @@ class BatchesWiring(ExportsWiring):
 
     @cached_property
     def _batch_ends(self) -> BatchEnds:
-        from tidegate.services.batch_ends import BatchEnds
+        from tidegate.batches.ends import BatchEnds
 
         return BatchEnds(self.batch_store, self._batch_runs, self.clock)
 
@@ -134,8 +134,8 @@ class BatchesWiring(ExportsWiring):
 
     def export_batch_logs(self, project_id: str, batch_id: str, who: str) -> str:
         """The lines as an export like any other: queued, rendered, fetched by its task_id."""
-        from tidegate.domain.exports import CSV, ExportSpec, TableSpec
-        from tidegate.services.exports import Order
+        from tidegate.exports.exports import Order
+        from tidegate.exports.model import CSV, ExportSpec, TableSpec
 
         columns = {"time": "time", "index": "index", "level": "level", "message": "message"}
         rows = self.batches.log_rows(project_id, batch_id)

@@ -9,32 +9,32 @@ from tidegate.bootstrap.library import LibraryWiring
 from tidegate.bootstrap.outbound import OutboundWiring
 
 if TYPE_CHECKING:
-    from tidegate.adapters.callback_queue import CallbackQueue
-    from tidegate.adapters.dynamo.deliveries import DeliveryRepository
-    from tidegate.services.callback_secrets import CallbackSecrets
-    from tidegate.services.callbacks import Callbacks
-    from tidegate.services.compensate import DueHandler
-    from tidegate.services.deliver import Deliverer
+    from tidegate.compensation.poll import DueHandler
+    from tidegate.notifications.callback_queue import CallbackQueue
+    from tidegate.notifications.callbacks import Callbacks
+    from tidegate.notifications.delivery import Deliverer
+    from tidegate.notifications.delivery_store import DeliveryRepository
+    from tidegate.projects.callback_secrets import CallbackSecrets
 
 
 class CallbacksWiring(LibraryWiring, OutboundWiring):
     @cached_property
     def _deliveries(self) -> DeliveryRepository:
-        from tidegate.adapters.dynamo.deliveries import DeliveryRepository
+        from tidegate.notifications.delivery_store import DeliveryRepository
 
         return DeliveryRepository(self.table)
 
     @cached_property
     def _callback_queue(self) -> CallbackQueue:
-        from tidegate.adapters.callback_queue import CallbackQueue
-        from tidegate.adapters.sqs import Queue
+        from tidegate.aws.sqs import Queue
+        from tidegate.notifications.callback_queue import CallbackQueue
 
         waiting, dead = self.settings.callbacks_queue_url, self.settings.callbacks_dead_queue_url
         return CallbackQueue(Queue(self.sqs, waiting), Queue(self.sqs, dead))
 
     @cached_property
     def callbacks(self) -> Callbacks:
-        from tidegate.services.callbacks import Callbacks
+        from tidegate.notifications.callbacks import Callbacks
 
         return Callbacks(
             self._deliveries, lambda: self._callback_queue, lambda: self.http, self.projects.get, self.clock
@@ -42,8 +42,8 @@ class CallbacksWiring(LibraryWiring, OutboundWiring):
 
     @cached_property
     def callback_secrets(self) -> CallbackSecrets:
-        from tidegate.adapters.dynamo.projects import ProjectRepository
-        from tidegate.services.callback_secrets import CallbackSecrets
+        from tidegate.projects.callback_secrets import CallbackSecrets
+        from tidegate.projects.store import ProjectRepository
 
         return CallbackSecrets(ProjectRepository(self.table))
 
@@ -51,9 +51,9 @@ class CallbacksWiring(LibraryWiring, OutboundWiring):
     def deliverer(self) -> Deliverer:
         import random
 
-        from tidegate.adapters.dynamo.deliveries import CircuitRepository
-        from tidegate.services.circuits import Circuits
-        from tidegate.services.deliver import Deliverer
+        from tidegate.notifications.circuit_breaker import Circuits
+        from tidegate.notifications.delivery import Deliverer
+        from tidegate.notifications.delivery_store import CircuitRepository
 
         return Deliverer(
             self._deliveries,
@@ -71,6 +71,6 @@ class CallbacksWiring(LibraryWiring, OutboundWiring):
         return super().due_handlers() | {"callback": self._requeue_callback}
 
     def _requeue_callback(self, item: dict[str, Any]) -> None:
-        from tidegate.adapters.dynamo.deliveries import delivery_of
+        from tidegate.notifications.delivery_store import delivery_of
 
         self._callback_queue.later(delivery_of(item), 0)

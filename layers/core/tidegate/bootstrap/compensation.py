@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from tidegate.bootstrap.base import Base
 
 if TYPE_CHECKING:
-    from tidegate.services.compensate import Compensator
+    from tidegate.compensation.poll import Compensator
 
 
 class CompensationWiring(Base):
     @cached_property
     def compensator(self) -> Compensator:
-        from tidegate.adapters.dynamo.compensation import CompensationRepository
-        from tidegate.adapters.sqs import Queue
-        from tidegate.adapters.ticks import TickQueue
-        from tidegate.services.compensate import Compensator
+        from tidegate.aws.sqs import Queue
+        from tidegate.compensation.poll import Compensator
+        from tidegate.compensation.store import CompensationRepository
+        from tidegate.compensation.ticks import TickQueue
 
         ticks = Queue(self.sqs, self.settings.compensation_queue_url)
         admission = Queue(self.sqs, self.settings.admission_queue_url)

@@ -9,12 +9,12 @@ from tidegate.bootstrap.distribution import DistributionWiring
 from tidegate.bootstrap.queue import QueueWiring
 
 if TYPE_CHECKING:
-    from tidegate.services.overview import Overview
+    from tidegate.web.console.overview import Overview
 
 
 class ConsoleWiring(DistributionWiring, QueueWiring):
     @cached_property
     def overview(self) -> Overview:
-        from tidegate.services.overview import Overview
+        from tidegate.web.console.overview import Overview
 
         return Overview(self.download_lookup, self.request_store, self.clock)

@@ -13,32 +13,32 @@ from tidegate.bootstrap.outbound import OutboundWiring
 from tidegate.errors import RecordNotFound
 
 if TYPE_CHECKING:
-    from tidegate.adapters.download_executions import JobExecutions
-    from tidegate.adapters.dynamo.contents import ContentRepository
-    from tidegate.adapters.dynamo.jobs import JobRepository
-    from tidegate.adapters.dynamo.orders import OrderRepository
-    from tidegate.adapters.dynamo.targets import TargetRepository
-    from tidegate.adapters.dynamo.tasks import TaskRepository
-    from tidegate.adapters.dynamo.transfers import TransferRepository
-    from tidegate.services.agents import Agents
-    from tidegate.services.compensate import DueHandler
-    from tidegate.services.download_close import CloseWindow
-    from tidegate.services.download_collect import Collect
-    from tidegate.services.download_dispatch import Dispatch
-    from tidegate.services.download_door import JobDoor, Windows
-    from tidegate.services.download_finish import Finish
-    from tidegate.services.download_lookup import Lookup
-    from tidegate.services.download_poll import Poll
-    from tidegate.services.download_ports import Engine
-    from tidegate.services.download_prepare import PrepareFile
-    from tidegate.services.download_submit import Submit
-    from tidegate.services.download_watch import Heartbeat, Watch
+    from tidegate.compensation.poll import DueHandler
+    from tidegate.distribution.agents import Agents
+    from tidegate.distribution.close import CloseWindow
+    from tidegate.distribution.collect import Collect
+    from tidegate.distribution.dispatch import Dispatch
+    from tidegate.distribution.executions import JobExecutions
+    from tidegate.distribution.finish import Finish
+    from tidegate.distribution.job_opener import JobDoor, Windows
+    from tidegate.distribution.lookup import Lookup
+    from tidegate.distribution.poll import Poll
+    from tidegate.distribution.ports import Engine
+    from tidegate.distribution.prepare import PrepareFile
+    from tidegate.distribution.recovery import Heartbeat, Watch
+    from tidegate.distribution.store.agent_inbox import OrderRepository
+    from tidegate.distribution.store.jobs import JobRepository
+    from tidegate.distribution.store.targets import TargetRepository
+    from tidegate.distribution.store.tasks import TaskRepository
+    from tidegate.distribution.store.transfers import TransferRepository
+    from tidegate.distribution.submit import Submit
+    from tidegate.files.contents import ContentRepository
 
 
 class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
     @cached_property
     def windows(self) -> Windows:
-        from tidegate.services.download_door import Windows
+        from tidegate.distribution.job_opener import Windows
 
         given = self.settings
         return Windows(
@@ -50,44 +50,44 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
 
     @cached_property
     def job_store(self) -> JobRepository:
-        from tidegate.adapters.dynamo.jobs import JobRepository
+        from tidegate.distribution.store.jobs import JobRepository
 
         return JobRepository(self.table, ttl=self.windows.ttl, lasts=self.windows.lasts)
 
     @cached_property
     def task_store(self) -> TaskRepository:
-        from tidegate.adapters.dynamo.tasks import TaskRepository
+        from tidegate.distribution.store.tasks import TaskRepository
 
         return TaskRepository(self.table)
 
     @cached_property
     def target_store(self) -> TargetRepository:
-        from tidegate.adapters.dynamo.targets import TargetRepository
+        from tidegate.distribution.store.targets import TargetRepository
 
         return TargetRepository(self.table, lasts=self.windows.longest)
 
     @cached_property
     def transfer_store(self) -> TransferRepository:
-        from tidegate.adapters.dynamo.transfers import TransferRepository
+        from tidegate.distribution.store.transfers import TransferRepository
 
         return TransferRepository(self.table, lasts=self.windows.longest)
 
     @cached_property
     def order_store(self) -> OrderRepository:
-        from tidegate.adapters.dynamo.orders import OrderRepository
+        from tidegate.distribution.store.agent_inbox import OrderRepository
 
         return OrderRepository(self.table, ttl=self.windows.ttl)
 
     @cached_property
     def content_store(self) -> ContentRepository:
-        from tidegate.adapters.dynamo.contents import ContentRepository
+        from tidegate.files.contents import ContentRepository
 
         return ContentRepository(self.table)
 
     @cached_property
     def job_executions(self) -> JobExecutions:
-        from tidegate.adapters.download_executions import JobExecutions
-        from tidegate.adapters.sfn import Machines
+        from tidegate.aws.sfn import Machines
+        from tidegate.distribution.executions import JobExecutions
 
         return JobExecutions(
             Machines(self.sfn),
@@ -100,13 +100,13 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
     def engine(self) -> Engine:
         if self.settings.transfer_engine == "gse":
             return self._gse()
-        from tidegate.adapters.transfer.agent import AgentEngine
+        from tidegate.distribution.engines.agent import AgentEngine
 
         return AgentEngine(self.order_store, self.clock)
 
     def _gse(self) -> Engine:
-        from tidegate.adapters.transfer.gse import GseConfig, GseEngine
-        from tidegate.domain.targets import Target
+        from tidegate.distribution.engines.gse import GseConfig, GseEngine
+        from tidegate.distribution.targets import Target
 
         given = self.settings
         config = GseConfig(
@@ -129,15 +129,15 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
 
     @cached_property
     def job_door(self) -> JobDoor:
-        from tidegate.services.download_door import JobDoor
+        from tidegate.distribution.job_opener import JobDoor
 
         return JobDoor(self.job_store, self.job_executions, self.clock, self.windows)
 
     @cached_property
     def submit(self) -> Submit:
-        from tidegate.adapters.sqs import Queue
-        from tidegate.adapters.target_queue import TargetMessages
-        from tidegate.services.download_submit import Submit
+        from tidegate.aws.sqs import Queue
+        from tidegate.distribution.submit import Submit
+        from tidegate.distribution.target_queue import TargetMessages
 
         queue = TargetMessages(Queue(self.sqs, self.settings.targets_queue_url))
         return Submit(
@@ -150,25 +150,25 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
 
     @cached_property
     def collect(self) -> Collect:
-        from tidegate.services.download_collect import Collect
+        from tidegate.distribution.collect import Collect
 
         return Collect(self.job_store, self.task_store, self.target_store, self.job_door, self.clock, self.windows)
 
     @cached_property
     def heartbeat(self) -> Heartbeat:
-        from tidegate.services.download_watch import Heartbeat
+        from tidegate.distribution.recovery import Heartbeat
 
         return Heartbeat(self.job_store, self.clock)
 
     @cached_property
     def job_watch(self) -> Watch:
-        from tidegate.services.download_watch import Watch
+        from tidegate.distribution.recovery import Watch
 
         return Watch(self.job_store, self.job_executions, self.clock)
 
     @cached_property
     def close_window(self) -> CloseWindow:
-        from tidegate.services.download_close import CloseWindow
+        from tidegate.distribution.close import CloseWindow
 
         return CloseWindow(
             self.job_store,
@@ -180,13 +180,13 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
 
     @cached_property
     def prepare_file(self) -> PrepareFile:
-        from tidegate.services.download_prepare import PrepareFile
+        from tidegate.distribution.prepare import PrepareFile
 
         return PrepareFile(self.content_store, self.bucket, self.engine, self.heartbeat)
 
     @cached_property
     def dispatch(self) -> Dispatch:
-        from tidegate.services.download_dispatch import Dispatch
+        from tidegate.distribution.dispatch import Dispatch
 
         return Dispatch(
             self.job_store,
@@ -200,27 +200,27 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
 
     @cached_property
     def poll_transfer(self) -> Poll:
-        from tidegate.services.download_poll import Poll
+        from tidegate.distribution.poll import Poll
 
         stores = (self.job_store, self.target_store, self.transfer_store)
         return Poll(*stores, self.engine, self.heartbeat, self.live.progress, self.clock)
 
     @cached_property
     def finish_job(self) -> Finish:
-        from tidegate.services.download_finish import Finish
+        from tidegate.distribution.finish import Finish
 
         stores = (self.job_store, self.task_store, self.target_store, self.transfer_store)
         return Finish(*stores, self.engine, self.notifier, self.topic, self.clock)
 
     @cached_property
     def download_lookup(self) -> Lookup:
-        from tidegate.services.download_lookup import Lookup
+        from tidegate.distribution.lookup import Lookup
 
         return Lookup(self.job_store, self.task_store, self.target_store)
 
     @cached_property
     def agents(self) -> Agents:
-        from tidegate.services.agents import Agents
+        from tidegate.distribution.agents import Agents
 
         return Agents(self.order_store, self.bucket, self.clock)
 

@@ -13,41 +13,41 @@ from tidegate.bootstrap.outbound import OutboundWiring
 from tidegate.bootstrap.queue import QueueWiring
 
 if TYPE_CHECKING:
-    from tidegate.adapters.dynamo.exports import ExportRepository
-    from tidegate.adapters.export_objects import ExportBucket
-    from tidegate.domain.requests import Request
-    from tidegate.services.export_render import Renderer
-    from tidegate.services.export_source import SignedSource
-    from tidegate.services.export_sync import SyncExports
-    from tidegate.services.export_work import ExportWork
-    from tidegate.services.exports import Exports
-    from tidegate.services.queue_ports import Ending, View
-    from tidegate.services.retention import Objects
+    from tidegate.exports.exports import Exports
+    from tidegate.exports.objects import ExportBucket
+    from tidegate.exports.render import Renderer
+    from tidegate.exports.source import SignedSource
+    from tidegate.exports.steps import ExportWork
+    from tidegate.exports.store import ExportRepository
+    from tidegate.exports.sync import SyncExports
+    from tidegate.queue.model import Request
+    from tidegate.queue.ports import Ending, View
+    from tidegate.queue.retention import Objects
 
 
 class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWiring, OutboundWiring):
     # All of them by name, in the App's own order: Python wants one order for all mixins.
     @cached_property
     def _export_objects(self) -> ExportBucket:
-        from tidegate.adapters.export_objects import ExportBucket
+        from tidegate.exports.objects import ExportBucket
 
         return ExportBucket(self.s3, self.bucket)
 
     @cached_property
     def _export_source(self) -> SignedSource:
-        from tidegate.services.export_source import SignedSource
+        from tidegate.exports.source import SignedSource
 
         return SignedSource(self.http, self.sign, self.projects.get, self.clock)
 
     @cached_property
     def _export_store(self) -> ExportRepository:
-        from tidegate.adapters.dynamo.exports import ExportRepository
+        from tidegate.exports.store import ExportRepository
 
         return ExportRepository(self.table)
 
     @cached_property
     def exports(self) -> Exports:
-        from tidegate.services.exports import Exports
+        from tidegate.exports.exports import Exports
 
         return Exports(
             self.queue,
@@ -61,9 +61,9 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
 
     @cached_property
     def sync_exports(self) -> SyncExports:
-        from tidegate.domain.fetching import Limits
-        from tidegate.services.export_source import SignedSource
-        from tidegate.services.export_sync import SyncExports
+        from tidegate.exports.source import SignedSource
+        from tidegate.exports.sync import SyncExports
+        from tidegate.http.model import Limits
 
         # A caller waits, and API Gateway does not wait longer than 30 s.
         source = SignedSource(self.http, self.sign, self.projects.get, self.clock, Limits(total=15.0))
@@ -71,8 +71,8 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
 
     @cached_property
     def export_work(self) -> ExportWork:
-        from tidegate.services.export_pull import Puller
-        from tidegate.services.export_work import ExportWork
+        from tidegate.exports.pull import Puller
+        from tidegate.exports.steps import ExportWork
 
         return ExportWork(
             self.queue,
@@ -87,12 +87,12 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
     @cached_property
     def _renderer(self) -> Renderer:
         """Brings openpyxl: of the steps only rendering pays for it."""
-        from tidegate.services.export_render import Renderer
+        from tidegate.exports.render import Renderer
 
         return Renderer(self._export_objects)
 
     def _shown_export(self, request: Request) -> dict[str, Any]:
-        from tidegate.domain.exports import shown
+        from tidegate.exports.model import shown
 
         return shown(request, self.clock(), self.settings.api_url)
 
@@ -103,7 +103,7 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
         return super().request_endings() | {"export": lambda ended: self._export_store.ending(ended)}
 
     def request_objects(self) -> dict[str, Objects]:
-        from tidegate.domain.exports import owned_objects
+        from tidegate.exports.model import owned_objects
 
         return super().request_objects() | {"export": owned_objects}
 

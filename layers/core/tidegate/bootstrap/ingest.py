@@ -11,39 +11,39 @@ from tidegate.bootstrap.outbound import OutboundWiring
 from tidegate.bootstrap.queue import QueueWiring
 
 if TYPE_CHECKING:
-    from tidegate.adapters.dynamo.subscriptions import SubscriptionRepository
-    from tidegate.adapters.s3_multipart import MultipartStore
-    from tidegate.adapters.secrets import CredentialStore
-    from tidegate.domain.requests import Request
-    from tidegate.services.compensate import DueHandler
-    from tidegate.services.ingest import Ingest
-    from tidegate.services.intake import Intake
-    from tidegate.services.queue_ports import Ending
-    from tidegate.services.subscriptions import Subscriptions
+    from tidegate.aws.s3_multipart import MultipartStore
+    from tidegate.aws.secrets import CredentialStore
+    from tidegate.compensation.poll import DueHandler
+    from tidegate.ingest.steps import Ingest
+    from tidegate.ingest.store import SubscriptionRepository
+    from tidegate.ingest.submit import Intake
+    from tidegate.ingest.subscriptions import Subscriptions
+    from tidegate.queue.model import Request
+    from tidegate.queue.ports import Ending
 
 
 class IngestWiring(LibraryWiring, QueueWiring, OutboundWiring):
     @cached_property
     def credentials(self) -> CredentialStore:
-        from tidegate.adapters.secrets import CredentialStore
+        from tidegate.aws.secrets import CredentialStore
 
         return CredentialStore(self.secretsmanager, self.settings.secrets_prefix)
 
     @cached_property
     def parts(self) -> MultipartStore:
-        from tidegate.adapters.s3_multipart import MultipartStore
+        from tidegate.aws.s3_multipart import MultipartStore
 
         return MultipartStore(self.s3, self.settings.files_bucket)
 
     @cached_property
     def subscription_store(self) -> SubscriptionRepository:
-        from tidegate.adapters.dynamo.subscriptions import SubscriptionRepository
+        from tidegate.ingest.store import SubscriptionRepository
 
         return SubscriptionRepository(self.table)
 
     @cached_property
     def intake(self) -> Intake:
-        from tidegate.services.intake import Intake
+        from tidegate.ingest.submit import Intake
 
         return Intake(
             self.queue,
@@ -57,7 +57,7 @@ class IngestWiring(LibraryWiring, QueueWiring, OutboundWiring):
 
     @cached_property
     def subscriptions(self) -> Subscriptions:
-        from tidegate.services.subscriptions import Subscriptions
+        from tidegate.ingest.subscriptions import Subscriptions
 
         return Subscriptions(
             self.subscription_store, self.request_store, self.queue, self.control, self.intake, self.clock
@@ -65,11 +65,11 @@ class IngestWiring(LibraryWiring, QueueWiring, OutboundWiring):
 
     @cached_property
     def ingest(self) -> Ingest:
-        from tidegate.services.ingest import Ingest, Work
-        from tidegate.services.ingest_download import Download
-        from tidegate.services.ingest_fetch import Fetcher
-        from tidegate.services.ingest_library import Associate, Check
-        from tidegate.services.ingest_scan import Scan
+        from tidegate.ingest.download import Download
+        from tidegate.ingest.fetch import Fetcher
+        from tidegate.ingest.library_steps import Associate, Check
+        from tidegate.ingest.scan import Scan
+        from tidegate.ingest.steps import Ingest, Work
 
         files, parts, projects, credentials = self.file_store, self.parts, self.projects, self.credentials
         work: dict[str, Work] = {

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from tidegate.bootstrap.base import Base
 
 if TYPE_CHECKING:
-    from tidegate.adapters.http.client import SafeHttp
-    from tidegate.services.ports import Signer
+    from tidegate.common.ports import Signer
+    from tidegate.http.client import SafeHttp
 
 
 class OutboundWiring(Base):
     @cached_property
     def http(self) -> SafeHttp:
-        from tidegate.adapters.http.client import SafeHttp
+        from tidegate.http.client import SafeHttp
 
         return SafeHttp(
             allowed_hosts=self.settings.url_allow_list.split(","),
@@ -26,6 +26,6 @@ class OutboundWiring(Base):
 
     @cached_property
     def sign(self) -> Signer:
-        from tidegate.adapters.http.webhooks import signed_headers
+        from tidegate.http.signing import signed_headers
 
         return signed_headers

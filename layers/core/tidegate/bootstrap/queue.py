@@ -7,24 +7,24 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tidegate.bootstrap.notifications import NotificationsWiring
-from tidegate.domain.request_policies import Policy, capacities_from, policies_from
+from tidegate.queue.policies import Policy, capacities_from, policies_from
 
 if TYPE_CHECKING:
-    from tidegate.adapters.admission import AdmissionPokes
-    from tidegate.adapters.dynamo.audit import AuditRepository
-    from tidegate.adapters.dynamo.channels import ChannelRepository
-    from tidegate.adapters.dynamo.requests import RequestRepository
-    from tidegate.adapters.sfn import RequestRunner
-    from tidegate.services.archive import Archive
-    from tidegate.services.channels import Channels
-    from tidegate.services.compensate import DueHandler
-    from tidegate.services.queue import Queue
-    from tidegate.services.queue_admission import Admission
-    from tidegate.services.queue_control import Control
-    from tidegate.services.queue_ports import Ending, View
-    from tidegate.services.queue_watch import Watch
-    from tidegate.services.retention import Objects, Retention
-    from tidegate.services.sweep import Sweep
+    from tidegate.aws.sfn import RequestRunner
+    from tidegate.compensation.poll import DueHandler
+    from tidegate.projects.audit_store import AuditRepository
+    from tidegate.queue.admission import Admission
+    from tidegate.queue.admission_queue import AdmissionPokes
+    from tidegate.queue.archive import Archive
+    from tidegate.queue.channel_store import ChannelRepository
+    from tidegate.queue.channels import Channels
+    from tidegate.queue.control import Control
+    from tidegate.queue.ports import Ending, View
+    from tidegate.queue.queue import Queue
+    from tidegate.queue.recovery import Watch
+    from tidegate.queue.retention import Objects, Retention
+    from tidegate.queue.store import RequestRepository
+    from tidegate.queue.sweep import Sweep
 
 
 class QueueWiring(NotificationsWiring):
@@ -50,27 +50,27 @@ class QueueWiring(NotificationsWiring):
 
     @cached_property
     def request_store(self) -> RequestRepository:
-        from tidegate.adapters.dynamo.requests import RequestRepository
+        from tidegate.queue.store import RequestRepository
 
         return RequestRepository(self.table)
 
     @cached_property
     def channel_store(self) -> ChannelRepository:
-        from tidegate.adapters.dynamo.channels import ChannelRepository
+        from tidegate.queue.channel_store import ChannelRepository
 
         return ChannelRepository(self.table)
 
     @cached_property
     def pokes(self) -> AdmissionPokes:
-        from tidegate.adapters import sqs
-        from tidegate.adapters.admission import AdmissionPokes
+        from tidegate.aws import sqs
+        from tidegate.queue.admission_queue import AdmissionPokes
 
         admission = sqs.Queue(self.sqs, self.settings.admission_queue_url)
         return AdmissionPokes(admission, sqs.Queue(self.sqs, self.settings.wakeups_queue_url))
 
     @cached_property
     def runner(self) -> RequestRunner:
-        from tidegate.adapters.sfn import Machines, RequestRunner
+        from tidegate.aws.sfn import Machines, RequestRunner
 
         arns = {
             "ingest": self.settings.ingest_machine_arn,
@@ -81,7 +81,7 @@ class QueueWiring(NotificationsWiring):
 
     @cached_property
     def queue(self) -> Queue:
-        from tidegate.services.queue import Queue
+        from tidegate.queue.queue import Queue
 
         return Queue(
             self.request_store,
@@ -95,19 +95,19 @@ class QueueWiring(NotificationsWiring):
 
     @cached_property
     def control(self) -> Control:
-        from tidegate.services.queue_control import Control
+        from tidegate.queue.control import Control
 
         return Control(self.queue, self.request_store, self.pokes, self.runner, self.clock)
 
     @cached_property
     def channels(self) -> Channels:
-        from tidegate.services.channels import Channels
+        from tidegate.queue.channels import Channels
 
         return Channels(self.channel_store, self.pokes, self.clock, self.channel_capacities)
 
     @cached_property
     def watch(self) -> Watch:
-        from tidegate.services.queue_watch import Watch
+        from tidegate.queue.recovery import Watch
 
         return Watch(
             self.queue, self.admission, self.request_store, self.channel_store, self.pokes, self.runner, self.clock
@@ -115,15 +115,15 @@ class QueueWiring(NotificationsWiring):
 
     @cached_property
     def audit(self) -> AuditRepository:
-        from tidegate.adapters.dynamo.audit import AuditRepository
+        from tidegate.projects.audit_store import AuditRepository
 
         return AuditRepository(self.table)
 
     @cached_property
     def retention(self) -> Retention:
-        from tidegate.adapters.dynamo.retention import RetentionRepository
-        from tidegate.adapters.s3 import Bucket
-        from tidegate.services.retention import Retention
+        from tidegate.aws.s3 import Bucket
+        from tidegate.queue.retention import Retention
+        from tidegate.queue.retention_store import RetentionRepository
 
         store, bucket = RetentionRepository(self.table), Bucket(self.s3, self.settings.files_bucket)
         policies, objects = self.request_policies, self.request_objects()
@@ -131,16 +131,16 @@ class QueueWiring(NotificationsWiring):
 
     @cached_property
     def archive(self) -> Archive:
-        from tidegate.adapters.s3_listing import BucketListing
-        from tidegate.services.archive import Archive
+        from tidegate.aws.s3_listing import BucketListing
+        from tidegate.queue.archive import Archive
 
         return Archive(BucketListing(self.s3, self.settings.files_bucket), self.clock)
 
     @cached_property
     def sweep(self) -> Sweep:
-        from tidegate.adapters.dynamo.owners import all_owners
-        from tidegate.adapters.s3_listing import BucketListing
-        from tidegate.services.sweep import Sweep
+        from tidegate.aws.s3_listing import BucketListing
+        from tidegate.queue.object_owners import all_owners
+        from tidegate.queue.sweep import Sweep
 
         return Sweep(BucketListing(self.s3, self.settings.files_bucket), all_owners(self.table), self.clock)
 
@@ -159,7 +159,7 @@ class QueueWiring(NotificationsWiring):
 
     @cached_property
     def admission(self) -> Admission:
-        from tidegate.services.queue_admission import Admission
+        from tidegate.queue.admission import Admission
 
         return Admission(
             self.request_store,

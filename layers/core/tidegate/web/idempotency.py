@@ -14,10 +14,10 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
     IdempotencyValidationError,
 )
 
-from tidegate.adapters.dynamo import keys
+from tidegate.aws import keys
 from tidegate.bootstrap import app as tidegate
 from tidegate.errors import IdempotencyConflict, IdempotencyInProgress, Invalid
-from tidegate.web.caller import Caller, current_caller
+from tidegate.web.authentication import Caller, current_caller
 
 _HEADER = "idempotency-key"
 _KEPT_SECONDS = 24 * 3600

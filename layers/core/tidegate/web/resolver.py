@@ -12,10 +12,10 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupportedContentType, RequestValidationError
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
-from tidegate.domain.outside_json import read_json
+from tidegate.common.json_input import read_json
 from tidegate.errors import BodyTooLarge, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.web.caller import OPEN, caller_of, enter, scope_for
-from tidegate.web.contract import Api
+from tidegate.web.authentication import OPEN, caller_of, enter, scope_for
+from tidegate.web.openapi import Api
 from tidegate.web.problems import field_errors, problem
 
 BODY_LIMIT = 1024 * 1024

@@ -9,8 +9,8 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 from pydantic import BaseModel
 
-from tidegate.services.ports import Listed
-from tidegate.web.caller import Caller, current_caller
+from tidegate.common.ports import Listed
+from tidegate.web.authentication import Caller, current_caller
 
 Limit = Annotated[int, Query(ge=1, le=100, description="how many, at most")]
 Cursor = Annotated[str | None, Query(max_length=4096, description="next_cursor of the page before")]

@@ -1,0 +1,357 @@
+"""Every key and index format of the table. Nothing else builds one.
+
+A pk starts with its project, so two projects share nothing; what belongs to no project belongs to `_system`.
+"""
+
+from __future__ import annotations
+
+from tidegate.common.ids import digest
+
+SYSTEM = "_system"
+META = "META"
+# One shard takes 1,000 writes a second and keeps an idle poll at one read; a busier deployment raises it.
+DUE_SHARDS = 1
+
+
+def _key(project_id: str, kind: str, *parts: str, sk: str = META) -> dict[str, str]:
+    return {"pk": "#".join(("P", project_id, kind, *parts)), "sk": sk}
+
+
+def partition(project_id: str, kind: str, *parts: str) -> str:
+    """The partition of an index, for lists."""
+    return "#".join(("P", project_id, kind, *parts))
+
+
+def due(record_id: str, at: float, kind: str) -> dict[str, str | int]:
+    """What makes a record show up in the sparse index of work that someone must look at."""
+    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
+    return {"due_pk": due_partition(shard), "due_at": int(at), "due_kind": kind}
+
+
+def due_partition(shard: int) -> str:
+    return f"DUE#{shard}"
+
+
+DUE_ATTRIBUTES = ("due_pk", "due_at", "due_kind")
+
+# --- compensation
+
+
+def compensation() -> dict[str, str]:
+    return _key(SYSTEM, "COMPENSATION")
+
+
+def lane(name: str) -> dict[str, str]:
+    return _key(SYSTEM, "LANE", name)
+
+
+# --- projects, keys, idempotency
+
+
+def project(project_id: str) -> dict[str, str]:
+    return _key(project_id, "PROJECT")
+
+
+def project_name(name: str) -> dict[str, str]:
+    return _key(SYSTEM, "PROJECT_NAME", name)
+
+
+def projects_list() -> str:
+    return partition(SYSTEM, "PROJECTS")
+
+
+def api_key(key_id: str) -> dict[str, str]:
+    return _key(SYSTEM, "KEY", key_id)
+
+
+def idempotency(project_id: str, idempotency_key: str) -> str:
+    return partition(project_id, "IDEMPOTENCY", digest(idempotency_key, length=32))
+
+
+# --- files
+
+
+def file(project_id: str, file_id: str) -> dict[str, str]:
+    return _key(project_id, "FILE", file_id)
+
+
+def files_list(project_id: str) -> str:
+    return partition(project_id, "FILES")
+
+
+def files_at_path(project_id: str, biz_id: str, app_id: str, file_path: str) -> str:
+    return partition(project_id, "PATH", digest(biz_id, app_id, file_path, length=32))
+
+
+def content(project_id: str, signature: str) -> dict[str, str]:
+    return _key(project_id, "CONTENT", signature)
+
+
+# --- notices, callbacks, watches
+
+
+def notice(project_id: str, notice_id: str) -> dict[str, str]:
+    return _key(project_id, "NOTICE", notice_id)
+
+
+def callback(project_id: str, delivery_id: str) -> dict[str, str]:
+    return _key(project_id, "CALLBACK", delivery_id)
+
+
+def callbacks_list(project_id: str) -> str:
+    return partition(project_id, "CALLBACKS")
+
+
+def callbacks_of(project_id: str, record_id: str) -> str:
+    return partition(project_id, "CALLBACKS_OF", digest(record_id, length=32))
+
+
+def circuit(project_id: str, host: str) -> dict[str, str]:
+    return _key(project_id, "CIRCUIT", host)
+
+
+def watched(project_id: str, record_id: str) -> dict[str, str]:
+    return _key(project_id, "WATCH", digest(record_id, length=32))
+
+
+WATCH_PREFIX = "BY#"
+
+
+def watch(project_id: str, followed_id: str, record_id: str, connection_id: str) -> dict[str, str]:
+    by = f"{WATCH_PREFIX}{connection_id}#{digest(record_id, length=16)}"
+    return _key(project_id, "WATCH", digest(followed_id, length=32), sk=by)
+
+
+def ticket(ticket: str) -> dict[str, str]:
+    return _key(SYSTEM, "TICKET", digest(ticket))
+
+
+def connection(connection_id: str) -> dict[str, str]:
+    return _key(SYSTEM, "CONNECTION", connection_id)
+
+
+def watches_of_connection(connection_id: str) -> str:
+    return partition(SYSTEM, "CONNECTION", connection_id)
+
+
+# --- batches
+
+
+def business(project_id: str, biz_id: str) -> dict[str, str]:
+    return _key(project_id, "BIZ", biz_id)
+
+
+def businesses_list(project_id: str) -> str:
+    return partition(project_id, "BIZS")
+
+
+def batch(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id)
+
+
+def batch_progress(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id, sk="PROGRESS")
+
+
+def batch_data(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id, sk="DATA")
+
+
+def batches_list(project_id: str) -> str:
+    return partition(project_id, "BATCHES")
+
+
+def batch_log(project_id: str, batch_id: str, time: str, log_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH_LOG", batch_id, sk=f"{time}#{log_id}")
+
+
+def batch_logs(project_id: str, batch_id: str) -> str:
+    return partition(project_id, "BATCH_LOG", batch_id)
+
+
+def batch_item_logs(project_id: str, batch_id: str, index: int) -> str:
+    return partition(project_id, "BATCH_LOG", batch_id, str(index))
+
+
+# --- exports
+
+
+def export(project_id: str, task_id: str) -> dict[str, str]:
+    return _key(project_id, "EXPORT", task_id)
+
+
+def exports_list(project_id: str) -> str:
+    return partition(project_id, "EXPORTS")
+
+
+# --- the request queue, subscriptions, audit
+
+
+def request(project_id: str, request_id: str) -> dict[str, str]:
+    return _key(project_id, "REQUEST", request_id)
+
+
+def requests_list(project_id: str) -> str:
+    return partition(project_id, "REQUESTS")
+
+
+def subscription_requests(project_id: str, subscription_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
+
+
+def channels() -> str:
+    return partition(SYSTEM, "CHANNELS")
+
+
+def channel(name: str) -> dict[str, str]:
+    return {"pk": channels(), "sk": name}
+
+
+def waiting(channel_name: str) -> str:
+    return partition(SYSTEM, "WAITING", channel_name)
+
+
+def waiting_place(channel_name: str, priority: int, since: str, request_id: str) -> dict[str, str]:
+    """Sorted as admission takes them: priority first, then age."""
+    return {"pk": waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
+
+
+def below_priority(priority: int | None) -> tuple[str, str]:
+    """The places after all those of a priority; None: all places."""
+    return "0" if priority is None else f"{priority + 1:02d}", "~"
+
+
+def slots(channel_name: str) -> str:
+    return partition(SYSTEM, "SLOTS", channel_name)
+
+
+def slot(channel_name: str, request_id: str) -> dict[str, str]:
+    return {"pk": slots(channel_name), "sk": request_id}
+
+
+def mutex(project_id: str, name: str) -> dict[str, str]:
+    return _key(project_id, "MUTEX", name)
+
+
+def audit_trail(project_id: str, record_id: str) -> str:
+    return partition(project_id, "AUDIT", digest(record_id, length=32))
+
+
+def audit_list(project_id: str) -> str:
+    return partition(project_id, "AUDITS")
+
+
+def subscription(project_id: str, subscription_id: str) -> dict[str, str]:
+    return _key(project_id, "SUBSCRIPTION", subscription_id)
+
+
+def subscriptions_list(project_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTIONS")
+
+
+def manifest_entries(project_id: str, subscription_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTION", subscription_id, "ENTRIES")
+
+
+def manifest_entry(project_id: str, subscription_id: str, url: str) -> dict[str, str]:
+    return {"pk": manifest_entries(project_id, subscription_id), "sk": digest(url, length=32)}
+
+
+def scheduled(record_id: str, at: float) -> dict[str, str | int]:
+    """A subscription's next scan, in partitions of the sparse index that only the schedule reads."""
+    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
+    return {"due_pk": schedule_partition(shard), "due_at": int(at), "due_kind": "scan"}
+
+
+def schedule_partition(shard: int) -> str:
+    return f"SCAN#{shard}"
+
+
+def retained(record_id: str, until: float) -> dict[str, str | int]:
+    """Lies in the same sparse index as what is due, in partitions of its own that only the daily cleanup reads."""
+    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
+    return {"due_pk": retention_partition(shard), "due_at": int(until), "due_kind": "retention"}
+
+
+def retention_partition(shard: int) -> str:
+    return f"RETAIN#{shard}"
+
+
+# --- distribution
+
+TASK_SPREAD = 8
+
+
+def job(project_id: str, job_key: str) -> dict[str, str]:
+    return _key(project_id, "JOB", job_key)
+
+
+def jobs_list(project_id: str) -> str:
+    return partition(project_id, "JOBS")
+
+
+def jobs_at_path(project_id: str, biz_id: int, app_id: int, file_path: str) -> str:
+    return partition(project_id, "JOBPATH", digest(str(biz_id), str(app_id), file_path, length=32))
+
+
+def chunks(project_id: str, job_key: str) -> str:
+    return partition(project_id, "CHUNKS", job_key)
+
+
+def chunk(project_id: str, job_key: str, chunk_id: str) -> dict[str, str]:
+    return _key(project_id, "CHUNKS", job_key, sk=chunk_id)
+
+
+def job_callbacks(project_id: str, job_key: str) -> str:
+    return partition(project_id, "JOBCALLBACKS", job_key)
+
+
+def job_callback(project_id: str, job_key: str, chunk_id: str) -> dict[str, str]:
+    return _key(project_id, "JOBCALLBACKS", job_key, sk=chunk_id)
+
+
+def shard(project_id: str, job_key: str, number: int) -> dict[str, str]:
+    return _key(project_id, "SHARD", job_key, str(number))
+
+
+def transfers(project_id: str, job_key: str) -> str:
+    return partition(project_id, "TRANSFERS", job_key)
+
+
+def transfer(project_id: str, job_key: str, number: int) -> dict[str, str]:
+    return _key(project_id, "TRANSFERS", job_key, sk=f"{number:05d}")
+
+
+def task(project_id: str, uuid: str) -> dict[str, str]:
+    return _key(project_id, "TASK", uuid)
+
+
+def task_spread(uuid: str) -> int:
+    return int(digest(uuid, length=8), 16) % TASK_SPREAD
+
+
+def tasks_of_job(project_id: str, job_key: str, spread: int) -> str:
+    """A Job may have 100,000 Tasks within seconds: more than one partition of an index takes."""
+    return partition(project_id, "JOBTASKS", job_key, str(spread))
+
+
+def tasks_list(project_id: str, spread: int) -> str:
+    return partition(project_id, "TASKS", str(spread))
+
+
+def orders(project_id: str, job_key: str, shard_number: int) -> str:
+    return partition(project_id, "ORDERS", job_key, str(shard_number))
+
+
+def order(project_id: str, job_key: str, shard_number: int, agent_id: str, container_id: str) -> dict[str, str]:
+    """What an agent was asked to fetch, and what it reported."""
+    target = digest(agent_id, container_id, length=32)
+    return _key(project_id, "ORDERS", job_key, str(shard_number), sk=target)
+
+
+def staging(project_id: str, agent_id: str, signature: str) -> dict[str, str]:
+    return _key(project_id, "STAGING", agent_id, signature)
+
+
+def inbox(project_id: str, agent_id: str) -> str:
+    return partition(project_id, "INBOX", agent_id)

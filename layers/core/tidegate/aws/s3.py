@@ -1,0 +1,74 @@
+"""The files bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from tidegate.common.ports import StoredObject
+from tidegate.errors import Conflict, RecordNotFound
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+CHUNK = 1024 * 1024
+_DELETE_LIMIT = 1000
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+class Bucket:
+    def __init__(self, client: S3Client, name: str) -> None:
+        self._client = client
+        self.name = name
+
+    def head(self, key: str) -> StoredObject | None:
+        try:
+            answer = self._client.head_object(Bucket=self.name, Key=key)
+        except ClientError as error:
+            if _status(error) == 404:
+                return None
+            raise
+        return StoredObject(answer["ContentLength"], answer["ETag"])
+
+    def read(self, key: str) -> tuple[StoredObject, Iterator[bytes]]:
+        try:
+            answer = self._client.get_object(Bucket=self.name, Key=key)
+        except ClientError as error:
+            if _status(error) == 404:
+                raise RecordNotFound("the object is not there") from error
+            raise
+        return StoredObject(answer["ContentLength"], answer["ETag"]), answer["Body"].iter_chunks(CHUNK)
+
+    def copy(self, source: str, target: str, *, only_if: StoredObject) -> None:
+        """Copies the very object that was looked at: one put in its place meanwhile is refused."""
+        try:
+            self._client.copy_object(
+                Bucket=self.name,
+                Key=target,
+                CopySource={"Bucket": self.name, "Key": source},
+                CopySourceIfMatch=only_if.etag,
+            )
+        except ClientError as error:
+            if _status(error) in (404, 412):
+                raise Conflict("the object changed while it was checked") from error
+            raise
+
+    def delete(self, *keys: str) -> None:
+        for start in range(0, len(keys), _DELETE_LIMIT):
+            objects: Any = [{"Key": key} for key in keys[start : start + _DELETE_LIMIT]]
+            self._client.delete_objects(Bucket=self.name, Delete={"Objects": objects, "Quiet": True})
+
+    def presign_put(self, key: str, seconds: int) -> str:
+        params = {"Bucket": self.name, "Key": key}
+        return self._client.generate_presigned_url("put_object", Params=params, ExpiresIn=seconds)
+
+    def presign_get(self, key: str, seconds: int, *, disposition: str | None = None) -> str:
+        params = {"Bucket": self.name, "Key": key}
+        if disposition:
+            params["ResponseContentDisposition"] = disposition
+        return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=seconds)

@@ -1,0 +1,85 @@
+"""Multipart uploads: an object that appears only when it is completed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from botocore.exceptions import ClientError
+
+from tidegate.aws.s3 import Bucket
+from tidegate.aws.table import code_of
+from tidegate.common.ports import StoredObject
+from tidegate.errors import Conflict
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+# S3 copies at most 5 GB in one call.
+_COPY_PART = 1024**3
+_LARGEST_COPY = 5 * 1024**3
+
+
+class MultipartStore(Bucket):
+    """The files bucket for content that comes in parts. Implements `services.ingest_ports.PartStore`."""
+
+    def __init__(self, client: S3Client, name: str) -> None:
+        super().__init__(client, name)
+        self._s3 = client
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        self._s3.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))
+
+    def begin(self, key: str) -> str:
+        return self._s3.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
+
+    def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None:
+        self._s3.upload_part(Bucket=self.name, Key=key, UploadId=upload_id, PartNumber=number, Body=cast(bytes, data))
+
+    def complete(self, key: str, upload_id: str) -> StoredObject:
+        """Of the parts that S3 holds, so that parts of earlier invocations count. Twice is once."""
+        try:
+            etag = self._complete(key, upload_id)
+        except ClientError as error:
+            stored = self.head(key)
+            if code_of(error) != "NoSuchUpload" or stored is None:
+                raise
+            return stored
+        stored = self.head(key)
+        if stored is None or stored.etag != etag:
+            raise Conflict("another object took the place of the one that was completed")
+        return stored
+
+    def _complete(self, key: str, upload_id: str) -> str:
+        pages = self._s3.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
+        parts: Any = [
+            {"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for page in pages for part in page.get("Parts", [])
+        ]
+        completed = self._s3.complete_multipart_upload(
+            Bucket=self.name, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
+        )
+        return completed["ETag"]
+
+    def abort(self, key: str, upload_id: str) -> None:
+        try:
+            self._s3.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
+        except ClientError as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
+
+    def copy(self, source: str, target: str, *, only_if: StoredObject) -> None:
+        if only_if.size <= _LARGEST_COPY:
+            super().copy(source, target, only_if=only_if)
+            return
+        upload_id = self.begin(target)
+        for number, start in enumerate(range(0, only_if.size, _COPY_PART), 1):
+            last = min(start + _COPY_PART, only_if.size) - 1
+            self._s3.upload_part_copy(
+                Bucket=self.name,
+                Key=target,
+                UploadId=upload_id,
+                PartNumber=number,
+                CopySource={"Bucket": self.name, "Key": source},
+                CopySourceIfMatch=only_if.etag,
+                CopySourceRange=f"bytes={start}-{last}",
+            )
+        self.complete(target, upload_id)

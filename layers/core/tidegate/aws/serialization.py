@@ -1,0 +1,82 @@
+"""Plain Python values to and from DynamoDB's, and list cursors."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from boto3.dynamodb.types import Binary, TypeDeserializer, TypeSerializer
+
+from tidegate.common.json_input import read_json
+from tidegate.errors import Invalid
+
+Item = dict[str, Any]
+Key = Mapping[str, str]
+
+# DynamoDB's numbers end at 1E-130, floats at 5E-324.
+_SMALLEST = 1e-100
+_serialize = TypeSerializer().serialize
+_deserialize = TypeDeserializer().deserialize
+
+
+def _wire(value: Any) -> Any:
+    if isinstance(value, float):
+        return Decimal(str(value)) if abs(value) > _SMALLEST else Decimal(0)
+    if isinstance(value, Mapping):
+        return {name: _wire(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_wire(inner) for inner in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, Binary):
+        return bytes(getattr(value, "value"))  # noqa: B009 - the stubs do not know it
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def to_wire_value(value: Any) -> Any:
+    return _serialize(_wire(value))
+
+
+def to_wire(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_wire_value(value) for name, value in item.items() if value is not None}
+
+
+def from_wire(item: Mapping[str, Any]) -> Item:
+    return {name: _plain(_deserialize(value)) for name, value in item.items()}
+
+
+def unknown_cursor() -> Invalid:
+    return Invalid(
+        "cursor was not made by this API for this list", errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}]
+    )
+
+
+def encode_cursor(key: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str) -> dict[str, Any]:
+    try:
+        key = read_json(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except ValueError:
+        key = None
+    if not isinstance(key, dict) or not all(map(_is_key_value, key.values())):
+        raise unknown_cursor()
+    return key
+
+
+def _is_key_value(value: Any) -> bool:
+    """Keys are texts and numbers; both travel as strings."""
+    held = list(value.items()) if isinstance(value, dict) else []
+    return len(held) == 1 and held[0][0] in ("S", "N") and isinstance(held[0][1], str)

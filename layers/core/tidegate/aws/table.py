@@ -1,0 +1,252 @@
+"""The one table, as plain Python values. Conditions and keys come from the repositories beside this module."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from tidegate.aws.conflicts import reasons_of, settled
+from tidegate.aws.serialization import (
+    Item,
+    Key,
+    decode_cursor,
+    encode_cursor,
+    from_wire,
+    to_wire,
+    to_wire_value,
+    unknown_cursor,
+)
+from tidegate.aws.writes import Write, as_request, names_in
+from tidegate.errors import Busy, Conflict
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+_WRITE_LIMIT = 25
+_READ_LIMIT = 100
+# A filtered list answers what it found after this many reads, with a cursor to go on from.
+_FIND_PAGES = 20
+
+
+class ConditionFailed(Conflict):
+    """Carries what the write met, and in a transaction which parts refused."""
+
+    def __init__(self, detail: str, *, item: Item | None = None, failed: Sequence[int] = ()) -> None:
+        super().__init__(detail)
+        self.item = item
+        self.failed = tuple(failed)
+
+
+def code_of(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    items: list[Item]
+    cursor: str | None
+
+
+class Table:
+    def __init__(self, client: DynamoDBClient, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._client = client
+        self.name = name
+        self._sleep = sleep
+
+    def get(self, key: Key, *, consistent: bool = False) -> Item | None:
+        answer = self._client.get_item(TableName=self.name, Key=to_wire(key), ConsistentRead=consistent)
+        return from_wire(answer["Item"]) if "Item" in answer else None
+
+    def write(self, write: Write) -> Item:
+        """Carries out one write. Answers the new item of an update, the old one of a delete."""
+        request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        try:
+            return settled(lambda: self._write(write, request), self._sleep)
+        except self._client.exceptions.ConditionalCheckFailedException as error:
+            met: Any = error.response.get("Item")
+            raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
+
+    def _write(self, write: Write, request: dict[str, Any]) -> Item:
+        if write.kind == "Put":
+            self._client.put_item(**request)
+            return dict(write.item or {})
+        if write.kind == "Delete":
+            old = self._client.delete_item(**request, ReturnValues="ALL_OLD")
+            return from_wire(old.get("Attributes", {}))
+        return from_wire(self._client.update_item(**request, ReturnValues="ALL_NEW")["Attributes"])
+
+    def transact(self, writes: Sequence[Write], token: str | None = None) -> None:
+        """All or nothing. Conflicts with a concurrent transaction are tried again; a failed condition is not."""
+        request: dict[str, Any] = {
+            "TransactItems": [{write.kind: as_request(self.name, write)} for write in writes],
+            **({"ClientRequestToken": token} if token else {}),
+        }
+        try:
+            settled(lambda: self._client.transact_write_items(**request), self._sleep)
+        except self._client.exceptions.TransactionCanceledException as error:
+            reasons = reasons_of(error)
+            failed = [index for index, reason in enumerate(reasons) if reason == "ConditionalCheckFailed"]
+            if not failed:
+                raise
+            raise ConditionFailed("a condition failed", failed=failed) from error
+
+    def query(
+        self,
+        pk: str,
+        *,
+        index: str | None = None,
+        sk_prefix: str | None = None,
+        sk_between: tuple[Any, Any] | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+        consistent: bool = False,
+        where: str = "",
+        project: Sequence[str] = (),
+        **values: Any,
+    ) -> Page:
+        """One page of one partition. `where` filters what was read (`#name`, `:name`), after it was paid for."""
+        hash_name, range_name = _INDEX_KEYS[index]
+        names = {"#h": hash_name} | names_in(where)
+        params = {":h": to_wire_value(pk)} | {f":{name}": to_wire_value(value) for name, value in values.items()}
+        expression = "#h = :h"
+        if sk_prefix is not None:
+            expression += " AND begins_with(#r, :r)"
+            names["#r"], params[":r"] = range_name, to_wire_value(sk_prefix)
+        elif sk_between is not None:
+            expression += " AND #r BETWEEN :low AND :high"
+            names["#r"] = range_name
+            params[":low"], params[":high"] = (to_wire_value(bound) for bound in sk_between)
+        request: dict[str, Any] = {
+            "TableName": self.name,
+            "KeyConditionExpression": expression,
+            "ScanIndexForward": not newest_first,
+            "ConsistentRead": consistent,
+        }
+        if index:
+            request["IndexName"] = index
+        if where:
+            request["FilterExpression"] = where
+        if project:
+            names |= {f"#{name}": name for name in project}
+            request["ProjectionExpression"] = ", ".join(f"#{name}" for name in project)
+        if limit:
+            request["Limit"] = limit
+        if cursor:
+            request["ExclusiveStartKey"] = self._start_key(cursor, hash_name, pk)
+        try:
+            answer = self._client.query(**request, ExpressionAttributeNames=names, ExpressionAttributeValues=params)
+        except ClientError as error:
+            if cursor and code_of(error) == "ValidationException":
+                raise unknown_cursor() from error
+            raise
+        last = answer.get("LastEvaluatedKey")
+        return Page([from_wire(item) for item in answer["Items"]], encode_cursor(last) if last else None)
+
+    @staticmethod
+    def _start_key(cursor: str, hash_name: str, pk: str) -> dict[str, Any]:
+        """A cursor leads only into the partition it came from: it is the caller's text, so it is checked."""
+        key = decode_cursor(cursor)
+        if key.get(hash_name) != {"S": pk}:
+            raise unknown_cursor()
+        return key
+
+    def find(self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1") -> Page:
+        """The newest `limit` items of a list that match, reading on where a page holds too few."""
+        where = " AND ".join(f"#{name} = :{name}" for name in wanted)
+        found: list[Item] = []
+        for _ in range(_FIND_PAGES):
+            size = limit - len(found) if not where else _READ_LIMIT
+            page = self.query(pk, index=index, newest_first=True, limit=size, cursor=cursor, where=where, **wanted)
+            if len(found) + len(page.items) > limit:
+                found += page.items[: limit - len(found)]
+                return Page(found, encode_cursor(self._key_of(found[-1], index)))
+            found += page.items
+            cursor = page.cursor
+            if cursor is None or len(found) == limit:
+                break
+        return Page(found, cursor)
+
+    @staticmethod
+    def _key_of(item: Item, index: str) -> dict[str, Any]:
+        return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
+
+    def count(self, pk: str, *, pages: int | None = None, consistent: bool = False) -> int:
+        """How many items a partition has, or its first pages; a page has some thousands. None of them is sent."""
+        request: dict[str, Any] = {
+            "TableName": self.name,
+            "KeyConditionExpression": "#h = :h",
+            "ExpressionAttributeNames": {"#h": "pk"},
+            "ExpressionAttributeValues": {":h": to_wire_value(pk)},
+            "Select": "COUNT",
+            "ConsistentRead": consistent,
+        }
+        found = 0
+        for _ in itertools.count() if pages is None else range(pages):
+            answer = self._client.query(**request)
+            found += int(answer["Count"])
+            if "LastEvaluatedKey" not in answer:
+                break
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        return found
+
+    def query_all(self, pk: str, **options: Any) -> Iterator[Item]:
+        cursor: str | None = None
+        while True:
+            page = self.query(pk, cursor=cursor, **options)
+            yield from page.items
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def batch_get(self, keys: Iterable[Key], *, consistent: bool = False) -> list[Item]:
+        wanted = [to_wire(key) for key in keys]
+        found: list[Item] = []
+        attempt = 0
+        while wanted:
+            asked, wanted = wanted[:_READ_LIMIT], wanted[_READ_LIMIT:]
+            request: Any = {self.name: {"Keys": asked, "ConsistentRead": consistent}}
+            answer: Any = self._client.batch_get_item(RequestItems=request)
+            found.extend(from_wire(item) for item in answer["Responses"].get(self.name, []))
+            left = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+            attempt = self._after_unprocessed(bool(left), attempt)
+            wanted = [*left, *wanted]
+        return found
+
+    def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
+        """Unconditional, for records that nobody else knows yet or that are the same whoever writes them."""
+        self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in items)
+
+    def batch_delete(self, keys: Iterable[Key]) -> None:
+        self._batch_write({"DeleteRequest": {"Key": to_wire(key)}} for key in keys)
+
+    def _batch_write(self, requests: Iterable[Any]) -> None:
+        pending = list(requests)
+        attempt = 0
+        while pending:
+            sent, pending = pending[:_WRITE_LIMIT], pending[_WRITE_LIMIT:]
+            answer: Any = self._client.batch_write_item(RequestItems={self.name: sent})
+            left = answer.get("UnprocessedItems", {}).get(self.name, [])
+            attempt = self._after_unprocessed(bool(left), attempt)
+            pending = [*left, *pending]
+
+    def _after_unprocessed(self, some_left: bool, attempt: int) -> int:
+        if not some_left:
+            return 0
+        if attempt >= 8:
+            raise Busy("the table is throttled")
+        self._sleep(0.05 * 2**attempt)
+        return attempt + 1
+
+
+_INDEX_KEYS: dict[str | None, tuple[str, str]] = {
+    None: ("pk", "sk"),
+    "gsi1": ("gsi1pk", "gsi1sk"),
+    "gsi2": ("gsi2pk", "gsi2sk"),
+    "due": ("due_pk", "due_at"),
+}

@@ -1,0 +1,90 @@
+"""Writes as values: built by the repositories, carried out alone or together by the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.aws.serialization import Key, to_wire, to_wire_value
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One part of a transaction, or a write by itself.
+
+    `sets` holds new values, `adds` numbers to add, `removes` attribute names. `condition` uses `#name` for an attribute
+    and `:name` for entries of `values`; sets and adds have placeholders of their own.
+    """
+
+    kind: str
+    key: Key
+    item: Mapping[str, Any] | None = None
+    sets: Mapping[str, Any] | None = None
+    adds: Mapping[str, int] | None = None
+    removes: Sequence[str] = ()
+    condition: str = ""
+    values: Mapping[str, Any] | None = None
+
+
+def put(item: Mapping[str, Any], condition: str = "", **values: Any) -> Write:
+    return Write("Put", {"pk": item["pk"], "sk": item["sk"]}, item=item, condition=condition, values=values)
+
+
+def put_new(item: Mapping[str, Any]) -> Write:
+    return put(item, "attribute_not_exists(#pk)")
+
+
+def update(
+    key: Key,
+    sets: Mapping[str, Any] | None = None,
+    *,
+    adds: Mapping[str, int] | None = None,
+    removes: Sequence[str] = (),
+    condition: str = "attribute_exists(#pk)",
+    **values: Any,
+) -> Write:
+    return Write("Update", key, sets=sets, adds=adds, removes=removes, condition=condition, values=values)
+
+
+def delete(key: Key, condition: str = "", **values: Any) -> Write:
+    return Write("Delete", key, condition=condition, values=values)
+
+
+def check(key: Key, condition: str, **values: Any) -> Write:
+    return Write("ConditionCheck", key, condition=condition, values=values)
+
+
+def names_in(expression: str) -> dict[str, str]:
+    words = "".join(char if char.isalnum() or char in "_#" else " " for char in expression).split()
+    return {word: word[1:] for word in words if word.startswith("#")}
+
+
+def as_request(table: str, write: Write) -> dict[str, Any]:
+    names = names_in(write.condition)
+    values = {f":{name}": to_wire_value(value) for name, value in (write.values or {}).items()}
+    request: dict[str, Any] = {"TableName": table}
+    if write.kind == "Put":
+        request["Item"] = to_wire(write.item or {})
+    else:
+        request["Key"] = to_wire(write.key)
+    if write.kind == "Update":
+        sets = {name: value for name, value in (write.sets or {}).items() if value is not None}
+        clauses = []
+        if sets:
+            clauses.append("SET " + ", ".join(f"#{name} = :set_{name}" for name in sets))
+        if write.adds:
+            clauses.append("ADD " + ", ".join(f"#{name} :add_{name}" for name in write.adds))
+        if write.removes:
+            clauses.append("REMOVE " + ", ".join(f"#{name}" for name in write.removes))
+        request["UpdateExpression"] = " ".join(clauses)
+        names |= {f"#{name}": name for name in (*sets, *(write.adds or ()), *write.removes)}
+        values |= {f":set_{name}": to_wire_value(value) for name, value in sets.items()}
+        values |= {f":add_{name}": to_wire_value(value) for name, value in (write.adds or {}).items()}
+    if write.condition:
+        request["ConditionExpression"] = write.condition
+    if names:
+        request["ExpressionAttributeNames"] = names
+    if values:
+        request["ExpressionAttributeValues"] = values
+    return request

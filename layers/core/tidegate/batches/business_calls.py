@@ -1,0 +1,45 @@
+"""Asking the business before a batch is made, and before it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidegate.common.ids import Clock
+from tidegate.common.ports import Http, Signer
+from tidegate.errors import BusinessRefused
+from tidegate.http.model import Limits
+from tidegate.projects.model import Project
+
+ASK_LIMITS = Limits(connect=5, read=10, total=10, max_bytes=64 * 1024)
+
+
+class BusinessCalls:
+    def __init__(self, http: Http, sign: Signer, project_of: Callable[[str], Project], clock: Clock) -> None:
+        self._http = http
+        self._sign = sign
+        self._project_of = project_of
+        self._clock = clock
+
+    def ask(self, project_id: str, url: str, message_id: str, what: Mapping[str, Any]) -> None:
+        """2xx is agreement, unless the answer says `{"result": "error", "msg": …}`. Anything else is an error."""
+        project = self._project_of(project_id)
+        body = json.dumps(what, separators=(",", ":")).encode()
+        signed = self._sign(project.callback_secrets, message_id, self._clock(), body)
+        reply = self._http.send(
+            "POST",
+            url,
+            headers={"content-type": "application/json", **signed},
+            body=body,
+            allow_private=project.allow_private_urls,
+            limits=ASK_LIMITS,
+            redirects=0,
+        )
+        reply.raise_for_status(self._clock())
+        try:
+            said = reply.json()
+        except ValueError:
+            return
+        if isinstance(said, dict) and said.get("result", "ok") != "ok":
+            raise BusinessRefused(str(said.get("msg") or said.get("message") or "the business refused")[:500])

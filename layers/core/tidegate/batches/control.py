@@ -1,0 +1,189 @@
+"""Starting and stopping batches, by people and by the business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tidegate.batches.batches import Batches, about, shown
+from tidegate.batches.business_calls import BusinessCalls
+from tidegate.batches.model import (
+    BIZ_WAIT_SECONDS,
+    FINISHED,
+    STOPPED,
+    WAITING_BIZ,
+    Batch,
+    Progress,
+    choose_channel,
+    next_state,
+)
+from tidegate.batches.registry import Registry
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.errors import Conflict, DomainError, WrongState
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.queue.model import PAUSED, WAITING
+from tidegate.queue.ports import Notifier
+
+if TYPE_CHECKING:
+    from tidegate.queue.control import Control
+    from tidegate.queue.queue import Queue
+
+# Loads of the runner channels: (running and waiting, capacity) by name.
+Loads = Callable[[], Mapping[str, tuple[int, int]]]
+
+
+class ControlStore(Protocol):
+    def progress(self, project_id: str, batch_id: str) -> tuple[Progress, float]: ...
+
+    def move(
+        self,
+        batch: Batch,
+        status: str,
+        sets: Mapping[str, Any] | None = None,
+        *,
+        removes: Sequence[str] = (),
+        due: tuple[float, str] | None = None,
+        notice: Notice | None = None,
+    ) -> Batch: ...
+
+    def start_writes(self, batch: Batch, sets: Mapping[str, Any], *, forget_verdict: bool) -> Sequence[Any]:
+        """The start, for the transaction that makes its request."""
+
+
+class BatchControl:
+    def __init__(
+        self,
+        batches: Batches,
+        store: ControlStore,
+        registry: Registry,
+        calls: BusinessCalls,
+        queue: Queue,
+        canceller: Callable[[], Control],
+        loads: Loads,
+        notifier: Notifier,
+        clock: Clock,
+    ) -> None:
+        self._batches = batches
+        self._store = store
+        self._registry = registry
+        self._calls = calls
+        self._queue = queue
+        self._canceller = canceller
+        self._loads = loads
+        self._notifier = notifier
+        self._clock = clock
+
+    def start(self, project_id: str, batch_id: str, who: str) -> Batch:
+        """Runs it, or asks the business to get ready; it then starts the batch itself, within half an hour."""
+        batch = self._batches.get(project_id, batch_id)
+        if not self._registry.get(project_id, batch.biz_id).before_run_url:
+            return self._run(batch, next_state("start", batch.status), who)
+        now = self._clock()
+        waiting = self._store.move(
+            batch,
+            next_state("ask_business", batch.status),
+            {"run": batch.run + 1},
+            removes=["stop_reason", "finish_time", "asked_at"],
+            due=(now.timestamp(), "batch_ask"),
+        )
+        return self._ask(waiting)
+
+    def _ask(self, batch: Batch) -> Batch:
+        url = self._registry.get(batch.project_id, batch.biz_id).before_run_url
+        try:
+            if url:
+                self._calls.ask(batch.project_id, url, f"{batch.batch_id}.run.{batch.run}", about(batch))
+        except DomainError as error:
+            self._stop_waiting(batch, f"the business did not take it: {error.detail}")
+            raise
+        until = self._clock().timestamp() + BIZ_WAIT_SECONDS
+        try:
+            return self._store.move(batch, WAITING_BIZ, {"asked_at": iso(self._clock())}, due=(until, "batch_wait"))
+        except WrongState:
+            # A business may start the batch before it has answered.
+            return self._batches.get(batch.project_id, batch.batch_id)
+
+    def ask_again(self, project_id: str, batch_id: str) -> bool:
+        """Due: whoever was to ask the business died before it knew the answer."""
+        batch = self._batches.get(project_id, batch_id)
+        if batch.status != WAITING_BIZ:
+            return False
+        self._ask(batch)
+        return True
+
+    def give_up_waiting(self, project_id: str, batch_id: str) -> bool:
+        """Due: half an hour is over and the business has not started the batch."""
+        batch = self._batches.get(project_id, batch_id)
+        if batch.status != WAITING_BIZ:
+            return False
+        self._stop_waiting(batch, "the business did not start it within 30 minutes")
+        return True
+
+    def biz_start(self, project_id: str, batch_id: str, auth_code: str | None, who: str) -> Batch:
+        batch = self._batches.get(project_id, batch_id)
+        self._batches.authorize(batch, auth_code)
+        return self._run(batch, next_state("biz_start", batch.status), who)
+
+    def biz_stop(self, project_id: str, batch_id: str, auth_code: str | None, reason: str | None, who: str) -> Batch:
+        batch = self._batches.get(project_id, batch_id)
+        self._batches.authorize(batch, auth_code)
+        return self._stop(batch, f"the business stopped it: {reason}" if reason else "the business stopped it", who)
+
+    def stop(self, project_id: str, batch_id: str, who: str) -> Batch:
+        return self._stop(self._batches.get(project_id, batch_id), "stopped on request", who)
+
+    def _run(self, batch: Batch, status: str, who: str) -> Batch:
+        """The request and the batch's new state are one transaction: a batch that runs has a request, and only one."""
+        now = self._clock()
+        request_id = new_id("req", now)
+        run = batch.run if batch.status == WAITING_BIZ else batch.run + 1
+        progress, _ = self._store.progress(batch.project_id, batch.batch_id)
+        stale = progress.verdict is not None and progress.verdict.status != FINISHED
+        sets = {"status": status, "run": run, "request_id": request_id, "start_time": iso(now)}
+        loads = self._loads()
+        try:
+            self._queue.submit(
+                batch.project_id,
+                "batch",
+                channel=choose_channel(loads) if loads else None,
+                payload={"batch_id": batch.batch_id, "run": run},
+                priority=batch.priority,
+                request_id=request_id,
+                callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
+                extra_writes=self._store.start_writes(batch, sets, forget_verdict=stale),
+                who=who,
+            )
+        except Conflict as error:
+            raise WrongState("the batch changed meanwhile") from error
+        return self._batches.get(batch.project_id, batch.batch_id)
+
+    def _stop(self, batch: Batch, reason: str, who: str) -> Batch:
+        """A running one is stopped by its runner, which knows the place; one that only waits is stopped at once."""
+        status = next_state("stop", batch.status)
+        if batch.status == WAITING_BIZ:
+            return self._stop_waiting(batch, reason)
+        stopping = batch if batch.status == status else self._store.move(batch, status, {"stop_reason": reason})
+        request = self._queue.get(batch.project_id, batch.request_id or "")
+        if request.status in WAITING or request.status == PAUSED:
+            self._canceller().cancel(batch.project_id, request.request_id, who, reason)
+            return self._batches.get(batch.project_id, batch.batch_id)
+        return stopping
+
+    def _stop_waiting(self, batch: Batch, reason: str) -> Batch:
+        now = self._clock()
+        ended = {"stop_reason": reason, "finish_time": iso(now)}
+        progress, _ = self._store.progress(batch.project_id, batch.batch_id)
+        notice = Notice(
+            notice_id=notice_id_for("batch.finished", batch.batch_id, str(batch.run)),
+            project_id=batch.project_id,
+            kind="batch.finished",
+            record_id=batch.batch_id,
+            status=STOPPED,
+            data=shown(replace(batch, status=STOPPED, stop_reason=reason, finish_time=iso(now)), progress),
+            callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
+            created_at=now,
+        )
+        stopped = self._store.move(batch, STOPPED, ended, notice=notice)
+        self._notifier.publish([notice])
+        return stopped

@@ -1,0 +1,159 @@
+"""Batches and the businesses that work them: records, states, what may change when."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.batches.run_state import Rules, Verdict
+from tidegate.batches.sliding_window import Ledger
+from tidegate.errors import WrongState
+
+CREATED, WAITING_BIZ, RUNNING = "created", "waiting_biz", "running"
+STOPPING, STOPPED, FINISHED = "stopping", "stopped", "finished"
+
+# action: each state it is allowed from, and the one it leads to
+TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    "start": {CREATED: RUNNING, STOPPED: RUNNING},
+    "ask_business": {CREATED: WAITING_BIZ, STOPPED: WAITING_BIZ},
+    "biz_start": {WAITING_BIZ: RUNNING},
+    "stop": {RUNNING: STOPPING, WAITING_BIZ: STOPPED, STOPPING: STOPPING},
+    "conclude_finished": {RUNNING: FINISHED, STOPPING: FINISHED},
+    "conclude_stopped": {RUNNING: STOPPED, STOPPING: STOPPED},
+}
+ACTIVE = frozenset({RUNNING, STOPPING})
+BIZ_WAIT_SECONDS = 30 * 60
+LOWEST_RATE = 0.001
+LONGEST_RATE = 10_000
+MOST_WORKERS = 256
+DEFAULT_WORKERS = 128
+
+
+def next_state(action: str, status: str) -> str:
+    allowed = TRANSITIONS[action]
+    if status not in allowed:
+        raise WrongState(f"cannot {action.replace('_', ' ')}: the batch is {status}")
+    return allowed[status]
+
+
+@dataclass(frozen=True, slots=True)
+class Business:
+    biz_id: str
+    project_id: str
+    name: str
+    process_url: str
+    created_at: str
+    before_create_url: str | None = None
+    before_run_url: str | None = None
+    process_stop_url: str | None = None
+    auth_code_sha256: str | None = None
+
+    def accepts(self, auth_code: str | None) -> bool:
+        if self.auth_code_sha256 is None:
+            return True
+        return hmac.compare_digest(hash_auth_code(auth_code or ""), self.auth_code_sha256)
+
+
+def hash_auth_code(auth_code: str) -> str:
+    return hashlib.sha256(auth_code.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """A file of the library whose rows are the items."""
+
+    file_id: str
+    signature: str
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    batch_id: str
+    project_id: str
+    biz_id: str
+    name: str
+    total: int | None
+    rate: float
+    status: str
+    created_at: str
+    start_index: int = 0
+    concurrency: int | None = None
+    max_errors: int | None = None
+    retries: int = 5
+    retry_delay: float = 3.0
+    priority: int = 5
+    source: RowSource | None = None
+    # Raised by each start; what an older run still does counts no more.
+    run: int = 0
+    request_id: str | None = None
+    data_version: int = 0
+    stop_reason: str | None = None
+    start_time: str | None = None
+    finish_time: str | None = None
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.rate, self.retries, self.retry_delay, self.max_errors)
+
+    @property
+    def workers(self) -> int:
+        """A rate of 1 is serial: the next item waits for the last one's answer."""
+        if self.rate <= 1:
+            return 1
+        return min(self.concurrency or min(math.ceil(self.rate), DEFAULT_WORKERS), MOST_WORKERS)
+
+    @property
+    def takes_data(self) -> bool:
+        """Data changes between items only where no two are under way at once."""
+        return self.status in (CREATED, WAITING_BIZ, STOPPED) or (self.status == RUNNING and self.rate <= 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the runner writes each second, and a successor goes on from."""
+
+    ledger: Ledger
+    errors: int = 0
+    rate_now: float = 0.0
+    verdict: Verdict | None = None
+
+    @property
+    def position(self) -> int:
+        return self.ledger.offset + self.ledger.acknowledged
+
+    def shown(self, total: int | None) -> dict[str, Any]:
+        percent = None if total is None else round(100 * self.position / total, 2) if total else 100.0
+        return {
+            "processed": self.position,
+            "total": total,
+            "percent": percent,
+            "errors": self.errors,
+            "rate_now": self.rate_now,
+            "offset": self.ledger.offset,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    log_id: str
+    time: str
+    message: str
+    index: int | None = None
+    level: str = "info"
+
+
+def fair_share(cap: int, batches: int, runners: int) -> int:
+    """How many batches one of several runner channels takes: an even share, and never more than its cap."""
+    return min(cap, math.ceil(batches / runners)) if runners else 0
+
+
+def choose_channel(loads: Mapping[str, tuple[int, int]]) -> str:
+    """Of runner channels with their (load, cap): one still below its fair share, else the least loaded."""
+    batches = 1 + sum(load for load, _ in loads.values())
+    below = [name for name, (load, cap) in loads.items() if load < fair_share(cap, batches, len(loads))]
+    return min(below or loads, key=lambda name: (loads[name][0], name))

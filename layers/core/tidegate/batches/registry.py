@@ -1,0 +1,83 @@
+"""The registry of businesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegate.batches.model import Business, hash_auth_code
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.ports import Listed
+from tidegate.errors import RecordNotFound
+
+
+class BusinessStore(Protocol):
+    def add(self, business: Business) -> None: ...
+
+    def replace(self, business: Business) -> None: ...
+
+    def get(self, project_id: str, biz_id: str) -> Business | None: ...
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Business]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BusinessEntry:
+    """What a caller says of a business."""
+
+    name: str
+    process_url: str
+    before_create_url: str | None = None
+    before_run_url: str | None = None
+    process_stop_url: str | None = None
+    auth_code: str | None = None
+
+
+class Registry:
+    def __init__(self, store: BusinessStore, check_url: Callable[[str, str | None, str], None], clock: Clock) -> None:
+        self._store = store
+        self._check_url = check_url
+        self._clock = clock
+
+    def add(self, project_id: str, entry: BusinessEntry) -> Business:
+        now = self._clock()
+        business = _business(project_id, new_id("biz", now), entry, iso(now))
+        self._check(project_id, entry)
+        self._store.add(business)
+        return business
+
+    def replace(self, project_id: str, biz_id: str, entry: BusinessEntry) -> Business:
+        """Batches that run call the new URLs from their next slice on."""
+        present = self.get(project_id, biz_id)
+        business = _business(project_id, biz_id, entry, present.created_at)
+        self._check(project_id, entry)
+        self._store.replace(business)
+        return business
+
+    def _check(self, project_id: str, entry: BusinessEntry) -> None:
+        for field in ("process_url", "before_create_url", "before_run_url", "process_stop_url"):
+            self._check_url(project_id, getattr(entry, field), field)
+
+    def get(self, project_id: str, biz_id: str) -> Business:
+        business = self._store.get(project_id, biz_id)
+        if business is None:
+            raise RecordNotFound("no such business")
+        return business
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Business]:
+        return self._store.list(project_id, limit, cursor)
+
+
+def _business(project_id: str, biz_id: str, entry: BusinessEntry, created_at: str) -> Business:
+    return Business(
+        biz_id=biz_id,
+        project_id=project_id,
+        name=entry.name,
+        process_url=entry.process_url,
+        created_at=created_at,
+        before_create_url=entry.before_create_url,
+        before_run_url=entry.before_run_url,
+        process_stop_url=entry.process_stop_url,
+        auth_code_sha256=hash_auth_code(entry.auth_code) if entry.auth_code else None,
+    )

@@ -1,0 +1,81 @@
+"""Items that are rows of a file in the library: found by number, read a block ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from tidegate.batches.model import RowSource
+from tidegate.batches.row_index import BLOCK_ROWS, RowIndex, index_rows, parse_block
+from tidegate.files.model import content_object
+
+_BLOCKS_KEPT = 8
+
+
+class RowObjects(Protocol):
+    """The part of the bucket that rows use."""
+
+    def chunks(self, key: str) -> Iterator[bytes]: ...
+
+    def span(self, key: str, start: int, end: int) -> bytes: ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+
+class RowFiles:
+    def __init__(self, objects: RowObjects) -> None:
+        self._objects = objects
+
+    def index(self, project_id: str, source: RowSource) -> RowIndex:
+        """Made once per content; two that make it at once make the same."""
+        key = f"rows/{project_id}/{source.signature}.{source.format}"
+        stored = self._objects.get(key)
+        if stored is not None:
+            return RowIndex.from_bytes(stored)
+        made = index_rows(self._objects.chunks(content_object(project_id, source.signature)), source.format)
+        self._objects.put(key, made.to_bytes())
+        return made
+
+    def rows(self, project_id: str, source: RowSource) -> RowItems:
+        return RowItems(self._objects, content_object(project_id, source.signature), self.index(project_id, source))
+
+
+class RowItems:
+    """Workers ask in nearly ascending order: the block after the one in use is read before it is needed."""
+
+    def __init__(self, objects: RowObjects, key: str, index: RowIndex) -> None:
+        self._objects = objects
+        self._key = key
+        self._index = index
+        self._lock = threading.Lock()
+        self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
+        self._blocks: OrderedDict[int, Future[list[Any]]] = OrderedDict()
+
+    def item(self, index: int) -> Any:
+        block = index // BLOCK_ROWS
+        with self._lock:
+            wanted = self._block(block)
+            if (block + 1) * BLOCK_ROWS < self._index.rows:
+                self._block(block + 1)
+        try:
+            return wanted.result()[index % BLOCK_ROWS]
+        except Exception:
+            with self._lock:
+                self._blocks.pop(block, None)
+            raise
+
+    def _block(self, block: int) -> Future[list[Any]]:
+        if block not in self._blocks:
+            self._blocks[block] = self._reader.submit(self._read, block)
+            while len(self._blocks) > _BLOCKS_KEPT:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(block)
+        return self._blocks[block]
+
+    def _read(self, block: int) -> list[Any]:
+        return parse_block(self._index, self._objects.span(self._key, *self._index.span(block)))

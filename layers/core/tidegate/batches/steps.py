@@ -1,0 +1,180 @@
+"""The steps of the batch machine: a slice, another, until the batch is over; and what is done where a slice died."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aws_lambda_powertools import Logger
+
+from tidegate.batches.batches import shown
+from tidegate.batches.item_call import CountedItems, Items, ItemWork, ListedItems
+from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business, Progress
+from tidegate.batches.rows import RowFiles
+from tidegate.batches.run_state import Verdict
+from tidegate.batches.slice import ENDED, SliceRunner
+from tidegate.common.ids import Clock, iso
+from tidegate.common.ports import Http, Signer
+from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
+from tidegate.projects.model import Project
+from tidegate.queue.model import Request
+from tidegate.queue.ports import Refused
+
+if TYPE_CHECKING:
+    from tidegate.notifications.progress import Live
+    from tidegate.queue.queue import Queue
+
+logger = Logger(service="tidegate", child=True)
+
+RENEW = "renew"
+HEARTBEAT_SECONDS = 30.0
+
+
+class Ends(Protocol):
+    def end_writes(self, batch: Batch, fence: int, verdict: Verdict, finish_time: str) -> list[Any]: ...
+
+    def set_total(self, batch: Batch, total: int) -> None: ...
+
+
+class RunBatches(Protocol):
+    def get(self, project_id: str, batch_id: str) -> Batch | None: ...
+
+    def job_data(self, project_id: str, batch_id: str) -> Any: ...
+
+    def move(self, batch: Batch, status: str) -> Batch: ...
+
+
+class RequestCharge:
+    """Implements `batch_slice.Charge` by the request of the run."""
+
+    def __init__(self, request: Request, queue: Queue, ends: Ends, live: Live, clock: Clock) -> None:
+        self._request = request
+        self._here = (request.project_id, request.request_id, request.attempt)
+        self._queue = queue
+        self._ends = ends
+        self._live = live
+        self._clock = clock
+        self._beat_at = 0.0
+
+    def confirm(self, batch: Batch, progress: Progress) -> None:
+        now = time.monotonic()
+        try:
+            if now >= self._beat_at:
+                self._queue.heartbeat(*self._here, progress.shown(batch.total))
+                self._beat_at = now + HEARTBEAT_SECONDS
+            else:
+                self._queue.running(*self._here)
+        except RequestTimedOut as error:
+            raise LeaseLost(error.detail) from error
+        self._live.progress(batch.project_id, batch.batch_id, shown(batch, progress))
+
+    def end(self, batch: Batch, fence: int, verdict: Verdict) -> None:
+        error = BatchStopped(verdict.reason or "") if verdict.failed else None
+        writes = self._ends.end_writes(batch, fence, verdict, iso(self._clock()))
+        result = {"batch_id": batch.batch_id, "status": verdict.status, "stop_reason": verdict.reason}
+        try:
+            self._queue.finish(*self._here, result=result, error=error, extra_writes=writes)
+        except Refused as refused:
+            raise LeaseLost("another runner has taken over the batch") from refused
+
+
+class Preparations:
+    """Implements `batch_slice.Preparation`."""
+
+    def __init__(
+        self,
+        batches: RunBatches,
+        ends: Ends,
+        rows: RowFiles,
+        http: Http,
+        sign: Signer,
+        clock: Clock,
+        business_of: Callable[[str, str], Business],
+        project_of: Callable[[str], Project],
+    ) -> None:
+        self._batches = batches
+        self._ends = ends
+        self._rows = rows
+        self._http = http
+        self._sign = sign
+        self._clock = clock
+        self._business_of = business_of
+        self._project_of = project_of
+
+    def work(self, batch: Batch) -> ItemWork:
+        project = self._project_of(batch.project_id)
+        url = self._business_of(batch.project_id, batch.biz_id).process_url
+        private = project.allow_private_urls
+        return ItemWork(batch, url, project.callback_secrets, self._http, self._sign, self._clock, private=private)
+
+    def items(self, batch: Batch) -> Items:
+        if batch.source:
+            return self._rows.rows(batch.project_id, batch.source)
+        job_data = self._batches.job_data(batch.project_id, batch.batch_id)
+        return ListedItems(job_data) if isinstance(job_data, list) else CountedItems(job_data)
+
+    def total(self, batch: Batch) -> int:
+        """A file is counted when its batch first runs; a smaller total, if one was given, holds."""
+        if batch.source is None:
+            return batch.total or 0
+        rows = self._rows.index(batch.project_id, batch.source).rows
+        total = rows if batch.total is None else min(rows, batch.total)
+        if total != batch.total:
+            self._ends.set_total(batch, total)
+        return total
+
+
+class BatchMachine:
+    def __init__(
+        self,
+        batches: RunBatches,
+        runner: SliceRunner,
+        queue: Queue,
+        ends: Ends,
+        live: Live,
+        clock: Clock,
+        rounds: int,
+    ) -> None:
+        self._batches = batches
+        self._runner = runner
+        self._queue = queue
+        self._ends = ends
+        self._live = live
+        self._clock = clock
+        self._rounds = rounds
+
+    def step(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """One slice. Past so many rounds the machine goes on in a new execution: its history has an end."""
+        here = {name: event[name] for name in ("project_id", "request_id", "attempt")}
+        turn = {"round": event.get("round", 0) + 1, "generation": event.get("generation", 1)}
+        try:
+            outcome = self._slice(self._queue.running(**here), event)
+        except LeaseLost as error:
+            logger.info("another attempt, or nobody, has this batch", **here, why=error.detail)
+            outcome = ENDED
+        except DomainError as error:
+            logger.warning("a slice failed", **here, code=error.code, why=error.detail)
+            self._queue.finish(**here, error=error)
+            outcome = ENDED
+        if outcome != ENDED and turn["round"] >= self._rounds:
+            following = {**here, "round": 0, "generation": turn["generation"] + 1}
+            name = f"{here['request_id']}-{here['attempt']}-{following['generation']}"
+            return {**here, **turn, "outcome": RENEW, "successor": {"name": name, "input": following}}
+        return {**here, **turn, "outcome": outcome}
+
+    def _slice(self, request: Request, event: Mapping[str, Any]) -> str:
+        if "failure" in event:
+            failure = event["failure"]
+            raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
+        batch = self._batches.get(request.project_id, request.payload["batch_id"])
+        if batch is None or batch.run != request.payload["run"] or batch.status == FINISHED:
+            self._queue.finish(request.project_id, request.request_id, request.attempt, result={"status": "outdated"})
+            return ENDED
+        if batch.status == STOPPED:
+            # Someone retries the failed request: its batch goes on where it stopped.
+            batch = self._batches.move(batch, RUNNING)
+        charge = RequestCharge(request, self._queue, self._ends, self._live, self._clock)
+        outcome = self._runner.run(batch, charge)
+        logger.info("a slice is over", batch_id=batch.batch_id, outcome=outcome)
+        return outcome

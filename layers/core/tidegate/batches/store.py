@@ -1,0 +1,193 @@
+"""Businesses, batches and their logs in the table. What a runner writes each second is in `batch_runs`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, put, put_new, update
+from tidegate.batches.model import Batch, Business, LogLine, Progress, RowSource
+from tidegate.batches.run_store import progress_attributes, progress_from
+from tidegate.common.ports import Listed
+from tidegate.errors import RecordNotFound, WrongState
+from tidegate.notifications.notice import Notice
+from tidegate.notifications.outbox import notice_write
+
+_BUSINESS = tuple(field.name for field in fields(Business))
+_BATCH = tuple(field.name for field in fields(Batch))
+_LOG = tuple(field.name for field in fields(LogLine))
+LOG_SECONDS = 30 * 24 * 3600
+
+
+def batch_from(item: Mapping[str, Any]) -> Batch:
+    known = {name: item[name] for name in _BATCH if name in item}
+    if "source" in known:
+        known["source"] = RowSource(**known["source"])
+    return Batch(**{"total": None} | known)
+
+
+def _business(item: Mapping[str, Any]) -> Business:
+    return Business(**{name: item[name] for name in _BUSINESS if name in item})
+
+
+class BusinessRepository:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, business: Business) -> None:
+        self._table.write(put_new(self._item(business)))
+
+    def replace(self, business: Business) -> None:
+        try:
+            self._table.write(put(self._item(business), "attribute_exists(#pk)"))
+        except ConditionFailed as error:
+            raise RecordNotFound("no such business") from error
+
+    def get(self, project_id: str, biz_id: str) -> Business | None:
+        item = self._table.get(keys.business(project_id, biz_id), consistent=True)
+        return _business(item) if item else None
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Business]:
+        page = self._table.find(keys.businesses_list(project_id), limit=limit, cursor=cursor, wanted={})
+        return Listed([_business(item) for item in page.items], page.cursor)
+
+    @staticmethod
+    def _item(business: Business) -> dict[str, Any]:
+        listing = {"gsi1pk": keys.businesses_list(business.project_id), "gsi1sk": business.biz_id}
+        return keys.business(business.project_id, business.biz_id) | asdict(business) | listing
+
+
+class BatchRepository:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, batch: Batch, progress: Progress, job_data: Any) -> None:
+        key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
+        started = {"fence": 0, "lease_until": 0} | progress_attributes(progress)
+        self._table.transact(
+            [
+                put_new(key | asdict(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id}),
+                put_new(keys.batch_progress(batch.project_id, batch.batch_id) | started),
+                put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
+            ]
+        )
+
+    def get(self, project_id: str, batch_id: str) -> Batch | None:
+        item = self._table.get(keys.batch(project_id, batch_id), consistent=True)
+        return batch_from(item) if item else None
+
+    def progress(self, project_id: str, batch_id: str) -> tuple[Progress, float]:
+        """The progress as last written, and when the runner's lease ends."""
+        item = self._table.get(keys.batch_progress(project_id, batch_id), consistent=True)
+        if item is None:
+            raise RecordNotFound("no such batch")
+        return progress_from(item), float(item["lease_until"])
+
+    def progress_of(self, batches: Iterable[Batch]) -> dict[str, Progress]:
+        """By batch id, for lists: one read for a hundred."""
+        wanted = [(batch.batch_id, keys.batch_progress(batch.project_id, batch.batch_id)) for batch in batches]
+        names = {key["pk"]: batch_id for batch_id, key in wanted}
+        found = self._table.batch_get([key for _, key in wanted])
+        return {names[item["pk"]]: progress_from(item) for item in found}
+
+    def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Batch]:
+        page = self._table.find(keys.batches_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
+        return Listed([batch_from(item) for item in page.items], page.cursor)
+
+    def move(
+        self,
+        batch: Batch,
+        status: str,
+        sets: Mapping[str, Any] | None = None,
+        *,
+        removes: Sequence[str] = (),
+        due: tuple[float, str] | None = None,
+        notice: Notice | None = None,
+    ) -> Batch:
+        """One transition, from the very state and run that was read; without `due` nobody needs to look at it."""
+        attention = keys.due(batch.batch_id, *due) if due else {}
+        gone = [*removes, *(() if due else keys.DUE_ATTRIBUTES)]
+        write = update(
+            keys.batch(batch.project_id, batch.batch_id),
+            {"status": status, **attention, **(sets or {})},
+            removes=gone,
+            condition="#status = :was AND #run = :run",
+            was=batch.status,
+            run=batch.run,
+        )
+        try:
+            self._table.transact([write, *([notice_write(notice)] if notice else [])])
+        except ConditionFailed as error:
+            raise WrongState("the batch changed meanwhile") from error
+        return self.get(batch.project_id, batch.batch_id) or batch
+
+    def start_writes(self, batch: Batch, sets: Mapping[str, Any], *, forget_verdict: bool) -> Sequence[Write]:
+        """The start, for the transaction that makes its request."""
+        gone = [*keys.DUE_ATTRIBUTES, "stop_reason", "finish_time"]
+        started = update(
+            keys.batch(batch.project_id, batch.batch_id),
+            sets,
+            removes=gone,
+            condition="#status = :was AND #run = :seen",
+            was=batch.status,
+            seen=batch.run,
+        )
+        progress = keys.batch_progress(batch.project_id, batch.batch_id)
+        return [started, *([update(progress, removes=["verdict"])] if forget_verdict else [])]
+
+    def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str] = ()) -> Batch:
+        """Changes what may be changed while it stays in its state."""
+        key = keys.batch(batch.project_id, batch.batch_id)
+        write = update(key, sets, removes=removes, condition="#status = :was", was=batch.status)
+        try:
+            return batch_from(self._table.write(write))
+        except ConditionFailed as error:
+            raise WrongState("the batch changed meanwhile") from error
+
+    def job_data(self, project_id: str, batch_id: str) -> Any:
+        item = self._table.get(keys.batch_data(project_id, batch_id), consistent=True)
+        return json.loads(item["text"]) if item else None
+
+    def set_job_data(self, batch: Batch, job_data: Any) -> None:
+        """The version rises in the same transaction, so that a runner notices."""
+        key = keys.batch(batch.project_id, batch.batch_id)
+        data = keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}
+        version = update(key, adds={"data_version": 1}, condition="#status = :was", was=batch.status)
+        try:
+            self._table.transact([version, put(data)])
+        except ConditionFailed as error:
+            raise WrongState("the batch changed meanwhile") from error
+
+    def add_logs(self, project_id: str, batch_id: str, lines: Iterable[LogLine], now: float) -> None:
+        self._table.batch_put(self._log_item(project_id, batch_id, line, now) for line in lines)
+
+    def logs(
+        self, project_id: str, batch_id: str, *, index: int | None, limit: int, cursor: str | None
+    ) -> Listed[LogLine]:
+        if index is None:
+            page = self._table.query(
+                keys.batch_logs(project_id, batch_id), newest_first=True, limit=limit, cursor=cursor
+            )
+        else:
+            partition = keys.batch_item_logs(project_id, batch_id, index)
+            page = self._table.query(partition, index="gsi1", newest_first=True, limit=limit, cursor=cursor)
+        return Listed([_log(item) for item in page.items], page.cursor)
+
+    def all_logs(self, project_id: str, batch_id: str) -> Iterable[LogLine]:
+        return (_log(item) for item in self._table.query_all(keys.batch_logs(project_id, batch_id)))
+
+    @staticmethod
+    def _log_item(project_id: str, batch_id: str, line: LogLine, now: float) -> dict[str, Any]:
+        key = keys.batch_log(project_id, batch_id, line.time, line.log_id)
+        of_item: dict[str, str] = {}
+        if line.index is not None:
+            of_item = {"gsi1pk": keys.batch_item_logs(project_id, batch_id, line.index), "gsi1sk": key["sk"]}
+        return key | asdict(line) | of_item | {"expires_at": int(now) + LOG_SECONDS}
+
+
+def _log(item: Mapping[str, Any]) -> LogLine:
+    return LogLine(**{name: item[name] for name in _LOG if name in item})

@@ -1,0 +1,167 @@
+"""The threads of a slice: each takes the next call when the rate allows, makes it, and records the answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+from tidegate.batches.model import Progress
+from tidegate.batches.run_state import Call, Course
+from tidegate.common.ports import Line
+
+# A stop must not wait for the token of a slow rate.
+_LONGEST_SLEEP = 0.2
+# At high rates a few tokens are waited for at once: each waking costs more than a call.
+_SHORTEST_SLEEP = 0.004
+_FULL_POLL = 0.005
+_LOOK_EVERY = 0.01
+_HIRE_EVERY = 0.1
+# Above this much of a core the interpreter is the limit, and another thread would only be in the way.
+_CORE_IS_FULL = 0.9
+# How many may wait for work; the rest sit on the bench, where they cost nothing.
+_MOST_IDLE = 2
+
+
+class Work(Protocol):
+    """Calls one item and records the answer: `record` runs under the crew's lock."""
+
+    def open_line(self) -> Line: ...
+
+    def call(self, line: Line, call: Call) -> Callable[[Course, float], None]: ...
+
+
+class Crew:
+    """Grows while nobody is free to take the next call: a quick business needs few threads, a slow one many."""
+
+    def __init__(self, course: Course, work: Work, most: int, holds_lease: Callable[[], bool]) -> None:
+        self._course = course
+        self._work = work
+        self._most = most
+        self._holds_lease = holds_lease
+        self._lock = threading.Lock()
+        # One worker at a time waits for the rate; the others queue behind it without waking.
+        self._gate = threading.Lock()
+        self._bench = threading.Condition(self._lock)
+        self._benched = 0
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._working = 0
+        self._calling = 0
+        self._looked_at = (time.monotonic(), time.process_time())
+        self._busy = 0.0
+        self._hired_at = 0.0
+        # The quickest call of this second and of the last: how long the business takes when nothing is in the way.
+        self._quickest = [inf, inf]
+        self._failure: BaseException | None = None
+        self.gone = threading.Event()
+
+    def start(self) -> None:
+        with self._lock:
+            self._hire()
+
+    def snapshot(self, rate_now: float = 0.0) -> Progress:
+        with self._lock:
+            return Progress(self._course.window.ledger(), self._course.errors, rate_now, self._course.verdict)
+
+    def resize(self, most: int) -> None:
+        with self._lock:
+            self._most = most
+            self._quickest = [inf, self._quickest[0]]
+            if self._idle == 0 and not self._over() and self._needs_more():
+                self._hire()
+
+    def change(self, change: Callable[[Course, float], None]) -> None:
+        with self._lock:
+            change(self._course, time.monotonic())
+
+    def join(self) -> None:
+        """After `gone`. A fault of ours, not of the business, comes out here."""
+        for thread in self._threads:
+            thread.join()
+        if self._failure:
+            raise self._failure
+
+    def _needs_more(self) -> bool:
+        if not self._benched and len(self._threads) >= self._most:
+            return False
+        wall, cpu = time.monotonic(), time.process_time()
+        elapsed = wall - self._looked_at[0]
+        if elapsed >= _LOOK_EVERY:
+            self._busy = (cpu - self._looked_at[1]) / elapsed
+            self._looked_at = (wall, cpu)
+        if self._busy >= _CORE_IS_FULL:
+            return False
+        if self._calling <= 2 + 2 * self._course.rules.rate * min(self._quickest):
+            return True
+        # Some calls take longer than the quickest; or the machine is short of time, and more threads do not help.
+        return self._course.behind and wall > self._hired_at + _HIRE_EVERY
+
+    def _hire(self) -> None:
+        self._hired_at = time.monotonic()
+        if self._benched:
+            self._bench.notify()
+            return
+        thread = threading.Thread(target=self._serve, name=f"batch-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        self._working += 1
+        thread.start()
+
+    def _serve(self) -> None:
+        try:
+            line = self._work.open_line()
+            try:
+                while (call := self._take()) is not None:
+                    began = time.monotonic()
+                    record = self._work.call(line, call)
+                    with self._lock:
+                        now = time.monotonic()
+                        self._calling -= 1
+                        self._quickest[0] = min(self._quickest[0], now - began)
+                        record(self._course, now)
+            finally:
+                line.close()
+        except BaseException as error:
+            with self._lock:
+                self._failure = self._failure or error
+                self._course.paused = True
+        finally:
+            with self._lock:
+                self._working -= 1
+                self._bench.notify_all()
+                if self._working == 0:
+                    self.gone.set()
+
+    def _take(self) -> Call | None:
+        with self._lock:
+            while self._idle >= _MOST_IDLE and not self._over():
+                self._benched += 1
+                self._bench.wait()
+                self._benched -= 1
+            self._idle += 1
+        with self._gate:
+            while isinstance(step := self._next(), float):
+                time.sleep(min(max(step, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+        return step
+
+    def _next(self) -> Call | float | None:
+        with self._lock:
+            over = self._over()
+            if not over and self._calling >= self._most:
+                return _FULL_POLL
+            step = None if over else self._course.next(time.monotonic())
+            if isinstance(step, float):
+                return step
+            self._idle -= 1
+            if step is None:
+                self._bench.notify_all()
+                return None
+            self._calling += 1
+            if self._idle == 0 and self._needs_more():
+                self._hire()
+            return step
+
+    def _over(self) -> bool:
+        return self._course.over or not self._holds_lease()

@@ -1,0 +1,67 @@
+"""The poll's state, its lanes, and the sparse index of what is due."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.serialization import Item
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import update
+from tidegate.compensation.interval import LANE_SECONDS, Poll
+
+_LANE_KEPT_SECONDS = 3600
+
+
+class CompensationRepository:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def read(self) -> Poll | None:
+        item = self._table.get(keys.compensation(), consistent=True)
+        return Poll.from_data(item) if item else None
+
+    def replace(self, old: Poll | None, new: Poll) -> bool:
+        state = new.as_data()
+        # The total is only ever added to: what a tick carries of it may be old.
+        del state["compensated_total"]
+        total = {"compensated_total": 0}
+        if old is None:
+            return self._done(update(keys.compensation(), state, adds=total, condition="attribute_not_exists(#pk)"))
+        where = "#generation = :old"
+        return self._done(update(keys.compensation(), state, adds=total, condition=where, old=old.generation))
+
+    def count(self, compensated: int) -> None:
+        self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
+
+    def overdue(self, before: datetime, limit: int) -> list[Item]:
+        """Oldest first, from every shard of the index."""
+        found: list[Item] = []
+        for shard in range(keys.DUE_SHARDS):
+            bounds = (0, int(before.timestamp()))
+            found += self._table.query(keys.due_partition(shard), index="due", sk_between=bounds, limit=limit).items
+        return sorted(found, key=lambda item: int(item["due_at"]))[:limit]
+
+    def claim(self, item: Item, until: datetime) -> bool:
+        key = {"pk": item["pk"], "sk": item["sk"]}
+        at = int(until.timestamp())
+        return self._done(update(key, {"due_at": at}, condition="#due_at = :seen", seen=item["due_at"]))
+
+    def claim_lane(self, lane: str, now: datetime) -> bool:
+        second = int(now.timestamp())
+        return self._done(
+            update(
+                keys.lane(lane),
+                {"last_start": second, "expires_at": second + _LANE_KEPT_SECONDS},
+                condition="attribute_not_exists(#last_start) OR #last_start <= :free",
+                free=second - LANE_SECONDS,
+            )
+        )
+
+    def _done(self, write: Any) -> bool:
+        try:
+            self._table.write(write)
+        except ConditionFailed:
+            return False
+        return True

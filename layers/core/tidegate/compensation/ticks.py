@@ -1,0 +1,18 @@
+"""The compensation poll's ticks: a message of the queue, delayed by the present interval."""
+
+from __future__ import annotations
+
+from tidegate.aws.sqs import Message, Queue
+from tidegate.compensation.interval import Poll
+
+
+class TickQueue:
+    def __init__(self, ticks: Queue, start_queue: Queue) -> None:
+        self._ticks = ticks
+        self._start_queue = start_queue
+
+    def send(self, poll: Poll, delay_seconds: int) -> None:
+        self._ticks.send(Message(poll.as_data(), delay_seconds=delay_seconds))
+
+    def start_queue_size(self) -> int:
+        return self._start_queue.size()

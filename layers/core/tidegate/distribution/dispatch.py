@@ -1,0 +1,94 @@
+"""Asks the provider for the transfers of a Job: once each, whoever and however often this runs."""
+
+from __future__ import annotations
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock
+from tidegate.distribution.agent_inbox import transfer_token
+from tidegate.distribution.model import Job
+from tidegate.distribution.ports import Contents, Engine, JobStore, TargetStore, TransferStore
+from tidegate.distribution.recovery import Heartbeat
+from tidegate.distribution.transfers import INTENDED, REFUSED, SENT, UNKNOWN, Transfer
+from tidegate.errors import AnswerLost, NotAccepted, TransferRefused
+
+logger = Logger(service="tidegate", child=True)
+DISPATCHED, WAITING, OVER = "dispatched", "waiting", "over"
+# Longer than any call of a provider takes: an intent of that age has no one who still waits for its answer.
+_PATIENCE = 60
+
+
+class Dispatch:
+    def __init__(
+        self,
+        jobs: JobStore,
+        targets: TargetStore,
+        transfers: TransferStore,
+        contents: Contents,
+        engine: Engine,
+        heartbeat: Heartbeat,
+        clock: Clock,
+    ) -> None:
+        self._jobs = jobs
+        self._targets = targets
+        self._transfers = transfers
+        self._contents = contents
+        self._engine = engine
+        self._heartbeat = heartbeat
+        self._clock = clock
+
+    def dispatch(self, project_id: str, job_key: str) -> str:
+        job = self._heartbeat.still_open(project_id, job_key)
+        if job is None:
+            return OVER
+        known = {transfer.number: transfer for transfer in self._transfers.list(job)}
+        states = [self._one(job, number, known.get(number)) for number in range(len(job.portions))]
+        return WAITING if WAITING in states else DISPATCHED
+
+    def _one(self, job: Job, number: int, transfer: Transfer | None) -> str:
+        ours = False
+        if transfer is None:
+            transfer, ours = self._transfers.intend(job, self._intent(job, number))
+        if transfer.state in (SENT, UNKNOWN):
+            return DISPATCHED
+        if transfer.state == REFUSED:
+            ours = self._transfers.ask_again(job, transfer, self._clock().timestamp())
+            if not ours:
+                return WAITING
+        if ours or self._engine.repeatable:
+            return self._ask(job, transfer)
+        return self._look_up(job, transfer)
+
+    def _intent(self, job: Job, number: int) -> Transfer:
+        first, last = job.portions[number]
+        token = transfer_token(job.key, number, job.shard_count or 0)
+        return Transfer(number, token, first, last, INTENDED, asked_at=self._clock().timestamp())
+
+    def _ask(self, job: Job, transfer: Transfer) -> str:
+        content = self._contents.get(job.project_id, job.parcel.file_signature)
+        shards = self._targets.shards(job, transfer.shards)
+        try:
+            transfer_id = self._engine.create(job, transfer, shards, content.size if content else 0)
+        except NotAccepted as error:
+            logger.warning("the provider did not take the transfer", job_id=job.job_id, reason=error.detail)
+            self._transfers.settle(job, transfer, REFUSED)
+            return WAITING
+        except AnswerLost as error:
+            logger.warning("the provider's answer was lost", job_id=job.job_id, reason=error.detail)
+            self._transfers.settle(job, transfer, UNKNOWN)
+            return DISPATCHED
+        except TransferRefused:
+            self._transfers.settle(job, transfer, REFUSED)
+            raise
+        self._transfers.settle(job, transfer, SENT, transfer_id)
+        self._jobs.sent(job, self._clock(), transfer_id)
+        return DISPATCHED
+
+    def _look_up(self, job: Job, transfer: Transfer) -> str:
+        """Someone else asked and has not written down the answer. The record is all there is to look up: no provider
+        here can be asked by token, and asking again could deliver twice."""
+        if self._clock().timestamp() - transfer.asked_at < _PATIENCE:
+            return WAITING
+        logger.error("whoever asked the provider is gone", job_id=job.job_id, transfer=transfer.token)
+        self._transfers.settle(job, transfer, UNKNOWN)
+        return DISPATCHED

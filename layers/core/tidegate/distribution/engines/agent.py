@@ -1,0 +1,57 @@
+"""The engine that needs nothing but us: each target's agent fetches the file from S3 by a presigned URL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.common.ids import Clock
+from tidegate.distribution.agent_inbox import Order
+from tidegate.distribution.model import Job
+from tidegate.distribution.ports import OrderStore, Results
+from tidegate.distribution.targets import DONE, Report, Shard, Target
+from tidegate.distribution.transfers import Transfer
+
+
+class AgentEngine:
+    # Orders are written under names that follow from the token, so writing them again changes nothing.
+    repeatable = True
+
+    def __init__(self, orders: OrderStore, clock: Clock) -> None:
+        self._orders = orders
+        self._clock = clock
+
+    def stage(self, job: Job, size: int) -> Report:
+        return Report(DONE)
+
+    def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
+        for shard in shards:
+            answered = self._orders.reports(job.project_id, job.key, shard.number)
+            wanted = [target for target in shard.unfinished if target not in answered]
+            self._orders.place([self._order(job, transfer, target, size) for target in wanted])
+        return transfer.token
+
+    @staticmethod
+    def _order(job: Job, transfer: Transfer, target: Target, size: int) -> Order:
+        parcel = job.parcel
+        return Order(
+            project_id=job.project_id,
+            transfer_id=transfer.token,
+            target=target,
+            file_name=parcel.file_name,
+            target_file_dir=parcel.target_file_dir,
+            target_user=parcel.target_user,
+            signature=parcel.file_signature,
+            size=size,
+            until=job.deadline or 0,
+        )
+
+    def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
+        reports: dict[Target, Report] = {}
+        for number in open_shards:
+            reports |= self._orders.reports(job.project_id, job.key, number)
+        return Results(reports)
+
+    def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
+        """At the deadline orders lapse by themselves; before it they are taken back."""
+        if self._clock().timestamp() < (job.deadline or 0):
+            self._orders.withdraw(job.project_id, transfer.token, targets)

@@ -1,0 +1,190 @@
+"""BlueKing GSE over HTTP: the source host has the file and GSE brings it from there to the targets, peer to peer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from tidegate.common.ids import Clock
+from tidegate.common.ports import Http
+from tidegate.distribution.agent_inbox import Order, staging_id
+from tidegate.distribution.model import Job
+from tidegate.distribution.ports import OrderStore, Results
+from tidegate.distribution.targets import DONE, IN_PROGRESS, Report, Shard, Target
+from tidegate.distribution.transfers import Transfer
+from tidegate.errors import AnswerLost, FetchError, NotAccepted, SourceBroken, TransferRefused, UrlNotAllowed
+from tidegate.http.model import MEGABYTE, Limits, Reply
+
+_LIMITS = Limits(connect=5, read=25, total=30, max_bytes=64 * MEGABYTE)
+_PATH = "/api/v2/task/extensions/"
+# How long a file counts as present on the source host after it was fetched.
+_STAGED_SECONDS = 6 * 3600
+# A gateway's word that its backend did not answer: the transfer may have been made.
+_LOST_BEHIND_A_GATEWAY = frozenset({502, 504})
+
+Credentials = Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class GseConfig:
+    base_url: str
+    tenant_id: str
+    source: Target
+    source_user: str
+    store_dir: str
+    upload_speed: int = 0
+    download_speed: int = 0
+
+
+class GseEngine:
+    repeatable = False
+
+    def __init__(
+        self, http: Http, config: GseConfig, credentials: Credentials, orders: OrderStore, clock: Clock
+    ) -> None:
+        self._http = http
+        self._config = config
+        self._credentials = credentials
+        self._orders = orders
+        self._clock = clock
+
+    def stage(self, job: Job, size: int) -> Report:
+        """The source host's own agent fetches the file, once for all Jobs that deliver it."""
+        order = self._orders.stage(self._staging(job, size))
+        if order.until <= self._clock().timestamp():
+            self._orders.forget_staging(order)
+            order = self._orders.stage(self._staging(job, size))
+        if order.state.ended and not order.state.succeeded:
+            self._orders.forget_staging(order)
+        return Report(IN_PROGRESS if order.state.code is None else order.state.code, order.state.message)
+
+    def _staging(self, job: Job, size: int) -> Order:
+        return Order(
+            project_id=job.project_id,
+            transfer_id=staging_id(job.parcel.file_signature),
+            target=self._config.source,
+            file_name=job.parcel.file_signature,
+            target_file_dir=self._config.store_dir,
+            target_user=self._config.source_user,
+            signature=job.parcel.file_signature,
+            size=size,
+            until=self._clock().timestamp() + _STAGED_SECONDS,
+        )
+
+    def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
+        parcel = job.parcel
+        source = _agent(self._config.source) | {"user": self._config.source_user}
+        targets = [_agent(target) | {"user": parcel.target_user} for shard in shards for target in shard.states]
+        left = (job.deadline or 0) - self._clock().timestamp()
+        body = {
+            "timeout_seconds": max(1, int(left)),
+            "auto_mkdir": True,
+            "upload_speed": self._config.upload_speed,
+            "download_speed": self._config.download_speed,
+            "tasks": [
+                {
+                    "source": {
+                        "file_name": parcel.file_signature,
+                        "store_dir": self._config.store_dir,
+                        "agent": source,
+                    },
+                    "target": {"file_name": parcel.file_name, "store_dir": parcel.target_file_dir, "agents": targets},
+                }
+            ],
+        }
+        answer = _answer(self._ask(body))
+        if answer.get("code") != 0:
+            raise TransferRefused(f"GSE answered {answer.get('code')}: {str(answer.get('message', ''))[:200]}")
+        try:
+            return str(answer["data"]["result"]["task_id"])
+        except (KeyError, TypeError) as error:
+            raise AnswerLost("GSE accepted the transfer and did not name it") from error
+
+    def _ask(self, body: Mapping[str, Any]) -> Reply:
+        """Tells apart what was surely not taken, what was refused, and what may have been taken."""
+        try:
+            reply = self._post("async_transfer_file", body)
+        except UrlNotAllowed as error:
+            raise NotAccepted(error.detail) from error
+        except FetchError as error:
+            if isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError)):
+                raise NotAccepted(f"GSE could not be reached: {error.detail}") from error
+            raise AnswerLost(f"GSE did not answer: {error.detail}") from error
+        if reply.status in _LOST_BEHIND_A_GATEWAY:
+            raise AnswerLost(f"a gateway before GSE answered {reply.status}")
+        if reply.status == 429 or reply.status >= 500:
+            raise NotAccepted(f"GSE answered {reply.status}")
+        if reply.status >= 300:
+            raise TransferRefused(f"GSE answered {reply.status}")
+        return reply
+
+    def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
+        data = self._call("get_transfer_file_result", {"task_id": transfer.transfer_id})
+        targets: dict[Target, Report] = {}
+        upload: Report | None = None
+        for row in _rows(data):
+            content = row.get("content") or {}
+            report = Report(int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content))
+            if content.get("type") == "upload":
+                upload = report if report.code not in (DONE, IN_PROGRESS) else upload
+            else:
+                agent, container = content.get("dest_agent_id"), content.get("dest_container_id")
+                targets[Target(str(agent or ""), str(container or ""))] = report
+        return Results(targets, upload)
+
+    def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
+        agents = [_agent(target) for target in targets]
+        self._call("async_terminate_transfer_file", {"task_id": transfer.transfer_id, "agents": agents})
+
+    def _call(self, name: str, body: Mapping[str, Any]) -> Any:
+        reply = self._post(name, body)
+        reply.raise_for_status()
+        answer = _answer(reply)
+        if answer.get("code") != 0:
+            raise SourceBroken(f"GSE answered {answer.get('code')}: {str(answer.get('message', ''))[:200]}")
+        return answer.get("data")
+
+    def _post(self, name: str, body: Mapping[str, Any]) -> Reply:
+        headers = {
+            "content-type": "application/json",
+            "x-bkapi-authorization": json.dumps(dict(self._credentials())),
+            "x-bk-tenant-id": self._config.tenant_id,
+        }
+        url = self._config.base_url.rstrip("/") + _PATH + name
+        sent = json.dumps(body, ensure_ascii=False).encode()
+        # Its address is the operator's own setting, not a caller's.
+        return self._http.send("POST", url, headers=headers, body=sent, allow_private=True, limits=_LIMITS, redirects=0)
+
+
+def _agent(target: Target) -> dict[str, str]:
+    return {"bk_agent_id": target.agent_id, "bk_container_id": target.container_id}
+
+
+def _answer(reply: Reply) -> dict[str, Any]:
+    try:
+        answer = reply.json()
+    except ValueError as error:
+        raise AnswerLost("GSE's answer is not JSON") from error
+    if not isinstance(answer, dict):
+        raise AnswerLost("GSE's answer is not an object")
+    return answer
+
+
+def _rows(data: Any) -> Iterable[dict[str, Any]]:
+    rows = data.get("result") if isinstance(data, dict) else None
+    if not isinstance(rows, list):
+        raise SourceBroken("GSE's results are not a list")
+    return [row for row in rows if isinstance(row, dict) and _is_number(row.get("error_code"))]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _progress(content: Mapping[str, Any]) -> int | None:
+    progress = content.get("progress")
+    return min(100, max(0, progress)) if isinstance(progress, int) else None

@@ -1,0 +1,167 @@
+"""Ends a Job: what is left unfinished ends with it and is called off at the provider; then everyone is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Protocol
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock, iso
+from tidegate.common.slices import slices
+from tidegate.distribution.counts import tally
+from tidegate.distribution.model import FAILED, PENDING, SUCCESS, TIMEOUT, Job, Task, job_key
+from tidegate.distribution.ports import Engine, JobStore, TargetStore, TaskStore, TransferStore
+from tidegate.distribution.recovery import LOOK_AGAIN
+from tidegate.distribution.targets import CODE_JOB_FAILED, CODE_TIMEOUT, Target
+from tidegate.distribution.task_view import seen, shard_number
+from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
+from tidegate.errors import DomainError, FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused
+from tidegate.notifications.notice import Notice, notice_id_for
+
+logger = Logger(service="tidegate", child=True)
+NOT_YET, MORE, ENDED = "running", "more", "ended"
+_PORTIONS_A_STEP = 5
+_READ_TOGETHER = 100
+
+
+# What no retry helps against. Anything else that stops a step is tried again until the Job's deadline.
+_HOPELESS = {error.__name__: error for error in (FileNotFound, SignatureMismatch, TransferRefused)}
+
+
+def failure(error_name: str, cause: str) -> DomainError | None:
+    """From what Step Functions caught: the error's class name, and a cause that holds its message as JSON."""
+    kind = _HOPELESS.get(error_name.rsplit(".", 1)[-1])
+    if kind is None:
+        return None
+    try:
+        told = json.loads(cause)
+    except ValueError:
+        told = None
+    return kind(str(told["errorMessage"]) if isinstance(told, dict) and "errorMessage" in told else cause)
+
+
+class Publisher(Protocol):
+    """Answers the notices that it took."""
+
+    def publish(self, notices: Sequence[Notice]) -> list[Notice]: ...
+
+
+class Notifier(Protocol):
+    def publish(self, notices: Sequence[Notice]) -> None: ...
+
+
+class Finish:
+    def __init__(
+        self,
+        jobs: JobStore,
+        tasks: TaskStore,
+        targets: TargetStore,
+        transfers: TransferStore,
+        engine: Engine,
+        notifier: Notifier,
+        topic: Publisher,
+        clock: Clock,
+    ) -> None:
+        self._jobs = jobs
+        self._tasks = tasks
+        self._targets = targets
+        self._transfers = transfers
+        self._engine = engine
+        self._notifier = notifier
+        self._topic = topic
+        self._clock = clock
+
+    def finish(self, project_id: str, job_key: str, error: DomainError | None = None) -> str:
+        """`error` is why the Job cannot go on; without one it ends when its targets have, or at its deadline."""
+        job = self._jobs.get(project_id, job_key)
+        if job is None:
+            raise RecordNotFound("no such Job")
+        if not job.ended:
+            verdict = self._verdict(job, error)
+            if verdict is None:
+                return NOT_YET
+            job = self._end(verdict)
+        return self._tell_tasks(job)
+
+    def _verdict(self, job: Job, error: DomainError | None) -> Job | None:
+        """The Job as it ends now, or None if it has not come to an end."""
+        if job.status == PENDING or job.shard_count is None:
+            return None
+        # A poll may have died between writing the shards and writing their sum.
+        job = tally(job, self._targets.shards(job, job.open_shards))
+        left, now = job.counts.open, self._clock()
+        if not job.open_shards:
+            return replace(job, status=FAILED if job.counts.failed else SUCCESS, finish_time=iso(now))
+        if error is not None:
+            counts = replace(job.counts, failed=job.counts.failed + left)
+            reason = {"code": error.code, "detail": error.detail}
+            ended = replace(job, status=FAILED, counts=counts, error=reason, rest_code=CODE_JOB_FAILED)
+        elif now.timestamp() >= (job.deadline or 0):
+            counts = replace(job.counts, timeout=left)
+            ended = replace(job, status=TIMEOUT, counts=counts, error=self._why_late(job), rest_code=CODE_TIMEOUT)
+        else:
+            return None
+        return replace(ended, finish_time=iso(now))
+
+    def _why_late(self, job: Job) -> dict[str, str]:
+        if any(transfer.state == UNKNOWN for transfer in self._transfers.list(job)):
+            return {"code": "transfer_answer_lost", "detail": "the provider's answer to the transfer was lost"}
+        return {"code": "timeout", "detail": "not delivered before the Job's deadline"}
+
+    def _end(self, job: Job) -> Job:
+        """Calls off first: should this die before the Job has ended, it is called off once more."""
+        if job.open_shards:
+            self._terminate(job)
+        now = self._clock()
+        notice_id = notice_id_for("job.finished", job.job_id)
+        notice = Notice(notice_id, job.project_id, "job.finished", job.job_id, job.status, job.shown(), None, now)
+        ended = self._jobs.end(job, now, notice, now + LOOK_AGAIN)
+        self._notifier.publish([notice])
+        logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.shown())
+        return ended
+
+    def _terminate(self, job: Job) -> None:
+        shards = {shard.number: shard for shard in self._targets.shards(job, job.open_shards)}
+        for transfer in self._transfers.list(job):
+            targets = [t for number in transfer.shards if number in shards for t in shards[number].unfinished]
+            if transfer.state == SENT and targets:
+                self._call_off(job, transfer, targets)
+
+    def _call_off(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
+        for _ in range(3):
+            try:
+                self._engine.terminate(job, transfer, targets)
+                return
+            except DomainError as error:
+                logger.warning("the provider did not call the transfer off", job_id=job.job_id, reason=error.detail)
+
+    def _tell_tasks(self, job: Job) -> str:
+        """A portion is forgotten when the topic has taken all of it: whoever repeats this sends the same ids."""
+        for chunk_id, uuids in islice(self._targets.callbacks(job), _PORTIONS_A_STEP):
+            for some in slices(uuids, _READ_TOGETHER):
+                notices = self._notices(job, self._tasks.get_many(job.project_id, some))
+                if len(self._topic.publish(notices)) < len(notices):
+                    return MORE
+            self._targets.forget_callbacks(job, chunk_id)
+        if next(self._targets.callbacks(job), None) is not None:
+            return MORE
+        self._jobs.settle(job)
+        return ENDED
+
+    def _notices(self, job: Job, tasks: Sequence[Task]) -> list[Notice]:
+        here = [task for task in tasks if job_key(task.job_id) == job.key]
+        numbers = {n for task in here if (n := shard_number(task, job)) is not None}
+        shards = {shard.number: shard for shard in self._targets.shards(job, sorted(numbers))}
+        return [self._notice(job, task, seen(task, job, shards.get(shard_number(task, job) or 0))) for task in here]
+
+    def _notice(self, job: Job, task: Task, data: dict[str, object]) -> Notice:
+        status = str(data["status"])
+        kind = "task.completed" if status == SUCCESS else "task.failed"
+        task_id = str(data["task_id"])
+        notice_id = notice_id_for(kind, task_id)
+        shown = {name: value for name, value in data.items() if value is not None}
+        return Notice(notice_id, job.project_id, kind, task_id, status, shown, task.callback, self._clock())

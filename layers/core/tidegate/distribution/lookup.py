@@ -1,0 +1,147 @@
+"""Reads Tasks, Jobs and targets as their callers see them. A Task costs at most three reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate.common.ports import Listed
+from tidegate.distribution.model import PENDING, Counts, Job, Task, job_key, job_key_of, task_uuid_of
+from tidegate.distribution.ports import JobStore, TargetStore, TaskStore
+from tidegate.distribution.targets import TargetState
+from tidegate.distribution.task_view import outcome, seen, shard_number
+from tidegate.errors import Invalid, RecordNotFound
+
+Record = dict[str, Any]
+# A list filtered by status answers what it found after this many pages, with a cursor to go on from.
+_PAGES = 10
+_PAGE = 100
+
+
+class Lookup:
+    def __init__(self, jobs: JobStore, tasks: TaskStore, targets: TargetStore) -> None:
+        self._jobs = jobs
+        self._tasks = tasks
+        self._targets = targets
+
+    def task(self, project_id: str, given: str) -> Record:
+        uuid = task_uuid_of(given)
+        task = self._tasks.get(project_id, uuid) if uuid else None
+        job = self._jobs.get(project_id, job_key(task.job_id)) if task else None
+        if task is None or job is None or (":" in given and given != job.parcel.task_id(task.uuid)):
+            raise RecordNotFound("no such Task")
+        number = shard_number(task, job)
+        return seen(task, job, self._targets.one_shard(job, number) if number is not None else None)
+
+    def tasks(
+        self, project_id: str, job: str | None, status: str | None, limit: int, cursor: str | None
+    ) -> Listed[Record]:
+        key = job_key_of(job) if job else None
+        if status is None:
+            page = self._tasks.list(project_id, key, limit, cursor)
+            return Listed(self._seen(project_id, page.items), page.next_cursor)
+        found: list[Record] = []
+        for _ in range(_PAGES):
+            page = self._tasks.list(project_id, key, _PAGE, cursor)
+            for task, record in zip(page.items, self._seen(project_id, page.items, keep_gone=True), strict=True):
+                if record.get("status") == status:
+                    found.append(record)
+                    if len(found) == limit:
+                        more = page.next_cursor is not None or task is not page.items[-1]
+                        return Listed(found, self._tasks.cursor_after(task) if more else None)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return Listed(found, cursor)
+
+    def _seen(self, project_id: str, tasks: Sequence[Task], *, keep_gone: bool = False) -> list[Record]:
+        """With their Jobs and shards read together. A Task whose Job has expired has expired too."""
+        if not tasks:
+            return []
+        jobs = self._jobs.get_many(project_id, [job_key(task.job_id) for task in tasks])
+        homes = [(task, jobs.get(job_key(task.job_id))) for task in tasks]
+        places = [(job, n) for task, job in homes if job and (n := shard_number(task, job)) is not None]
+        shards = self._targets.shards_of_jobs(places)
+        records: list[Record] = []
+        for task, job in homes:
+            if job is None:
+                records += [{}] if keep_gone else []
+                continue
+            number = shard_number(task, job)
+            records.append(seen(task, job, shards.get((job.key, number)) if number is not None else None))
+        return records
+
+    def job(self, project_id: str, given: str) -> Record:
+        job = self._job(project_id, given)
+        return job.shown(self._counts(job))
+
+    def jobs(
+        self,
+        project_id: str,
+        limit: int,
+        cursor: str | None,
+        *,
+        file_path: str | None = None,
+        **given: int | str | None,
+    ) -> Listed[Record]:
+        wanted = {name: value for name, value in given.items() if value is not None}
+        biz_id, app_id = wanted.get("biz_id"), wanted.get("app_id")
+        place = None
+        if file_path is not None and isinstance(biz_id, int) and isinstance(app_id, int):
+            place = (biz_id, app_id, file_path)
+            wanted = {name: value for name, value in wanted.items() if name == "status"}
+        elif file_path is not None:
+            wanted["file_path"] = file_path
+        page = self._jobs.list(project_id, place, limit, cursor, **wanted)
+        return Listed([job.shown() for job in page.items], page.next_cursor)
+
+    def targets(
+        self, project_id: str, given: str, status: str | None, limit: int, cursor: str | None
+    ) -> Listed[Record]:
+        """Shard after shard, each in its own order. The cursor is `shard.place`."""
+        job = self._job(project_id, given)
+        number, place = _position(cursor)
+        found: list[Record] = []
+        while (states := self._states(job, number)) is not None:
+            rows = sorted(states.items())
+            for index, (target, state) in enumerate(rows[place:], place):
+                shown = {"status": PENDING} if job.shard_count is None else outcome(job, state)
+                if status is None or shown["status"] == status:
+                    found.append({"agent_id": target.agent_id, "container_id": target.container_id, **shown})
+                    if len(found) == limit:
+                        return Listed(found, self._following(job, number, index + 1, len(rows)))
+            number, place = number + 1, 0
+        return Listed(found, None)
+
+    def _states(self, job: Job, number: int) -> dict[Any, TargetState] | None:
+        if job.shard_count is None:
+            waiting = {arrival.target: TargetState() for arrival in self._targets.collected(job.project_id, job.key)}
+            return waiting if number == 0 else None
+        if number >= job.shard_count:
+            return None
+        shard = self._targets.one_shard(job, number)
+        return dict(shard.states) if shard else {}
+
+    @staticmethod
+    def _following(job: Job, number: int, place: int, size: int) -> str | None:
+        if place < size:
+            return f"{number}.{place}"
+        return f"{number + 1}.0" if number + 1 < (job.shard_count or 0) else None
+
+    def _job(self, project_id: str, given: str) -> Job:
+        job = self._jobs.get(project_id, job_key_of(given))
+        if job is None:
+            raise RecordNotFound("no such Job")
+        return job
+
+    def _counts(self, job: Job) -> Counts:
+        if job.shard_count is not None:
+            return job.counts
+        return Counts(total=len({arrival.target for arrival in self._targets.collected(job.project_id, job.key)}))
+
+
+def _position(cursor: str | None) -> tuple[int, int]:
+    number, dot, place = (cursor or "0.0").partition(".")
+    if not dot or not number.isdecimal() or not place.isdecimal() or len(number + place) > 12:
+        raise Invalid("unknown cursor", errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}])
+    return int(number), int(place)

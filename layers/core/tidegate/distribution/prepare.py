@@ -1,0 +1,66 @@
+"""Makes sure that the file is here and is what its signature says, before anyone is told to fetch it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from tidegate.common.ports import ObjectStore, StoredObject
+from tidegate.distribution.model import Job
+from tidegate.distribution.ports import Content, Contents, Engine
+from tidegate.distribution.recovery import Heartbeat
+from tidegate.distribution.targets import DONE, IN_PROGRESS
+from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
+from tidegate.files.model import COMING, READY, content_object
+
+READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
+
+
+class PrepareFile:
+    def __init__(
+        self,
+        contents: Contents,
+        objects: ObjectStore,
+        engine: Engine,
+        heartbeat: Heartbeat,
+    ) -> None:
+        self._contents = contents
+        self._objects = objects
+        self._engine = engine
+        self._heartbeat = heartbeat
+
+    def prepare(self, project_id: str, job_key: str) -> str:
+        job = self._heartbeat.still_open(project_id, job_key)
+        if job is None:
+            return OVER
+        content = self._contents.get(project_id, job.parcel.file_signature)
+        if content is None or content.state not in (READY, COMING):
+            raise FileNotFound("the file is not in the library and nothing is bringing it")
+        if content.state == COMING:
+            return WAITING
+        size = self._check(job, content)
+        staged = self._engine.stage(job, size)
+        if staged.code == IN_PROGRESS:
+            return WAITING
+        if staged.code != DONE:
+            raise TransferRefused(f"the source host could not fetch the file: {staged.message or staged.code}")
+        return READY_TO_SEND
+
+    def _check(self, job: Job, content: Content) -> int:
+        """Reads the object once for each time it was stored, not once for each Job."""
+        signature = job.parcel.file_signature
+        key = content_object(job.project_id, signature)
+        found = self._objects.head(key)
+        if found is None:
+            raise FileNotFound("the file's content is gone from the library")
+        if found.etag != content.checked_etag:
+            self._contents.checked(job.project_id, signature, self._read(key, signature).etag)
+        return found.size
+
+    def _read(self, key: str, signature: str) -> StoredObject:
+        found, chunks = self._objects.read(key)
+        hashed = hashlib.sha256()
+        for chunk in chunks:
+            hashed.update(chunk)
+        if hashed.hexdigest() != signature:
+            raise SignatureMismatch(f"the stored content's SHA-256 is {hashed.hexdigest()}")
+        return found

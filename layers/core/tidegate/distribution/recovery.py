@@ -1,0 +1,64 @@
+"""Keeps Jobs moving: a Job whose execution never began or died gets another, which goes on where it was."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock
+from tidegate.distribution.model import Job
+from tidegate.distribution.ports import Executions, JobStore
+from tidegate.errors import RecordNotFound
+
+logger = Logger(service="tidegate", child=True)
+LOOK_AGAIN = timedelta(seconds=90)
+_RENEW_BEFORE = 45
+
+
+class Heartbeat:
+    def __init__(self, jobs: JobStore, clock: Clock) -> None:
+        self._jobs = jobs
+        self._clock = clock
+
+    def still_open(self, project_id: str, job_key: str) -> Job | None:
+        """The Job whose step begins, if there is still something to do in it."""
+        job = self._jobs.get(project_id, job_key)
+        if job is None:
+            raise RecordNotFound("no such Job")
+        if job.ended or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
+            return None
+        self.alive(job)
+        return job
+
+    def alive(self, job: Job) -> None:
+        """A step of the Job is at work; written only when the time to look at it comes near."""
+        now = self._clock()
+        if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE:
+            self._jobs.put_off(job, now + LOOK_AGAIN)
+
+
+class Watch:
+    def __init__(self, jobs: JobStore, executions: Executions, clock: Clock) -> None:
+        self._jobs = jobs
+        self._executions = executions
+        self._clock = clock
+
+    def look(self, project_id: str, job_key: str) -> bool:
+        """Whether something had to be done. The execution repeats the steps; each knows what is done already."""
+        job = self._jobs.get(project_id, job_key)
+        if job is None:
+            return False
+        due_at = self._clock() + LOOK_AGAIN
+        status = self._executions.status(job)
+        if status == "RUNNING":
+            self._jobs.put_off(job, due_at)
+            return False
+        if status is None:
+            self._jobs.put_off(job, due_at)
+        else:
+            # The name of a dead execution is taken: the next one needs another.
+            job = self._jobs.next_generation(job, due_at)
+        logger.info("the Job's execution is started again", job_id=job.job_id, generation=job.generation, was=status)
+        self._executions.start(job)
+        return True

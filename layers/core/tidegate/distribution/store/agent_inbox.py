@@ -1,0 +1,125 @@
+"""Orders to agents. One lies with its Job's shard, where polls read it, and shows in its agent's inbox by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.serialization import Item
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import delete, put_new, update
+from tidegate.distribution.agent_inbox import InShard, Order, place_of
+from tidegate.distribution.targets import IN_PROGRESS, Report, Target, TargetState, cut
+
+_OUT_OF_INBOX = ("gsi1pk", "gsi1sk")
+
+
+def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | None:
+    place = place_of(transfer_id, target)
+    if place is None:
+        return None
+    if isinstance(place, InShard):
+        return keys.order(project_id, place.job_key, place.shard, *target)
+    return keys.staging(project_id, target.agent_id, place.signature)
+
+
+def _item(order: Order, expires_at: int) -> Item:
+    key = _key(order.project_id, order.transfer_id, order.target)
+    if key is None:
+        raise ValueError(f"{order.transfer_id} is no transfer of ours")
+    return key | {
+        "project_id": order.project_id,
+        "transfer_id": order.transfer_id,
+        "agent_id": order.target.agent_id,
+        "container_id": order.target.container_id or None,
+        "file_name": order.file_name,
+        "target_file_dir": order.target_file_dir,
+        "target_user": order.target_user,
+        "signature": order.signature,
+        "size": order.size,
+        "until": int(order.until),
+        "gsi1pk": keys.inbox(order.project_id, order.target.agent_id),
+        "gsi1sk": f"{order.transfer_id}#{order.target.container_id}",
+        "expires_at": expires_at,
+    }
+
+
+def _order(item: Item) -> Order:
+    return Order(
+        project_id=item["project_id"],
+        transfer_id=item["transfer_id"],
+        target=_target(item),
+        file_name=item["file_name"],
+        target_file_dir=item["target_file_dir"],
+        target_user=item["target_user"],
+        signature=item["signature"],
+        size=item["size"],
+        until=item["until"],
+        state=TargetState(item.get("code"), item.get("message", ""), item.get("progress")),
+    )
+
+
+def _target(item: Item) -> Target:
+    return Target(item["agent_id"], item.get("container_id", ""))
+
+
+class OrderRepository:
+    def __init__(self, table: Table, *, ttl: int) -> None:
+        self._table = table
+        self._ttl = ttl
+
+    def place(self, orders: Sequence[Order]) -> None:
+        """Unconditional: the same whoever writes them, and who writes them again leaves out what is answered."""
+        self._table.batch_put(_item(order, int(order.until) + self._ttl) for order in orders)
+
+    def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, Report]:
+        found = self._table.query_all(keys.orders(project_id, job_key, shard), consistent=True)
+        return {
+            _target(item): Report(item["code"], item.get("message", ""), item.get("progress"))
+            for item in found
+            if "code" in item
+        }
+
+    def withdraw(self, project_id: str, transfer_id: str, targets: Iterable[Target]) -> None:
+        for target in targets:
+            key = _key(project_id, transfer_id, target)
+            if key is not None:
+                self._change(key, {}, _OUT_OF_INBOX)
+
+    def inbox(self, project_id: str, agent_id: str) -> list[Order]:
+        page = self._table.query(keys.inbox(project_id, agent_id), index="gsi1")
+        return [_order(item) for item in page.items]
+
+    def read(self, project_id: str, wanted: Iterable[tuple[str, Target]]) -> dict[tuple[str, Target], Order]:
+        named = (_key(project_id, transfer_id, target) for transfer_id, target in set(wanted))
+        found = self._table.batch_get([key for key in named if key is not None], consistent=True)
+        orders = [_order(item) for item in found]
+        return {(order.transfer_id, order.target): order for order in orders}
+
+    def report(self, order: Order, report: Report) -> None:
+        """What has ended stays: a late report of anything changes nothing."""
+        key = _key(order.project_id, order.transfer_id, order.target)
+        if key is None:
+            return
+        sets: dict[str, Any] = {"code": report.code, "message": cut(report.message), "progress": report.progress}
+        self._change(key, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
+
+    def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:
+        unended = "attribute_exists(#pk) AND (attribute_not_exists(#code) OR #code = :running)"
+        try:
+            self._table.write(update(key, sets, removes=removes, condition=unended, running=IN_PROGRESS))
+        except ConditionFailed:
+            return
+
+    def stage(self, order: Order) -> Order:
+        """The order by which this content comes to its source host: the one that is there, or this one."""
+        try:
+            self._table.write(put_new(_item(order, int(order.until) + self._ttl)))
+        except ConditionFailed as met:
+            return _order(met.item) if met.item else order
+        return order
+
+    def forget_staging(self, order: Order) -> None:
+        """So that the next Job tries again."""
+        self._table.write(delete(keys.staging(order.project_id, order.target.agent_id, order.signature)))

@@ -1,0 +1,194 @@
+"""Jobs in the table. Each step of a Job's life is one conditional write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from datetime import datetime
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, check, put_new, update
+from tidegate.common.ids import iso
+from tidegate.common.ports import Listed
+from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, Parcel, states_before
+from tidegate.notifications.notice import Notice
+from tidegate.notifications.outbox import notice_write
+from tidegate.projects.audit import SYSTEM, AuditLine
+from tidegate.projects.audit_store import audit_write
+
+DUE_KIND = "job"
+_PARCEL = tuple(field.name for field in fields(Parcel))
+_PLAIN = tuple(field.name for field in fields(Job) if field.name not in ("parcel", "counts", "closed", "portions"))
+
+
+def job_from(item: Mapping[str, Any]) -> Job:
+    plain = {name: item[name] for name in _PLAIN if name in item}
+    return Job(
+        **plain | {"open_shards": tuple(item.get("open_shards", ()))},
+        parcel=Parcel(**{name: item[name] for name in _PARCEL}),
+        portions=tuple((first, last) for first, last in item.get("portions", ())),
+        counts=Counts(**item.get("counts", {})),
+        closed=Counts(**item.get("closed", {})),
+    )
+
+
+def still_collects(project_id: str, job_key: str) -> Write:
+    """Goes into the transaction that binds targets: a Job that closed meanwhile takes no more."""
+    return check(keys.job(project_id, job_key), "#status = :pending", pending=PENDING)
+
+
+def still_runs(job: Job) -> Write:
+    """Goes into the transaction that changes shards: a Job that has ended changes no more."""
+    return check(keys.job(job.project_id, job.key), "#status = :running", running=RUNNING)
+
+
+class JobRepository:
+    """`ttl` is how long records live after their last change; `lasts` the longest that a Job itself may last."""
+
+    def __init__(self, table: Table, *, ttl: int, lasts: int) -> None:
+        self._table = table
+        self._ttl = ttl
+        self._lasts = lasts
+
+    def open(self, job: Job, due_at: datetime) -> tuple[Job, bool]:
+        """The Job of that name, and whether it is this one that was put."""
+        parcel = job.parcel
+        item = (
+            keys.job(job.project_id, job.key)
+            | keys.due(job.key, due_at.timestamp(), DUE_KIND)
+            | {name: getattr(job, name) for name in _PLAIN if name not in ("open_shards", "due_at")}
+            | asdict(parcel)
+            | {
+                "gsi1pk": keys.jobs_list(job.project_id),
+                "gsi1sk": f"{job.create_time}#{job.key}",
+                "gsi2pk": keys.jobs_at_path(job.project_id, parcel.biz_id, parcel.app_id, parcel.file_path),
+                "gsi2sk": f"{job.create_time}#{job.key}",
+                "expires_at": int(due_at.timestamp()) + self._lasts + self._ttl,
+            }
+        )
+        try:
+            self._table.write(put_new(item))
+        except ConditionFailed as met:
+            return (job_from(met.item) if met.item else self._known(job)), False
+        return job, True
+
+    def get(self, project_id: str, job_key: str, *, consistent: bool = True) -> Job | None:
+        item = self._table.get(keys.job(project_id, job_key), consistent=consistent)
+        return job_from(item) if item else None
+
+    def get_many(self, project_id: str, job_keys: Sequence[str]) -> dict[str, Job]:
+        found = self._table.batch_get(keys.job(project_id, key) for key in dict.fromkeys(job_keys))
+        return {item["key"]: job_from(item) for item in found}
+
+    def list(
+        self, project_id: str, place: tuple[int, int, str] | None, limit: int, cursor: str | None, **wanted: object
+    ) -> Listed[Job]:
+        pk = keys.jobs_at_path(project_id, *place) if place else keys.jobs_list(project_id)
+        index = "gsi2" if place else "gsi1"
+        page = self._table.find(pk, limit=limit, cursor=cursor, wanted=wanted, index=index)
+        return Listed([job_from(item) for item in page.items], page.cursor)
+
+    def close(self, job: Job, now: datetime, deadline: float, due_at: datetime) -> Job:
+        """Pending → Running, once; answers the Job as it is then, whoever closed it."""
+        sets = {
+            "status": RUNNING,
+            "execute_time": iso(now),
+            "deadline": deadline,
+            "expires_at": int(now.timestamp()) + self._lasts + self._ttl,
+            **keys.due(job.key, due_at.timestamp(), DUE_KIND),
+        }
+        self._transition(job, now, sets, "the window is over")
+        return self._known(job)
+
+    def shard(self, job: Job, now: datetime, portions: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Job:
+        sets = {
+            "shard_count": len(sizes),
+            "open_shards": list(range(len(sizes))),
+            "portions": [list(portion) for portion in portions],
+            "counts": asdict(Counts(total=sum(sizes))),
+        }
+        unsharded = "#status = :running AND attribute_not_exists(#shard_count)"
+        return self._change(job, now, sets, None, condition=unsharded, running=RUNNING)
+
+    def sent(self, job: Job, now: datetime, transfer_id: str) -> Job:
+        first = "#status = :running AND attribute_not_exists(#transfer_id)"
+        return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
+
+    def progress(self, job: Job, now: datetime, open_shards: Sequence[int], counts: Counts, closed: Counts) -> Job:
+        sets: dict[str, Any] = {"open_shards": list(open_shards), "counts": asdict(counts), "closed": asdict(closed)}
+        sets["rev"] = job.rev + 1
+        unchanged = "#status = :running AND #rev = :seen"
+        return self._change(job, now, sets, None, condition=unchanged, running=RUNNING, seen=job.rev)
+
+    def put_off(self, job: Job, due_at: datetime) -> None:
+        """Someone is at work on it; look again later."""
+        key = keys.job(job.project_id, job.key)
+        try:
+            self._table.write(update(key, keys.due(job.key, due_at.timestamp(), DUE_KIND)))
+        except ConditionFailed:
+            return
+
+    def next_generation(self, job: Job, due_at: datetime) -> Job:
+        sets = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
+        same = "#generation = :seen"
+        try:
+            return job_from(
+                self._table.write(update(keys.job(job.project_id, job.key), sets, condition=same, seen=job.generation))
+            )
+        except ConditionFailed:
+            return self._known(job)
+
+    def end(self, job: Job, now: datetime, notice: Notice, due_at: datetime) -> Job:
+        """Running → the ended state that `job` carries, with the notice of it. The first to end it wins."""
+        sets = {
+            "status": job.status,
+            "finish_time": job.finish_time,
+            "counts": asdict(job.counts),
+            "rest_code": job.rest_code,
+            "error": dict(job.error) if job.error else None,
+            "expires_at": int(now.timestamp()) + self._ttl,
+            **keys.due(job.key, due_at.timestamp(), DUE_KIND),
+        }
+        why = job.error["detail"] if job.error else "every target has ended"
+        if not self._transition(job, now, sets, why, notice_write(notice)):
+            return self._known(job)
+        return replace(job, due_at=int(due_at.timestamp()))
+
+    def _transition(self, job: Job, now: datetime, sets: dict[str, Any], why: str, *more: Write) -> bool:
+        """One step of the table of transitions, with its audit line. False if the Job was elsewhere already."""
+        following = str(sets["status"])
+        (before,) = states_before(following)
+        change = update(keys.job(job.project_id, job.key), sets, condition="#status = :before", before=before)
+        line = AuditLine(job.project_id, job.job_id, iso(now), SYSTEM, "job", before, following, why)
+        try:
+            self._table.transact([change, audit_write(line), *more])
+        except ConditionFailed:
+            return False
+        return True
+
+    def settle(self, job: Job) -> bool:
+        """Everything about an ended Job is told: nobody needs to look at it, unless someone asked for it meanwhile."""
+        key = keys.job(job.project_id, job.key)
+        try:
+            self._table.write(
+                update(key, removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=job.due_at or 0)
+            )
+        except ConditionFailed:
+            return False
+        return True
+
+    def _change(
+        self, job: Job, now: datetime, sets: dict[str, Any], due_at: datetime | None, *, condition: str, **values: Any
+    ) -> Job:
+        lives = {"expires_at": int(now.timestamp()) + self._lasts + self._ttl}
+        due = keys.due(job.key, due_at.timestamp(), DUE_KIND) if due_at else {}
+        key = keys.job(job.project_id, job.key)
+        try:
+            return job_from(self._table.write(update(key, sets | lives | due, condition=condition, **values)))
+        except ConditionFailed as met:
+            return job_from(met.item) if met.item else self._known(job)
+
+    def _known(self, job: Job) -> Job:
+        return self.get(job.project_id, job.key) or job

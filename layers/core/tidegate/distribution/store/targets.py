@@ -1,0 +1,151 @@
+"""Targets in the table: chunks as they were collected, shards once their Job has closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.packing import pack, unpack
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, delete, put, put_new, update
+from tidegate.common.ids import digest, iso
+from tidegate.common.slices import slices
+from tidegate.distribution.model import Job
+from tidegate.distribution.ports import Arrival, Rebound
+from tidegate.distribution.store.jobs import still_collects, still_runs
+from tidegate.distribution.store.tasks import move_task
+from tidegate.distribution.targets import Shard, Target, TargetState
+
+CHUNK_LIMIT = 1000
+_CHUNKS_A_TRANSACTION = 10
+_SHARDS_A_TRANSACTION = 10
+
+
+def shard_from(item: dict[str, Any]) -> Shard:
+    states = {
+        Target(agent, container): TargetState(code, message, progress)
+        for agent, container, code, message, progress in unpack(item["packed"])
+    }
+    return Shard(item["number"], states, item["rev"], item["update_time"])
+
+
+def _packed(shard: Shard) -> bytes:
+    return pack((*target, *state) for target, state in shard.states.items())
+
+
+def _callbacks(project_id: str, job_key: str, uuids: Sequence[str], expires_at: int) -> Write:
+    key = keys.job_callback(project_id, job_key, digest(*uuids, length=32))
+    return put(key | {"packed": pack([uuid] for uuid in uuids), "expires_at": expires_at})
+
+
+class TargetRepository:
+    """`lasts` is how long shards are needed: a Job's longest life and the time to live after it."""
+
+    def __init__(self, table: Table, *, lasts: int) -> None:
+        self._table = table
+        self._lasts = lasts
+
+    def bind(self, project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> Sequence[Arrival]:
+        """Binds them to a Job that still collects. Answers those that came too late."""
+        portion = CHUNK_LIMIT * _CHUNKS_A_TRANSACTION
+        for start in range(0, len(arrivals), portion):
+            writes = [still_collects(project_id, job_key)]
+            for chunk in slices(arrivals[start : start + portion], CHUNK_LIMIT):
+                writes += self._chunk(project_id, job_key, chunk, expires_at)
+            try:
+                self._table.transact(writes)
+            except ConditionFailed:
+                return arrivals[start:]
+        return ()
+
+    def rebind(self, source: Job, home: Job, arrivals: Sequence[Arrival], now: datetime, expires_at: int) -> Rebound:
+        """Binds late arrivals to another Job, their Tasks with them: all of it or nothing."""
+        chunk = self._chunk(home.project_id, home.key, arrivals, expires_at)
+        moves = [move_task(home.project_id, arrival.uuid, source, home, iso(now), expires_at) for arrival in arrivals]
+        try:
+            self._table.transact([still_collects(home.project_id, home.key), *chunk, *moves])
+        except ConditionFailed as refused:
+            moved = [index - 1 - len(chunk) for index in refused.failed if index > len(chunk)]
+            return Rebound(False, 0 in refused.failed, frozenset(arrivals[index].uuid for index in moved))
+        return Rebound(True)
+
+    @staticmethod
+    def _chunk(project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> list[Write]:
+        # Named by all its Tasks: the same messages delivered twice leave one chunk, and never another's.
+        chunk_id = digest(*(arrival.uuid for arrival in arrivals), length=32)
+        rows = pack((arrival.agent_id, arrival.container_id, arrival.uuid) for arrival in arrivals)
+        common = {"packed": rows, "count": len(arrivals), "expires_at": expires_at}
+        writes = [put(keys.chunk(project_id, job_key, chunk_id) | common)]
+        notify = [arrival.uuid for arrival in arrivals if arrival.notify]
+        return [*writes, _callbacks(project_id, job_key, notify, expires_at)] if notify else writes
+
+    def collected(self, project_id: str, job_key: str) -> Iterator[Arrival]:
+        for item in self._table.query_all(keys.chunks(project_id, job_key), consistent=True):
+            yield from (Arrival(*row) for row in unpack(item["packed"]))
+
+    def add_shards(self, job: Job, shards: Sequence[Sequence[Target]], now: datetime) -> None:
+        """Each only if it is not there: a closing that runs twice must not undo what a poll has written."""
+        for number, targets in enumerate(shards):
+            fresh = Shard(number, dict.fromkeys(targets, TargetState()), 0, iso(now))
+            item = keys.shard(job.project_id, job.key, number) | {
+                "number": number,
+                "job_key": job.key,
+                "packed": _packed(fresh),
+                "rev": 0,
+                "update_time": fresh.update_time,
+                "expires_at": int(now.timestamp()) + self._lasts,
+            }
+            try:
+                self._table.write(put_new(item))
+            except ConditionFailed:
+                continue
+
+    def shards(self, job: Job, numbers: Iterable[int]) -> list[Shard]:
+        wanted = [keys.shard(job.project_id, job.key, number) for number in numbers]
+        found = self._table.batch_get(wanted, consistent=True)
+        return sorted((shard_from(item) for item in found), key=lambda shard: shard.number)
+
+    def shards_of_jobs(self, wanted: Iterable[tuple[Job, int]]) -> dict[tuple[str, int], Shard]:
+        places = {(job.key, number): keys.shard(job.project_id, job.key, number) for job, number in wanted}
+        found = self._table.batch_get(places.values())
+        return {(item["job_key"], item["number"]): shard_from(item) for item in found}
+
+    def one_shard(self, job: Job, number: int) -> Shard | None:
+        item = self._table.get(keys.shard(job.project_id, job.key, number))
+        return shard_from(item) if item else None
+
+    def save(self, job: Job, shards: Sequence[Shard], now: datetime) -> bool:
+        """False if another poller was faster or the Job has ended: then what was read is stale."""
+        for portion in slices(shards, _SHARDS_A_TRANSACTION):
+            writes = [
+                update(
+                    keys.shard(job.project_id, job.key, shard.number),
+                    {
+                        "packed": _packed(shard),
+                        "rev": shard.rev + 1,
+                        "update_time": iso(now),
+                        "expires_at": int(now.timestamp()) + self._lasts,
+                    },
+                    condition="#rev = :seen",
+                    seen=shard.rev,
+                )
+                for shard in portion
+            ]
+            try:
+                self._table.transact([still_runs(job), *writes])
+            except ConditionFailed:
+                return False
+        return True
+
+    def add_callbacks(self, job: Job, uuids: Sequence[str], expires_at: int) -> None:
+        self._table.write(_callbacks(job.project_id, job.key, uuids, expires_at))
+
+    def callbacks(self, job: Job) -> Iterator[tuple[str, list[str]]]:
+        """Portions of Tasks that asked for a callback and have not had it."""
+        for item in self._table.query_all(keys.job_callbacks(job.project_id, job.key), consistent=True):
+            yield item["sk"], [uuid for (uuid,) in unpack(item["packed"])]
+
+    def forget_callbacks(self, job: Job, chunk_id: str) -> None:
+        self._table.write(delete(keys.job_callback(job.project_id, job.key, chunk_id)))

@@ -1,0 +1,108 @@
+"""Tasks in the table: small, written once, and moved only with their target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.serialization import decode_cursor, encode_cursor, unknown_cursor
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, put_new, update
+from tidegate.common.ports import Listed
+from tidegate.distribution.model import Job, Task, job_key
+from tidegate.distribution.targets import Target
+
+
+def task_from(item: Mapping[str, Any]) -> Task:
+    return Task(
+        project_id=item["project_id"],
+        uuid=item["uuid"],
+        job_id=item["job_id"],
+        target=Target(item["agent_id"], item.get("container_id", "")),
+        create_time=item["create_time"],
+        update_time=item["update_time"],
+        callback=item.get("callback"),
+    )
+
+
+def _item(task: Task, expires_at: int) -> dict[str, Any]:
+    spread = keys.task_spread(task.uuid)
+    order = _order(task)
+    return keys.task(task.project_id, task.uuid) | {
+        "project_id": task.project_id,
+        "uuid": task.uuid,
+        "job_id": task.job_id,
+        "agent_id": task.target.agent_id,
+        "container_id": task.target.container_id or None,
+        "create_time": task.create_time,
+        "update_time": task.update_time,
+        "callback": task.callback,
+        "gsi1pk": keys.tasks_of_job(task.project_id, job_key(task.job_id), spread),
+        "gsi1sk": order,
+        "gsi2pk": keys.tasks_list(task.project_id, spread),
+        "gsi2sk": order,
+        "expires_at": expires_at,
+    }
+
+
+def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, expires_at: int) -> Write:
+    """Goes into the transaction that binds the Task's target to another Job: only one can move it from where it is."""
+    sets = {
+        "job_id": new_home.job_id,
+        "update_time": now,
+        "expires_at": expires_at,
+        "gsi1pk": keys.tasks_of_job(project_id, new_home.key, keys.task_spread(uuid)),
+    }
+    return update(keys.task(project_id, uuid), sets, condition="#job_id = :source", source=source.job_id)
+
+
+class TaskRepository:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, tasks: Sequence[Task], expires_at: int) -> None:
+        if len(tasks) == 1:
+            self._table.write(put_new(_item(tasks[0], expires_at)))
+        else:
+            self._table.batch_put(_item(task, expires_at) for task in tasks)
+
+    def get(self, project_id: str, uuid: str) -> Task | None:
+        item = self._table.get(keys.task(project_id, uuid), consistent=True)
+        return task_from(item) if item else None
+
+    def get_many(self, project_id: str, uuids: Iterable[str]) -> list[Task]:
+        return [task_from(item) for item in self._table.batch_get(keys.task(project_id, uuid) for uuid in uuids)]
+
+    def list(self, project_id: str, job_key: str | None, limit: int, cursor: str | None) -> Listed[Task]:
+        """Newest first across the spread partitions: each gives its newest, the newest of all of them are answered."""
+        before = _position(cursor)
+        index, range_name = ("gsi1", "gsi1sk") if job_key else ("gsi2", "gsi2sk")
+        found: list[dict[str, Any]] = []
+        for spread in range(keys.TASK_SPREAD):
+            pk = keys.tasks_of_job(project_id, job_key, spread) if job_key else keys.tasks_list(project_id, spread)
+            between = (" ", before) if before else None
+            # One more than asked: the bound itself was on the page before.
+            page = self._table.query(pk, index=index, newest_first=True, limit=limit + 1, sk_between=between)
+            found += [item for item in page.items if item[range_name] != before]
+        found.sort(key=lambda item: str(item[range_name]), reverse=True)
+        shown = found[:limit]
+        tasks = [task_from(item) for item in shown]
+        return Listed(tasks, self.cursor_after(tasks[-1]) if len(found) > limit else None)
+
+    @staticmethod
+    def cursor_after(task: Task) -> str:
+        return encode_cursor({"before": {"S": _order(task)}})
+
+
+def _order(task: Task) -> str:
+    return f"{task.create_time}#{task.uuid}"
+
+
+def _position(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    position = decode_cursor(cursor).get("before", {}).get("S")
+    if not isinstance(position, str) or not position:
+        raise unknown_cursor()
+    return position

@@ -1,0 +1,65 @@
+"""Transfers in the table: what was asked of a provider is written down before it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import put_new, update
+from tidegate.distribution.model import Job
+from tidegate.distribution.transfers import INTENDED, REFUSED, Transfer
+
+_FIELDS = tuple(field.name for field in fields(Transfer))
+
+
+def _transfer(item: dict[str, Any]) -> Transfer:
+    return Transfer(**{name: item[name] for name in _FIELDS if name in item})
+
+
+class TransferRepository:
+    def __init__(self, table: Table, *, lasts: int) -> None:
+        self._table = table
+        self._lasts = lasts
+
+    def list(self, job: Job) -> list[Transfer]:
+        found = self._table.query_all(keys.transfers(job.project_id, job.key), consistent=True)
+        return [_transfer(item) for item in found]
+
+    def intend(self, job: Job, transfer: Transfer) -> tuple[Transfer, bool]:
+        """The transfer of that number, and whether the intent is ours: only then may we ask."""
+        key = keys.transfer(job.project_id, job.key, transfer.number)
+        item = key | asdict(transfer) | {"expires_at": int(transfer.asked_at) + self._lasts}
+        try:
+            self._table.write(put_new(item))
+        except ConditionFailed as met:
+            return (_transfer(met.item) if met.item else transfer), False
+        return transfer, True
+
+    def ask_again(self, job: Job, transfer: Transfer, now: float) -> bool:
+        """After a clear refusal. Of two who want to ask again, one may."""
+        sets = {"state": INTENDED, "asked_at": now, "attempts": transfer.attempts + 1}
+        same = "#state = :refused AND #attempts = :seen"
+        try:
+            self._table.write(
+                update(
+                    keys.transfer(job.project_id, job.key, transfer.number),
+                    sets,
+                    condition=same,
+                    refused=REFUSED,
+                    seen=transfer.attempts,
+                )
+            )
+        except ConditionFailed:
+            return False
+        return True
+
+    def settle(self, job: Job, transfer: Transfer, state: str, transfer_id: str | None = None) -> None:
+        """Intended → what became of it. The first to know wins."""
+        key = keys.transfer(job.project_id, job.key, transfer.number)
+        sets = {"state": state, "transfer_id": transfer_id}
+        try:
+            self._table.write(update(key, sets, condition="#state = :intended", intended=INTENDED))
+        except ConditionFailed:
+            return

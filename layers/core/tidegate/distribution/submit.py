@@ -1,0 +1,75 @@
+"""Takes a request: a Task each, one message for their targets. The hot path: a warm one costs two calls."""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tidegate.common.ids import Clock, iso
+from tidegate.distribution.job_opener import JobDoor, Windows
+from tidegate.distribution.model import Job, Parcel, Task
+from tidegate.distribution.ports import Arrival, Contents, TargetQueue, TaskStore
+from tidegate.distribution.targets import Target
+from tidegate.errors import FileNotFound
+from tidegate.files.model import COMING, READY
+
+_REMEMBERED = 2000
+_REMEMBERED_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    job: Job
+    tasks: Sequence[Task]
+
+
+class Submit:
+    def __init__(
+        self,
+        door: JobDoor,
+        tasks: TaskStore,
+        contents: Contents,
+        queue: TargetQueue,
+        check_callback: Callable[[str, str], None],
+        clock: Clock,
+        windows: Windows,
+    ) -> None:
+        self._door = door
+        self._tasks = tasks
+        self._contents = contents
+        self._queue = queue
+        self._check_callback = check_callback
+        self._clock = clock
+        self._windows = windows
+        self._stored: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def submit(
+        self, project_id: str, parcel: Parcel, targets: Sequence[Target], callback: str | None = None
+    ) -> Submitted:
+        """Nothing is stored unless the file is here or coming. The message goes last: it is what makes targets move."""
+        self._require_file(project_id, parcel.file_signature)
+        if callback:
+            self._check_callback(project_id, callback)
+        job = self._door.enter(project_id, parcel)
+        now = self._clock()
+        tasks = [
+            Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
+        ]
+        self._tasks.add(tasks, int(now.timestamp()) + self._windows.longest)
+        arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
+        self._queue.send(project_id, job.job_id, arrivals)
+        return Submitted(job, tasks)
+
+    def _require_file(self, project_id: str, signature: str) -> None:
+        now = self._clock().timestamp()
+        if self._stored.get((project_id, signature), 0) > now:
+            return
+        content = self._contents.get(project_id, signature)
+        if content is None or content.state not in (READY, COMING):
+            raise FileNotFound("no stored file has this signature and no ingest is bringing it")
+        if content.state == READY:
+            self._stored[project_id, signature] = now + _REMEMBERED_SECONDS
+            if len(self._stored) > _REMEMBERED:
+                self._stored.popitem(last=False)

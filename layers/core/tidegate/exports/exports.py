@@ -1,0 +1,175 @@
+"""Exports as their callers see them: ordered, shown, listed, linked to, deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.ports import Listed
+from tidegate.errors import BadTable, Expired, NotReady, RecordNotFound, WrongState
+from tidegate.exports import model as domain
+from tidegate.exports.model import EXPIRED, Export, ExportSpec
+from tidegate.exports.ports import ExportObjects, ExportStore
+from tidegate.exports.rendering.columns import flat_rows
+from tidegate.queue.model import COMPLETED, Request
+
+if TYPE_CHECKING:
+    from tidegate.queue.control import Control
+    from tidegate.queue.queue import Queue
+
+LINK_SECONDS = 300
+# A list filtered by state reads on this often before it answers what it has.
+_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What comes with the tables when an export is ordered."""
+
+    name: str
+    file_name: str | None = None
+    callback: str | None = None
+    operator_id: str | None = None
+    merchant_type: int | None = None
+    merchant_id: str | None = None
+    max_exec_time: int = 3600
+    priority: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    url: str
+    expires_at: str
+
+
+class Exports:
+    def __init__(
+        self,
+        queue: Queue,
+        control: Callable[[], Control],
+        store: ExportStore,
+        objects: ExportObjects,
+        check_url: Callable[[str, str | None, str], None],
+        clock: Clock,
+        api_url: str,
+    ) -> None:
+        self._queue = queue
+        self._control = control
+        self._store = store
+        self._objects = objects
+        self._check_url = check_url
+        self._clock = clock
+        self._api_url = api_url
+
+    def check(self, project_id: str, spec: ExportSpec) -> None:
+        """Refuses at once what could only fail later."""
+        for number, table in enumerate(spec.tables):
+            place = f"[{number}]" if len(spec.tables) > 1 else ""
+            with _blamed_on("template"):
+                spec.table(number)
+            with _blamed_on("source_data"):
+                if table.data is not None:
+                    flat_rows(table.data, f"source_data{place}")
+                elif not table.source_url:
+                    raise BadTable(f"table {number + 1} has neither source_data nor source_url")
+            if table.data is None:
+                self._check_url(project_id, table.source_url, f"source_url{place}")
+
+    def submit(self, project_id: str, spec: ExportSpec, order: Order, who: str) -> str:
+        self.check(project_id, spec)
+        self._check_url(project_id, order.callback, "callback")
+        now = self._clock()
+        task_id = new_id(domain.PREFIX, now)
+        spec_key = domain.spec_object(project_id, task_id)
+        self._objects.put(spec_key, json.dumps(spec.as_data(), ensure_ascii=False).encode(errors="replace"))
+        filed: dict[str, Any] = {
+            "name": order.name,
+            "type": spec.type,
+            "operator_id": order.operator_id,
+            "merchant_type": order.merchant_type,
+            "merchant_id": order.merchant_id,
+        }
+        export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **filed)
+        payload = filed | {"file_name": order.file_name or domain.default_file_name(now, task_id)}
+        self._queue.submit(
+            project_id,
+            domain.TYPE,
+            payload={name: value for name, value in payload.items() if value is not None},
+            priority=order.priority,
+            request_id=task_id,
+            callback=order.callback,
+            extra_writes=[self._store.write(export)],
+            timeout=order.max_exec_time,
+            who=who,
+        )
+        return task_id
+
+    def shown(self, request: Request) -> dict[str, Any]:
+        return domain.shown(request, self._clock(), self._api_url)
+
+    def get(self, project_id: str, task_id: str) -> dict[str, Any]:
+        return self.shown(self._request(project_id, task_id))
+
+    def list(
+        self, project_id: str, *, status: str | None, wanted: Mapping[str, Any], limit: int, cursor: str | None
+    ) -> Listed[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for _ in range(_ROUNDS):
+            page = self._store.page(project_id, limit - len(found), cursor, wanted)
+            records = [self.shown(request) for _, request in page.items if request is not None]
+            found += [record for record in records if status in (None, record["status"])]
+            cursor = page.next_cursor
+            if cursor is None or len(found) >= limit:
+                break
+        return Listed(found, cursor)
+
+    def link(self, project_id: str, task_id: str) -> Link:
+        request = self._request(project_id, task_id)
+        shown = self.shown(request)
+        if shown["status"] == EXPIRED:
+            raise Expired("the file was kept for 7 days")
+        if request.status != COMPLETED or not request.result:
+            raise NotReady(f"the export is {request.status}")
+        url = self._objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
+        return Link(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
+
+    def delete(self, project_id: str, task_ids: Sequence[str], who: str) -> int:
+        """Cancels what still runs; then files and records go. A second call finds nothing more to do."""
+        return sum(self._delete(project_id, task_id, who) for task_id in dict.fromkeys(task_ids))
+
+    def _delete(self, project_id: str, task_id: str, who: str) -> bool:
+        try:
+            request = self._request(project_id, task_id)
+        except RecordNotFound:
+            return False
+        if not request.is_over:
+            # It may have ended by itself meanwhile.
+            with suppress(WrongState):
+                self._control().cancel(project_id, task_id, who, "deleted")
+        self.forget_files(project_id, task_id)
+        self._store.remove(project_id, task_id)
+        return True
+
+    def forget_files(self, project_id: str, task_id: str) -> None:
+        self._objects.abort_uploads(domain.output_prefix(project_id, task_id))
+        self._objects.remove(domain.output_prefix(project_id, task_id))
+        self._objects.remove(domain.staging_prefix(project_id, task_id))
+
+    def _request(self, project_id: str, task_id: str) -> Request:
+        request = self._queue.get(project_id, task_id)
+        if request.type != domain.TYPE:
+            raise RecordNotFound("no such export")
+        return request
+
+
+@contextmanager
+def _blamed_on(field: str) -> Iterator[None]:
+    try:
+        yield
+    except BadTable as error:
+        raise BadTable(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error

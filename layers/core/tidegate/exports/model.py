@@ -1,0 +1,182 @@
+"""An export: what was asked for, where its parts lie, and how it is shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.template_parser import parse_template
+from tidegate.queue.model import COMPLETED, Request
+
+TYPE = "export"
+PREFIX = "exp"
+CSV, EXCEL = "csv", "excel"
+EXPIRED = "expired"
+KEPT = timedelta(days=7)
+_EXTENSION = re.compile(r"\.(csv|xlsx?|zip)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """One table as its caller described it; `data` holds its rows, or is None where they are pulled."""
+
+    source_url: str | None = None
+    data: Any = None
+    template: Any = None
+    title: str = ""
+    summary: str = ""
+    header: Any = None
+    footer: Any = None
+    header_align: str = "right"
+    footer_align: str = "right"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSpec:
+    tables: tuple[TableSpec, ...]
+    type: str = CSV
+    multi_type: str = "page"
+    step: int = 1000
+    rows_per_file: int | None = None
+    default_width: float | None = None
+    default_height: float | None = None
+    bom: bool = False
+    csv_header: str = "keys"
+    csv_guard: bool = True
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
+        return cls(**{**data, "tables": tuple(TableSpec(**table) for table in data["tables"])})
+
+    def table(self, number: int, answered: Mapping[str, Any] | None = None) -> Table:
+        """A table with what its source said itself (`header`, `footer`, `template`) in place of what was asked."""
+        spec = replace(self.tables[number], **{k: v for k, v in (answered or {}).items() if v})
+        return Table(
+            template=parse_template(spec.template),
+            title=spec.title,
+            summary=spec.summary,
+            header=spec.header or "",
+            footer=spec.footer or "",
+            header_align=spec.header_align,
+            footer_align=spec.footer_align,
+            default_width=self.default_width,
+            default_height=self.default_height,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What lists are searched by; its state is that of the request of the same id."""
+
+    task_id: str
+    project_id: str
+    name: str
+    type: str
+    created_at: str
+    operator_id: str | None = None
+    merchant_type: int | None = None
+    merchant_id: str | None = None
+
+
+def staging_prefix(project_id: str, task_id: str) -> str:
+    """The order and the pulled pages: gone when the export is over."""
+    return f"staging/{project_id}/{task_id}/"
+
+
+def spec_object(project_id: str, task_id: str) -> str:
+    return f"{staging_prefix(project_id, task_id)}spec.json"
+
+
+def is_spec(key: str) -> bool:
+    return key.count("/") == 3 and key.endswith("/spec.json")
+
+
+def pages_prefix(project_id: str, task_id: str) -> str:
+    return f"{staging_prefix(project_id, task_id)}pages/"
+
+
+def ledger_object(project_id: str, task_id: str, attempt: int) -> str:
+    """Each attempt keeps its own: a worker that lost its lease cannot tell the next that less was pulled."""
+    return f"{pages_prefix(project_id, task_id)}ledger-{attempt}.json"
+
+
+def page_object(project_id: str, task_id: str, table: int, page: int) -> str:
+    return f"{pages_prefix(project_id, task_id)}{table:03d}/{page:07d}.json"
+
+
+def output_prefix(project_id: str, task_id: str) -> str:
+    return f"exports/{project_id}/{task_id}/"
+
+
+def output_object(project_id: str, task_id: str, attempt: int) -> str:
+    """Each attempt writes its own: a worker that lost its lease cannot touch the published file."""
+    return f"{output_prefix(project_id, task_id)}{attempt}"
+
+
+def sync_object(project_id: str, task_id: str) -> str:
+    return f"sync/{project_id}/{task_id}"
+
+
+def owned_objects(request: Request) -> list[str]:
+    """What goes with the record: the order, and whatever any attempt may have rendered."""
+    project_id, task_id = request.project_id, request.request_id
+    rendered = [output_object(project_id, task_id, attempt) for attempt in range(1, request.attempt + 1)]
+    return [spec_object(project_id, task_id), *rendered]
+
+
+def file_name_for(wish: str, extension: str) -> str:
+    return f"{_EXTENSION.sub('', wish) or 'export'}.{extension}"
+
+
+def default_file_name(now: datetime, task_id: str) -> str:
+    return f"{now:%Y%m%d}-{task_id[-8:]}"
+
+
+def is_expired(request: Request, now: datetime) -> bool:
+    if request.status != COMPLETED or request.finish_time is None:
+        return False
+    return request.expired_at is not None or now >= datetime.fromisoformat(request.finish_time) + KEPT
+
+
+def progress_of(pulled: int, total: int | None, rendered: int = 0) -> dict[str, Any]:
+    """Pulling is most of the way; a source that tells no total shows no percentage until all is pulled."""
+    if not total:
+        return {"rows": pulled, "total": total, "percent": 0}
+    percent = int(70 * min(1.0, pulled / total) + 30 * min(1.0, rendered / total))
+    return {"rows": pulled, "total": total, "percent": min(99, percent)}
+
+
+def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
+    payload, result = request.payload, request.result or {}
+    status = EXPIRED if is_expired(request, now) else request.status
+    progress = request.progress or progress_of(0, None)
+    if request.status == COMPLETED:
+        progress = {"rows": result.get("rows"), "total": result.get("rows"), "percent": 100}
+    data = {
+        "task_id": request.request_id,
+        "name": payload.get("name"),
+        "type": payload.get("type"),
+        "status": status,
+        "progress": progress,
+        "file_name": result.get("file_name") or payload.get("file_name"),
+        "size": result.get("size"),
+        "attempts": request.attempt,
+        "failed_reason": request.error["detail"] if request.error and request.status != COMPLETED else None,
+        "operator_id": payload.get("operator_id"),
+        "merchant_type": payload.get("merchant_type"),
+        "merchant_id": payload.get("merchant_id"),
+        "priority": request.priority,
+        "last_wait_reason": request.last_wait_reason,
+        "create_time": request.created_at,
+        "start_time": request.start_time,
+        "finish_time": request.finish_time,
+        "download_url": f"{api_url}/v1/download/async?task_id={request.request_id}" if status == COMPLETED else None,
+    }
+    return {name: value for name, value in data.items() if value is not None}

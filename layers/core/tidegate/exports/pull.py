@@ -1,0 +1,172 @@
+"""Pulls a source's pages into the staging area, side by side within a limit; what is staged is not pulled again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+from typing import Any
+
+from tidegate.errors import DomainError
+from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
+from tidegate.exports.paging import Page, TablePages, read_page, rows_pulled, total_of
+from tidegate.exports.ports import ExportObjects, PageSource, ReadPage
+from tidegate.queue.model import Request
+
+PARALLEL = 4
+# A page that failed is asked for again at once, except the first: a source that is down should rest.
+_TRIES = 3
+_RESERVE_SECONDS = 100.0
+_LOOK_SECONDS = 5.0
+
+
+class Ledger:
+    """What is staged, table by table. For pulling it is only a short cut: the staged pages themselves tell."""
+
+    def __init__(self, tables: list[TablePages]) -> None:
+        self.tables = tables
+
+    @classmethod
+    def load(cls, objects: ExportObjects, request: Request, count: int) -> Ledger:
+        kept = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
+        if kept is None:
+            return cls([TablePages() for _ in range(count)])
+        return cls([TablePages.from_data(table) for table in json.loads(kept)])
+
+    def save(self, objects: ExportObjects, request: Request) -> None:
+        data = json.dumps([table.as_data() for table in self.tables], ensure_ascii=False)
+        objects.put(ledger_object(request.project_id, request.request_id, request.attempt), data.encode())
+
+    def progress(self) -> dict[str, Any]:
+        return progress_of(rows_pulled(self.tables), total_of(self.tables))
+
+
+class Puller:
+    def __init__(
+        self,
+        objects: ExportObjects,
+        source: PageSource,
+        parallel: int = PARALLEL,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._objects = objects
+        self._source = source
+        self._parallel = parallel
+        self._sleep = sleep
+
+    def pull(
+        self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None], seconds_left: float
+    ) -> bool:
+        """Whether all is staged. False: the time is up, go on in another invocation."""
+        until = time.monotonic() + seconds_left - _RESERVE_SECONDS
+        ledger = Ledger.load(self._objects, request, len(spec.tables))
+        run = _Run(self, request, spec, ledger, pulse, until)
+        try:
+            return all(run.table(number) for number in range(len(spec.tables)))
+        finally:
+            ledger.save(self._objects, request)
+
+    def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> Page:
+        """A page, from the staging area where it lies already."""
+        kept = self._objects.get(key) if key in staged else None
+        if kept is not None:
+            return read_page(kept, number)
+        body = self._patiently(ask, number)
+        page = read_page(body, number)
+        kept = self._objects.put_first(key, body)
+        return page if kept == body else read_page(kept, number)
+
+    def _patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
+        failures = 0
+        while True:
+            try:
+                return ask()
+            except DomainError as error:
+                failures += 1
+                if number == 0 or not error.retryable or failures == _TRIES:
+                    raise
+                self._sleep(min(10.0, max(2.0**failures, error.retry_after or 0.0)))
+
+    def reader(self, request: Request) -> ReadPage:
+        return self._source.reader(request.project_id, request.request_id)
+
+    def staged(self, request: Request) -> set[str]:
+        return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
+
+    def side_by_side(self, numbers: Iterable[int], fetch: Callable[[int], Page]) -> Iterator[tuple[int, Page] | None]:
+        """Pages as they come; None now and then while all are slow, so that someone can look at the clock."""
+        waiting = iter(numbers)
+        with ThreadPoolExecutor(self._parallel) as threads:
+            open_: dict[Future[Page], int] = {}
+            try:
+                while True:
+                    for number in islice(waiting, self._parallel - len(open_)):
+                        open_[threads.submit(fetch, number)] = number
+                    if not open_:
+                        return
+                    ended, _ = wait(open_, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
+                    if not ended:
+                        yield None
+                    for future in ended:
+                        yield open_.pop(future), future.result()
+            finally:
+                threads.shutdown(wait=True, cancel_futures=True)
+
+
+class _Run:
+    def __init__(
+        self,
+        puller: Puller,
+        request: Request,
+        spec: ExportSpec,
+        ledger: Ledger,
+        pulse: Callable[[dict[str, Any]], None],
+        until: float,
+    ) -> None:
+        self._puller, self._request, self._spec, self._ledger = puller, request, spec, ledger
+        self._pulse, self._until = pulse, until
+        self._staged = puller.staged(request)
+        self._read = puller.reader(request)
+
+    def table(self, number: int) -> bool:
+        pages = self._ledger.tables[number]
+        if pages.done or self._spec.tables[number].data is not None:
+            return True
+        if 0 not in pages.counts:
+            first = self._page(number, 0)
+            self._take(pages, 0, first)
+            pages.upcoming = pages.next_after(0, first, self._spec.step)
+        rest = pages.rest(self._spec.step)
+        whole = self._one_by_one(number, pages) if rest is None else self._all_at_once(number, pages, rest)
+        if whole:
+            pages.finish()
+        return whole
+
+    def _all_at_once(self, table: int, pages: TablePages, numbers: list[int]) -> bool:
+        in_time = (number for number in numbers if time.monotonic() < self._until)
+        for came in self._puller.side_by_side(in_time, lambda number: self._page(table, number)):
+            if came:
+                self._take(pages, *came)
+            else:
+                self._pulse(self._ledger.progress())
+        return all(number in pages.counts for number in numbers)
+
+    def _one_by_one(self, table: int, pages: TablePages) -> bool:
+        while (number := pages.upcoming) is not None:
+            if time.monotonic() >= self._until:
+                return False
+            page = self._page(table, number)
+            self._take(pages, number, page)
+            pages.upcoming = pages.next_after(number, page, self._spec.step)
+        return True
+
+    def _page(self, table: int, number: int) -> Page:
+        url = self._spec.tables[table].source_url or ""
+        key = page_object(self._request.project_id, self._request.request_id, table, number)
+        return self._puller.page(key, number, self._staged, lambda: self._read(url, number, self._spec.step))
+
+    def _take(self, pages: TablePages, number: int, page: Page) -> None:
+        pages.record(number, page)
+        self._pulse(self._ledger.progress())

@@ -1,0 +1,110 @@
+"""One table of an export and its layout arithmetic: which text, head and merge sits where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate.errors import BadTable
+from tidegate.exports.rendering.header_tree import NO_TEMPLATE, HeadCell, Node, Template, depth, leaves, place_columns
+
+TITLE_HEIGHT = 36.0
+GAP_ROWS = 3
+MAX_COLUMNS = 16_384
+_BREAK = re.compile(r"<\s*/?\s*br\s*/?\s*>|\r\n?", re.IGNORECASE)
+_BETWEEN = " " * 8
+
+Texts = Mapping[str, object] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    template: Template = NO_TEMPLATE
+    title: str = ""
+    summary: str = ""
+    header: Texts = ""
+    footer: Texts = ""
+    header_align: str = "right"
+    footer_align: str = "right"
+    default_width: float | None = None
+    default_height: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """A full-width line above or below the data."""
+
+    kind: str
+    text: str
+    height: float
+    align: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A table's block, its rows and columns counted from 1 within the block."""
+
+    texts: tuple[TextRow, ...]
+    head: tuple[HeadCell, ...]
+    columns: tuple[Node, ...]
+    head_top: int
+    head_rows: int
+    row_head_width: int
+    footer: TextRow | None
+
+    @property
+    def width(self) -> int:
+        return max(1, self.row_head_width + len(self.columns))
+
+    @property
+    def data_top(self) -> int:
+        return self.head_top + self.head_rows
+
+    @property
+    def top_merges(self) -> list[HeadCell]:
+        lines = [HeadCell(line.text, row, 1, 1, self.width) for row, line in enumerate(self.texts, 1)]
+        return [cell for cell in [*lines, *self.head] if cell.merged]
+
+
+def lay_out(table: Table, keys: Sequence[str] = ()) -> Layout:
+    """`keys` are the rows' keys, which are the columns where the template names none."""
+    cols = table.template.cols or tuple(Node(key, key) for key in keys)
+    texts = _top_texts(table)
+    head_top, head_rows, row_heads = len(texts) + 1, depth(cols), depth(table.template.rows)
+    if row_heads + len(leaves(cols)) > MAX_COLUMNS:
+        raise BadTable(f"the table has more than {MAX_COLUMNS} columns")
+    head = place_columns(cols, top=head_top, left=row_heads + 1)
+    if row_heads and head_rows:
+        head.insert(0, HeadCell("", head_top, 1, head_rows, row_heads))
+    footer = _line("footer", joined(table.footer), table.footer_align)
+    return Layout(texts, tuple(head), tuple(leaves(cols)), head_top, head_rows, row_heads, footer)
+
+
+def _top_texts(table: Table) -> tuple[TextRow, ...]:
+    lines = (
+        TextRow("title", broken(table.title), TITLE_HEIGHT, "center") if table.title else None,
+        _line("summary", broken(table.summary), "left"),
+        _line("header", joined(table.header), table.header_align),
+    )
+    return tuple(line for line in lines if line)
+
+
+def _line(kind: str, text: str, align: str) -> TextRow | None:
+    return TextRow(kind, text, 14.0 * (text.count("\n") + 1) + 14.0, align) if text else None
+
+
+def broken(text: str) -> str:
+    """`<br>` in any spelling is a line break."""
+    return _BREAK.sub("\n", text)
+
+
+def joined(texts: Texts) -> str:
+    """`key：value` pairs in one line; a value that ends in a break starts a new line instead of a gap."""
+    if isinstance(texts, str):
+        return broken(texts)
+    line = ""
+    for key, value in texts.items():
+        gap = "" if not line or line.endswith("\n") else _BETWEEN
+        line += f"{gap}{key}：{broken('' if value is None else str(value))}"
+    return line.rstrip("\n")

@@ -1,0 +1,151 @@
+"""Reads a caller's template in any of its forms: none, `{key: title}`, a list of nodes, `{col, row}`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tidegate.common.json_input import read_json
+from tidegate.errors import BadTable
+from tidegate.exports.rendering.header_tree import NO_TEMPLATE, PLAIN, LeafStyle, Node, Template, leaves
+from tidegate.exports.rendering.table import MAX_COLUMNS
+
+MAX_DEPTH = 32
+MAX_ROWS = 1_048_576
+ALIGNMENTS = ("left", "center", "right")
+CELL_TYPES = ("string", "number")
+NAMED_COLORS = {
+    "black": "000000",
+    "white": "FFFFFF",
+    "red": "FF0000",
+    "green": "008000",
+    "blue": "0000FF",
+    "yellow": "FFFF00",
+    "cyan": "00FFFF",
+}
+_HEX_COLOR = re.compile(r"#?([0-9A-Fa-f]{6}|[0-9A-Fa-f]{3})")
+
+
+def parse_template(raw: object) -> Template:
+    if isinstance(raw, str):
+        raw = _from_json(raw)
+    if not raw:
+        return NO_TEMPLATE
+    if isinstance(raw, Mapping) and isinstance(raw.get("col", raw.get("row")), list | dict):
+        unknown = [str(key) for key in raw if key not in ("col", "row")]
+        if unknown:
+            raise BadTable(f"template: {', '.join(unknown)} beside col and row")
+        parsed = Template(_nodes(raw.get("col"), "template.col"), _nodes(raw.get("row"), "template.row"))
+    else:
+        parsed = Template(_nodes(raw, "template"))
+    return _checked(parsed)
+
+
+def _from_json(text: str) -> object:
+    if not text.strip():
+        return None
+    try:
+        return read_json(text)
+    except ValueError as error:
+        raise BadTable(f"template is neither JSON nor a string holding JSON: {error}") from error
+
+
+def _checked(template: Template) -> Template:
+    if len(leaves(template.cols)) > MAX_COLUMNS:
+        raise BadTable(f"template: more than {MAX_COLUMNS} columns")
+    owners = leaves(template.rows)
+    twice = [name for name, count in Counter(leaf.name for leaf in owners).items() if count > 1]
+    if twice:
+        raise BadTable(f"template.row: {', '.join(sorted(twice)[:5])} names two row heads")
+    if sum(leaf.row_count for leaf in owners) > MAX_ROWS:
+        raise BadTable(f"template.row: more than {MAX_ROWS} rows")
+    return template
+
+
+def _nodes(raw: object, where: str, level: int = 1) -> tuple[Node, ...]:
+    if raw is None:
+        return ()
+    if isinstance(raw, Mapping):
+        raw = [{"name": key, "title": title} for key, title in raw.items()]
+    if not isinstance(raw, Sequence) or isinstance(raw, str):
+        raise BadTable(f"{where} is not a list of nodes")
+    if level > MAX_DEPTH:
+        raise BadTable(f"{where} is nested deeper than {MAX_DEPTH} levels")
+    return tuple(_node(item, f"{where}[{index}]", level) for index, item in enumerate(raw))
+
+
+def _node(raw: object, where: str, level: int) -> Node:
+    if isinstance(raw, str):
+        raw = {"name": raw}
+    if not isinstance(raw, Mapping):
+        raise BadTable(f"{where} is not an object with a title")
+    children = _nodes(raw.get("children"), f"{where}.children", level + 1)
+    name, title = _text(raw.get("name"), f"{where}.name"), _text(raw.get("title"), f"{where}.title")
+    if not (name or title):
+        raise BadTable(f"{where} has neither a name nor a title")
+    if children:
+        return Node(title or name, name, children)
+    count, style = _row_count(raw.get("row_count"), where), _style(raw.get("style"), where)
+    return Node(title or name, name or title, (), count, style)
+
+
+def _text(value: object, where: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise BadTable(f"{where} is not text")
+
+
+def _row_count(value: object, where: str) -> int:
+    if value is None:
+        return 1
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= len(str(MAX_ROWS)):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ROWS:
+        raise BadTable(f"{where}.row_count is not a whole number from 1 to {MAX_ROWS}")
+    return value
+
+
+def _style(raw: object, where: str) -> LeafStyle:
+    if not raw:
+        return PLAIN
+    if not isinstance(raw, Mapping):
+        raise BadTable(f"{where}.style is not an object")
+    return LeafStyle(
+        width=_width(raw.get("width"), where),
+        align=_one_of(raw.get("align"), ALIGNMENTS, f"{where}.style.align"),
+        color=_color(raw.get("color"), f"{where}.style.color"),
+        bg_color=_color(raw.get("bg_color"), f"{where}.style.bg_color"),
+        bold=bool(raw.get("bold")),
+        type=_one_of(raw.get("type"), CELL_TYPES, f"{where}.style.type"),
+    )
+
+
+def _width(value: object, where: str) -> float | None:
+    if value is None or value == 0:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1400:
+        raise BadTable(f"{where}.style.width is not a width in pt from 1 to 1400")
+    return float(value)
+
+
+def _one_of(value: object, allowed: Sequence[str], where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if value not in allowed:
+        raise BadTable(f"{where} is none of {', '.join(allowed)}")
+    return str(value)
+
+
+def _color(value: object, where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, str) and value.lower() in NAMED_COLORS:
+        return NAMED_COLORS[value.lower()]
+    match = _HEX_COLOR.fullmatch(value) if isinstance(value, str) else None
+    if not match:
+        raise BadTable(f"{where} is not a colour such as FF0000 or red")
+    digits = match[1].upper()
+    return digits if len(digits) == 6 else "".join(digit * 2 for digit in digits)

@@ -1,0 +1,55 @@
+"""One page of a caller's source: asked for safely, signed, so that the source can know us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tidegate.common.ids import Clock, digest
+from tidegate.common.ports import Http, Signer
+from tidegate.errors import FetchError
+from tidegate.exports.paging import page_url
+from tidegate.exports.ports import ReadPage
+from tidegate.http.model import MEGABYTE, Limits
+from tidegate.projects.model import Project
+
+_LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
+
+
+class SignedSource:
+    """Implements `PageSource`."""
+
+    def __init__(
+        self,
+        http: Http,
+        sign: Signer,
+        project_of: Callable[[str], Project],
+        clock: Clock,
+        limits: Limits = _LIMITS,
+    ) -> None:
+        self._http = http
+        self._sign = sign
+        self._project_of = project_of
+        self._clock = clock
+        self._limits = limits
+
+    def reader(self, project_id: str, task_id: str) -> ReadPage:
+        return partial(self._fetch, self._project_of(project_id), task_id)
+
+    def _fetch(self, project: Project, task_id: str, source_url: str, page: int, step: int) -> bytes:
+        message_id = "msg_" + digest(task_id, source_url, str(page), length=32)
+        headers = self._sign(project.callback_secrets, message_id, self._clock())
+        url = page_url(source_url, page, step, task_id)
+        try:
+            reply = self._http.send(
+                "GET",
+                url,
+                headers={"accept": "application/json", **headers},
+                allow_private=project.allow_private_urls,
+                limits=self._limits,
+            )
+            reply.raise_for_status()
+        except FetchError as error:
+            said = f"page {page} of the source: {error.detail}"
+            raise type(error)(said, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
+        return reply.body

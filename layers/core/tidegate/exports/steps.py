@@ -1,0 +1,125 @@
+"""The steps of the export machine: pull, render, publish; and what is done where a step could not.
+
+Each step begins by asking whether its attempt still runs, and each may run twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock
+from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
+from tidegate.exports.heartbeat import Pulse
+from tidegate.exports.model import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
+from tidegate.exports.ports import ExportObjects
+from tidegate.exports.pull import Puller
+from tidegate.queue.model import COMPLETED, Request
+
+if TYPE_CHECKING:
+    from tidegate.notifications.progress import Live
+    from tidegate.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from tidegate.exports.render import Renderer
+
+logger = Logger(service="tidegate", child=True)
+
+PULL, RENDER, PUBLISH, OVER = "pull", "render", "publish", "over"
+Event = Mapping[str, Any]
+
+
+class ExportWork:
+    def __init__(
+        self,
+        queue: Queue,
+        objects: ExportObjects,
+        puller: Puller,
+        renderer: Callable[[], Renderer],
+        live: Live,
+        clock: Clock,
+        shown: Callable[[Request], dict[str, Any]],
+    ) -> None:
+        self._queue = queue
+        self._objects = objects
+        self._puller = puller
+        self._renderer = renderer
+        self._live = live
+        self._clock = clock
+        self._shown = shown
+
+    def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
+        def step(request: Request) -> dict[str, Any]:
+            whole = self._puller.pull(request, self._spec(request), self._pulse(request), seconds_left)
+            return {"next": RENDER if whole else PULL}
+
+        return self._step(event, step)
+
+    def render(self, event: Event) -> dict[str, Any]:
+        def step(request: Request) -> dict[str, Any]:
+            rendered = self._renderer().render(request, self._spec(request), self._pulse(request))
+            return {"next": PUBLISH, "file": asdict(rendered)}
+
+        return self._step(event, step)
+
+    def publish(self, event: Event) -> dict[str, Any]:
+        """The end: of a file, or of a machine that failed."""
+
+        def step(request: Request) -> dict[str, Any]:
+            if "failure" in event:
+                failure = event["failure"]
+                raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
+            status = self._end(request.project_id, request.request_id, request.attempt, result=event["file"])
+            return {"next": OVER, "status": status}
+
+        return self._step(event, step)
+
+    def _step(self, event: Event, step: Callable[[Request], dict[str, Any]]) -> dict[str, Any]:
+        here = {name: event[name] for name in ("project_id", "request_id", "attempt")}
+        try:
+            request = self._queue.running(**here)
+            return here | step(request)
+        except LeaseLost as error:
+            logger.info("another attempt, or nobody, has this export", **here, why=error.detail)
+            self._tidy(self._queue.get(here["project_id"], here["request_id"]))
+            return here | {"next": OVER}
+        except DomainError as error:
+            logger.warning("an export's step failed", **here, code=error.code, why=error.detail)
+            return here | {"next": OVER, "status": self._end(**here, error=error)}
+
+    def _end(
+        self, project_id: str, request_id: str, attempt: int, *, result: Any = None, error: DomainError | None = None
+    ) -> str:
+        try:
+            ended = self._queue.finish(project_id, request_id, attempt, result=result, error=error)
+        except RecordNotFound:
+            return OVER
+        self._tidy(ended)
+        return ended.status
+
+    def _tidy(self, request: Request) -> None:
+        """Of an export that is over only the file stays. Also done by the step that comes after one that died here."""
+        if not request.is_over:
+            return
+        project_id, task_id = request.project_id, request.request_id
+        self._objects.abort_uploads(output_prefix(project_id, task_id))
+        if request.status == COMPLETED:
+            self._objects.remove(staging_prefix(project_id, task_id))
+            self._objects.remove(output_prefix(project_id, task_id), keep=str((request.result or {}).get("key")))
+        else:
+            # The order stays: someone may mend the source and retry. What it sent so far must not be reused then.
+            self._objects.remove(pages_prefix(project_id, task_id))
+            self._objects.remove(output_prefix(project_id, task_id))
+
+    def _spec(self, request: Request) -> ExportSpec:
+        kept = self._objects.get(spec_object(request.project_id, request.request_id))
+        if kept is None:
+            raise RecordNotFound("what was ordered is not kept any more; submit the export again")
+        return ExportSpec.from_data(json.loads(kept))
+
+    def _pulse(self, request: Request) -> Pulse:
+        return Pulse(self._queue, self._live, self._clock, request, self._shown)

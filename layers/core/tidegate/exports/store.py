@@ -1,0 +1,67 @@
+"""Exports in the table: what lists are searched by. The state is the request's, of the same id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, delete, put, update
+from tidegate.common.ports import Listed
+from tidegate.errors import WrongState
+from tidegate.exports.model import Export
+from tidegate.queue.items import request_from
+from tidegate.queue.model import TERMINAL, Request
+
+_FIELDS = tuple(field.name for field in fields(Export))
+_LISTED = timedelta(days=31)
+
+
+class ExportRepository:
+    """Implements `services.export_ports.ExportStore`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def write(self, export: Export) -> Write:
+        order = f"{export.created_at}#{export.task_id}"
+        place = {"gsi1pk": keys.exports_list(export.project_id), "gsi1sk": order}
+        return put(keys.export(export.project_id, export.task_id) | asdict(export) | place)
+
+    def ending(self, ended: Request) -> list[Write]:
+        """Goes into the transaction that ends the request: the entry in the lists outlives its record by a day."""
+        if ended.finish_time is None:
+            return []
+        gone = datetime.fromisoformat(ended.finish_time) + _LISTED
+        key = keys.export(ended.project_id, ended.request_id)
+        return [update(key, {"expires_at": int(gone.timestamp())}, condition="")]
+
+    def page(
+        self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]
+    ) -> Listed[tuple[Export, Request | None]]:
+        found = self._table.find(keys.exports_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
+        exports = [_export_from(item) for item in found.items]
+        requests = self._table.batch_get(keys.request(project_id, export.task_id) for export in exports)
+        states = {item["request_id"]: request_from(item) for item in requests}
+        return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
+
+    def remove(self, project_id: str, task_id: str) -> None:
+        """Both records, and only of an export that is over: a running one holds a slot."""
+        over = {f"over{number}": status for number, status in enumerate(sorted(TERMINAL))}
+        ended = f"attribute_not_exists(#pk) OR #status IN ({', '.join(f':{name}' for name in over)})"
+        try:
+            self._table.transact(
+                [
+                    delete(keys.export(project_id, task_id)),
+                    delete(keys.request(project_id, task_id), ended, **over),
+                ]
+            )
+        except ConditionFailed as error:
+            raise WrongState("the export is not over") from error
+
+
+def _export_from(item: Mapping[str, Any]) -> Export:
+    return Export(**{name: item[name] for name in _FIELDS if name in item})

@@ -1,0 +1,115 @@
+"""A kept connection to one URL, for a worker that posts to it thousands of times.
+
+The standard library's connection costs half of what a pooled request does. It opens its socket
+through the same guard, so addresses, deadlines and certificates are held to the same rules.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+
+from urllib3.util import Url
+
+from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout
+from tidegate.http.addresses import AddressGuard
+from tidegate.http.model import Limits, Reply
+from tidegate.http.sockets import PlainSocket, TlsSocket, deadlined, default_context, open_socket
+
+
+class _OneWrite:
+    """Collects head and body, which the library sends apart: two packets would wake the other side twice."""
+
+    unsent = b""
+
+    def send(self, data: Any) -> None:
+        self.unsent += data
+
+
+class _Plain(_OneWrite, HTTPConnection):
+    pass
+
+
+class _Tls(_OneWrite, HTTPSConnection):
+    pass
+
+
+class Line:
+    """Follows no redirect. One thread at a time; after a failure the next post opens a new connection."""
+
+    def __init__(
+        self,
+        guard: AddressGuard,
+        url: Url,
+        *,
+        allow_private: bool,
+        limits: Limits,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._guard = guard
+        self._url = url
+        self._host = (url.host or "").strip("[]")
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._allow_private = allow_private
+        self._limits = limits
+        self._context = context
+        self._connection = (_Tls if url.scheme == "https" else _Plain)(self._host, self._port)
+        self._socket: PlainSocket | TlsSocket
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        kept = self._connection.sock is not None
+        until = time.monotonic() + self._limits.total
+        try:
+            try:
+                return self._exchange(body, headers, until)
+            except (ConnectionError, HTTPException):
+                # A server may close an idle connection just as it is used again; nothing was answered then.
+                self.close()
+                if not kept:
+                    raise
+                return self._exchange(body, headers, until)
+        except Exception as error:
+            # What is left of a broken exchange would be taken for the next answer.
+            self.close()
+            if isinstance(error, TimeoutError):
+                raise FetchTimeout(f"No answer within {self._limits.total:g} s") from error
+            if isinstance(error, (OSError, HTTPException)):
+                raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _exchange(self, body: bytes, headers: Mapping[str, str], until: float) -> Reply:
+        connection = self._connection
+        if connection.sock is None:
+            self._socket = connection.sock = self._open(until)
+        self._socket.deadline = until
+        connection.unsent = b""
+        connection.request("POST", self._url.request_uri, body, headers)
+        self._socket.sendall(connection.unsent)
+        response = connection.getresponse()
+        content = self._content(response)
+        lowered = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, lowered, content, self._url.url)
+
+    def _content(self, response: HTTPResponse) -> bytes:
+        content = response.read(self._limits.max_bytes + 1)
+        if len(content) > self._limits.max_bytes:
+            raise ContentTooLarge(f"More than {self._limits.max_bytes} bytes")
+        if response.length:
+            raise ConnectionFailed("The answer was cut off")
+        return content
+
+    def _open(self, until: float) -> PlainSocket | TlsSocket:
+        soon = min(until, time.monotonic() + self._limits.connect)
+        sock = open_socket(self._guard, self._host, self._port, allow_private=self._allow_private, until=soon)
+        if self._url.scheme != "https":
+            return sock
+        context = deadlined(self._context or default_context())
+        wrapped = context.wrap_socket(sock, server_hostname=self._host)
+        assert isinstance(wrapped, TlsSocket)
+        return wrapped

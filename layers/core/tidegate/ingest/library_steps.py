@@ -1,0 +1,100 @@
+"""`associate` binds content that is here already; `check` looks whether what is here is still right."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tidegate.common.ports import Http
+from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
+from tidegate.files.model import COMING, FAILED, READY, File, content_object
+from tidegate.http.model import Limits
+from tidegate.ingest.model import MAX_BYTES
+from tidegate.ingest.ports import Credentials, FileWrites, Outcome, PartStore, Step
+from tidegate.projects.projects import Projects
+
+
+class Associate:
+    def __init__(self, parts: PartStore, files: FileWrites) -> None:
+        self._parts = parts
+        self._files = files
+
+    def __call__(self, step: Step) -> Outcome:
+        request = step.request
+        file = _file(self._files, request.project_id, request.payload)
+        signature = str(file.signature)
+        stored = self._parts.head(content_object(request.project_id, signature))
+        if stored is None or not self._files.has_content(request.project_id, signature):
+            raise FileNotFound(f"no content of this project has the SHA-256 {signature}")
+        bound = replace(file, state=READY, size=stored.size, error=None)
+        result = {"file_id": file.file_id, "signature": signature, "size": stored.size}
+        return Outcome(result, self._files.finish_writes(bound, was=(COMING, FAILED)))
+
+
+class Check:
+    def __init__(
+        self, http: Http, parts: PartStore, files: FileWrites, projects: Projects, credentials: Credentials
+    ) -> None:
+        self._http = http
+        self._parts = parts
+        self._files = files
+        self._projects = projects
+        self._credentials = credentials
+
+    def __call__(self, step: Step) -> Outcome:
+        request = step.request
+        file = _file(self._files, request.project_id, request.payload)
+        if file.state != READY or file.signature is None:
+            raise WrongState("the file is not here, so there is nothing to check")
+        stored, chunks = self._parts.read(content_object(request.project_id, file.signature))
+        hashed = hashlib.sha256()
+        for chunk in chunks:
+            hashed.update(chunk)
+            step.pulse()
+        if hashed.hexdigest() != file.signature:
+            raise SignatureMismatch(f"the stored content's SHA-256 is {hashed.hexdigest()}, not {file.signature}")
+        result = {"file_id": file.file_id, "signature": file.signature, "size": stored.size}
+        url = request.payload.get("source_url") or file.source_url
+        if url:
+            result["source"] = self._source(step, file, str(url))
+        return Outcome(result)
+
+    def _source(self, step: Step, file: File, url: str) -> str:
+        """`same`, `changed`, `gone`, or `unknown` where the source tells neither a size nor an ETag."""
+        project_id = step.request.project_id
+        name = step.request.payload.get("credentials")
+        reply = self._http.send(
+            "HEAD",
+            url,
+            headers=self._credentials.headers(project_id, str(name)) if name else {},
+            allow_private=self._projects.get(project_id).allow_private_urls,
+            limits=Limits(total=20, max_bytes=MAX_BYTES),
+        )
+        try:
+            reply.raise_for_status()
+        except (NotFound, Gone):
+            return "gone"
+        except FetchError as error:
+            if error.retryable:
+                raise
+            return "unknown"
+        return _compared(file, reply.headers)
+
+
+def _compared(file: File, headers: Mapping[str, str]) -> str:
+    etag, length = headers.get("etag"), headers.get("content-length", "")
+    told = []
+    if file.source_etag and etag:
+        told.append(etag.removeprefix("W/") == file.source_etag.removeprefix("W/"))
+    if length.isdigit():
+        told.append(int(length) == file.size)
+    return "unknown" if not told else "same" if all(told) else "changed"
+
+
+def _file(files: FileWrites, project_id: str, payload: Mapping[str, Any]) -> File:
+    file = files.get(project_id, str(payload["file_id"]))
+    if file is None:
+        raise RecordNotFound("the file's record is gone")
+    return file

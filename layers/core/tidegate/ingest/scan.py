@@ -1,0 +1,121 @@
+"""`scan`: reads a subscription's manifest and queues what is new or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from tidegate.common.ids import Clock, iso
+from tidegate.common.ports import Http
+from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed
+from tidegate.files.library import Announcement
+from tidegate.http.model import Limits, Reply
+from tidegate.ingest.manifests import Entry, entries_of
+from tidegate.ingest.ports import Credentials, Outcome, Step
+from tidegate.ingest.submit import Intake
+from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.projects.projects import Projects
+
+_AT_ONCE = 8
+_LIMITS = Limits(total=120, max_bytes=32 * 1024 * 1024)
+
+
+class ManifestStore(Protocol):
+    def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
+
+    def seen(self, project_id: str, subscription_id: str) -> dict[str, str]: ...
+
+    def seen_writes(self, subscription: Subscription, entry: Entry) -> Sequence[Any]: ...
+
+    def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Any: ...
+
+
+class Scan:
+    def __init__(
+        self,
+        http: Http,
+        store: ManifestStore,
+        intake: Intake,
+        projects: Projects,
+        credentials: Credentials,
+        clock: Clock,
+    ) -> None:
+        self._http = http
+        self._store = store
+        self._intake = intake
+        self._projects = projects
+        self._credentials = credentials
+        self._clock = clock
+
+    def __call__(self, step: Step) -> Outcome:
+        request = step.request
+        subscription = self._store.get(request.project_id, str(request.subscription_id))
+        if subscription is None or subscription.status != ACTIVE:
+            raise RecordNotFound("the subscription is gone")
+        reply = self._manifest(subscription)
+        if reply.status == 304:
+            done = self._store.scanned_write(subscription, subscription.etag, iso(self._clock()))
+            return Outcome({"unchanged": True, "listed": 0, "queued": 0}, [done])
+        entries = entries_of(reply.body, reply.headers.get("content-type", ""), reply.url)
+        seen = self._store.seen(subscription.project_id, subscription.subscription_id)
+        fresh = [entry for entry in entries if seen.get(entry.url) != entry.fingerprint]
+        refused = self._queue_all(step, subscription, fresh)
+        result: dict[str, Any] = {"listed": len(entries), "queued": len(fresh) - refused, "refused": refused}
+        written = self._store.scanned_write(subscription, reply.headers.get("etag"), iso(self._clock()))
+        return Outcome(result, [written])
+
+    def _manifest(self, subscription: Subscription) -> Reply:
+        headers: Mapping[str, str] = {}
+        if subscription.credentials:
+            headers = self._credentials.headers(subscription.project_id, subscription.credentials)
+        known = {"if-none-match": subscription.etag} if subscription.etag else {}
+        reply = self._http.send(
+            "GET",
+            subscription.source_url,
+            headers={**headers, **known},
+            allow_private=self._projects.get(subscription.project_id).allow_private_urls,
+            limits=_LIMITS,
+        )
+        reply.raise_for_status()
+        return reply
+
+    def _queue_all(self, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:
+        """Several at a time: a manifest may list thousands. Answers how many may not be fetched."""
+        refused = 0
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            try:
+                for number, queued in enumerate(pool.map(lambda entry: self._queue(step, subscription, entry), fresh)):
+                    refused += not queued
+                    step.pulse({"new": len(fresh), "queued": number + 1 - refused})
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        return refused
+
+    def _queue(self, step: Step, subscription: Subscription, entry: Entry) -> bool:
+        """False for a URL that may not be fetched: one bad line does not stop the others."""
+        announced = Announcement(
+            subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
+        )
+        try:
+            self._intake.download(
+                subscription.project_id,
+                announced,
+                entry.url,
+                credentials=subscription.credentials,
+                channel=step.request.channel,
+                subscription_id=subscription.subscription_id,
+                extra_writes=self._store.seen_writes(subscription, entry),
+            )
+        except UrlNotAllowed:
+            return False
+        except Conflict as error:
+            self._again_or_gone(subscription, error)
+        return True
+
+    def _again_or_gone(self, subscription: Subscription, error: Conflict) -> None:
+        """Queued by an earlier run of this very scan; or the subscription is being deleted: then there is no use."""
+        present = self._store.get(subscription.project_id, subscription.subscription_id)
+        if present is None or present.status != ACTIVE:
+            raise LeaseLost("the subscription is being deleted") from error

@@ -1,0 +1,182 @@
+"""What callers ask the queue for: checks the URL, picks the lane, and makes the file's record with the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tidegate.common.ids import Clock, new_id
+from tidegate.common.ports import Http
+from tidegate.errors import Invalid, RecordNotFound
+from tidegate.files.library import Announcement, new_file
+from tidegate.files.model import COMING, File
+from tidegate.ingest.ports import FileWrites
+from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.projects.audit import SYSTEM
+from tidegate.projects.projects import Projects
+from tidegate.queue.channels import Channels
+from tidegate.queue.model import DEFAULT_PRIORITY, Request
+from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
+from tidegate.queue.queue import Queue
+
+
+class SubscriptionLookup(Protocol):
+    def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
+
+
+class Intake:
+    def __init__(
+        self,
+        queue: Queue,
+        channels: Channels,
+        files: FileWrites,
+        subscriptions: SubscriptionLookup,
+        projects: Projects,
+        http: Http,
+        clock: Clock,
+    ) -> None:
+        self._queue = queue
+        self._channels = channels
+        self._files = files
+        self._subscriptions = subscriptions
+        self._projects = projects
+        self._http = http
+        self._clock = clock
+
+    def check_url(self, project_id: str, url: str) -> None:
+        self._http.check_url(url, allow_private=self._projects.get(project_id).allow_private_urls)
+
+    def download(
+        self,
+        project_id: str,
+        announced: Announcement,
+        source_url: str,
+        *,
+        credentials: str | None = None,
+        channel: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        subscription_id: str | None = None,
+        who: str = SYSTEM,
+        extra_writes: Sequence[Any] = (),
+    ) -> tuple[File, Request]:
+        self.check_url(project_id, source_url)
+        payload = {"source_url": source_url, "credentials": credentials}
+        return self._with_file(
+            "download", project_id, announced, payload, channel, priority, subscription_id, who, extra_writes
+        )
+
+    def submit(
+        self,
+        project_id: str,
+        type: str,
+        payload: Mapping[str, Any],
+        *,
+        subscription_id: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        channel: str | None = None,
+        who: str = SYSTEM,
+    ) -> Request:
+        """A request as `POST /v1/requests` describes it; its payload is already of its type's shape."""
+        if subscription_id:
+            self._subscription(project_id, subscription_id)
+        if type == "check":
+            return self._check(project_id, payload, subscription_id, priority, channel, who)
+        if type == "scan":
+            return self.scan(project_id, str(subscription_id or ""), priority=priority, channel=channel, who=who)
+        names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size")
+        announced = Announcement(**{name: payload.get(name) for name in names})  # type: ignore[arg-type]
+        if type == "associate":
+            made = self._with_file(type, project_id, announced, {}, channel, priority, subscription_id, who)
+            return made[1]
+        url = str(payload["source_url"])
+        named: dict[str, Any] = {"credentials": payload.get("credentials"), "channel": channel, "priority": priority}
+        return self.download(project_id, announced, url, subscription_id=subscription_id, who=who, **named)[1]
+
+    def scan(
+        self,
+        project_id: str,
+        subscription_id: str,
+        *,
+        priority: int = DEFAULT_PRIORITY,
+        channel: str | None = None,
+        who: str = SYSTEM,
+        request_id: str | None = None,
+        extra_writes: Sequence[Any] = (),
+    ) -> Request:
+        if not subscription_id:
+            raise Invalid(
+                "a scan is of a subscription", errors=[{"loc": ["body", "subscription_id"], "msg": "required"}]
+            )
+        subscription = self._subscription(project_id, subscription_id)
+        payload = {"credentials": subscription.credentials}
+        return self._queue.submit(
+            project_id,
+            "scan",
+            self._lane(channel, subscription.credentials),
+            payload,
+            priority,
+            subscription_id,
+            request_id,
+            extra_writes=extra_writes,
+            who=who,
+        )
+
+    def _check(
+        self,
+        project_id: str,
+        payload: Mapping[str, Any],
+        subscription_id: str | None,
+        priority: int,
+        channel: str | None,
+        who: str,
+    ) -> Request:
+        file = self._files.get(project_id, str(payload["file_id"]))
+        if file is None:
+            raise RecordNotFound("no such file")
+        if payload.get("source_url"):
+            self.check_url(project_id, str(payload["source_url"]))
+        lane = self._lane(channel, payload.get("credentials"))
+        return self._queue.submit(project_id, "check", lane, payload, priority, subscription_id, who=who)
+
+    def _with_file(
+        self,
+        type: str,
+        project_id: str,
+        announced: Announcement,
+        payload: Mapping[str, Any],
+        channel: str | None,
+        priority: int,
+        subscription_id: str | None,
+        who: str,
+        extra_writes: Sequence[Any] = (),
+    ) -> tuple[File, Request]:
+        """One transaction makes both, so that neither is ever without the other."""
+        now = self._clock()
+        request_id = new_id("req", now)
+        file = new_file(project_id, announced, COMING, now)
+        file = replace(file, request_id=request_id, source_url=payload.get("source_url"))
+        request = self._queue.submit(
+            project_id,
+            type,
+            self._lane(channel, payload.get("credentials")),
+            {**{name: value for name, value in payload.items() if value is not None}, "file_id": file.file_id},
+            priority,
+            subscription_id,
+            request_id,
+            extra_writes=[*self._files.coming_writes(file, brings_content=type == "download"), *extra_writes],
+            who=who,
+        )
+        return file, request
+
+    def _lane(self, channel: str | None, credentials: object) -> str:
+        if channel:
+            self._channels.require(channel)
+            return channel
+        return REQUIRES_COOKIE if credentials else NO_COOKIE
+
+    def _subscription(self, project_id: str, subscription_id: str) -> Subscription:
+        found = self._subscriptions.get(project_id, subscription_id)
+        if found is None or found.status != ACTIVE:
+            raise RecordNotFound("no such subscription")
+        return found

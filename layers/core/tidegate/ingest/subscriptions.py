@@ -1,0 +1,148 @@
+"""Remote sources of files: made, looked at by hand or on schedule, deleted with what they have queued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock, digest, iso, new_id
+from tidegate.common.ports import Listed
+from tidegate.common.schedules import next_run
+from tidegate.errors import Conflict, RecordNotFound, WrongState
+from tidegate.ingest.submit import Intake
+from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.projects.audit import SYSTEM
+from tidegate.queue.control import Control
+from tidegate.queue.model import TERMINAL, Request
+from tidegate.queue.ports import RequestLists
+from tidegate.queue.queue import Queue
+
+logger = Logger(service="tidegate", child=True)
+
+# A person asked: 1 to 3. The schedule asks: 4 to 6.
+_BY_HAND, _BY_SCHEDULE = 3, 5
+
+
+class SubscriptionStore(Protocol):
+    def add(self, subscription: Subscription) -> None: ...
+
+    def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]: ...
+
+    def due(self, now: float) -> Iterable[Subscription]: ...
+
+    def fired_write(self, subscription: Subscription, due_at: int, request_id: str) -> Any: ...
+
+    def skip(self, subscription: Subscription, due_at: int) -> None: ...
+
+    def begin_delete(self, project_id: str, subscription_id: str, now: float) -> bool: ...
+
+    def delete(self, project_id: str, subscription_id: str) -> None: ...
+
+
+class Subscriptions:
+    def __init__(
+        self,
+        store: SubscriptionStore,
+        requests: RequestLists,
+        queue: Queue,
+        control: Control,
+        intake: Intake,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._requests = requests
+        self._queue = queue
+        self._control = control
+        self._intake = intake
+        self._clock = clock
+
+    def create(self, described: Subscription) -> Subscription:
+        """`described` has everything but its id, times and next run."""
+        self._intake.check_url(described.project_id, described.source_url)
+        now = self._clock()
+        due_at = int(next_run(described.schedule, now).timestamp()) if described.schedule else None
+        made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), due_at=due_at)
+        self._store.add(made)
+        return made
+
+    def get(self, project_id: str, subscription_id: str) -> Subscription:
+        found = self._store.get(project_id, subscription_id)
+        if found is None or found.status != ACTIVE:
+            raise RecordNotFound("no such subscription")
+        return found
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
+        return self._store.list(project_id, limit, cursor)
+
+    def download(self, project_id: str, subscription_id: str, who: str) -> Request:
+        """Looks at the source now, and queues what is new or changed."""
+        self.get(project_id, subscription_id)
+        return self._intake.scan(project_id, subscription_id, priority=_BY_HAND, who=who)
+
+    def tasks(self, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
+        self.get(project_id, subscription_id)
+        return self._requests.of_subscription(project_id, subscription_id, limit, cursor)
+
+    def fire(self) -> int:
+        """Once a minute: queues a scan for each subscription whose time has come."""
+        return sum(self._fire(subscription) for subscription in self._store.due(self._clock().timestamp()))
+
+    def _fire(self, subscription: Subscription) -> bool:
+        now = self._clock()
+        due_at = int(next_run(str(subscription.schedule), now).timestamp())
+        if self._still_scanning(subscription):
+            self._store.skip(subscription, due_at)
+            return False
+        name = digest(subscription.subscription_id, str(subscription.due_at), length=26)
+        request_id = f"req-{name}"
+        fired = self._store.fired_write(subscription, due_at, request_id)
+        try:
+            self._intake.scan(
+                subscription.project_id,
+                subscription.subscription_id,
+                priority=_BY_SCHEDULE,
+                who="schedule",
+                request_id=request_id,
+                extra_writes=[fired],
+            )
+        except (Conflict, RecordNotFound):
+            # Another invocation fired it, or it was deleted meanwhile.
+            return False
+        return True
+
+    def _still_scanning(self, subscription: Subscription) -> bool:
+        if not subscription.last_request_id:
+            return False
+        try:
+            return not self._queue.get(subscription.project_id, subscription.last_request_id).is_over
+        except RecordNotFound:
+            return False
+
+    def delete(self, project_id: str, subscription_id: str, who: str) -> None:
+        self.get(project_id, subscription_id)
+        self._store.begin_delete(project_id, subscription_id, self._clock().timestamp())
+        self.finish_delete(project_id, subscription_id, who)
+
+    def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
+        """Cancels everything that waits or runs, then forgets it. Any number of times."""
+        cursor: str | None = None
+        while True:
+            page = self._requests.of_subscription(project_id, subscription_id, 100, cursor)
+            for request in page.items:
+                if request.status not in TERMINAL:
+                    self._cancel(request, who)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        self._store.delete(project_id, subscription_id)
+
+    def _cancel(self, request: Request, who: str) -> None:
+        try:
+            self._control.cancel(request.project_id, request.request_id, who, "its subscription was deleted")
+        except (WrongState, RecordNotFound):
+            logger.info("over already", request_id=request.request_id)

@@ -1,0 +1,70 @@
+"""Callbacks as their senders see them: allowed or not, delivered or not, once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.common.ids import Clock
+from tidegate.common.ports import Http, Listed
+from tidegate.errors import RecordNotFound, UrlNotAllowed
+from tidegate.notifications.delivery_model import Delivery, redelivered
+from tidegate.projects.model import Project
+
+
+class CallbackStore(Protocol):
+    def get(self, project_id: str, delivery_id: str) -> Delivery | None: ...
+
+    def list(
+        self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> Listed[Delivery]: ...
+
+    def restart(self, delivery: Delivery, now: float) -> None: ...
+
+
+class Waiting(Protocol):
+    def later(self, delivery: Delivery, seconds: float) -> None: ...
+
+
+class Callbacks:
+    def __init__(
+        self,
+        store: CallbackStore,
+        queue: Callable[[], Waiting],
+        http: Callable[[], Http],
+        project_of: Callable[[str], Project],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._http = http
+        self._project_of = project_of
+        self._clock = clock
+
+    def check(self, project_id: str, url: str | None, field: str = "callback") -> None:
+        """At submission: refuses a URL that no delivery would reach. None is fine."""
+        if not url:
+            return
+        try:
+            self._http().check_url(url, allow_private=self._project_of(project_id).allow_private_urls)
+        except UrlNotAllowed as error:
+            raise UrlNotAllowed(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error
+
+    def get(self, project_id: str, delivery_id: str) -> Delivery:
+        delivery = self._store.get(project_id, delivery_id)
+        if delivery is None:
+            raise RecordNotFound("no such callback")
+        return delivery
+
+    def list(
+        self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> Listed[Delivery]:
+        return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
+
+    def redeliver(self, project_id: str, delivery_id: str) -> Delivery:
+        """Delivers it once more, with a day of attempts before it; the same id, so that the receiver can tell."""
+        now = self._clock()
+        delivery = redelivered(self.get(project_id, delivery_id), now)
+        self._store.restart(delivery, now.timestamp())
+        self._queue().later(delivery, 0)
+        return delivery

@@ -1,0 +1,156 @@
+"""Carries callbacks to their receivers; a failing callback is tried again, the work it tells of is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock, iso
+from tidegate.common.ports import Http, Signer
+from tidegate.errors import DomainError
+from tidegate.http.model import Limits, error_for
+from tidegate.notifications.circuit_breaker import Circuits
+from tidegate.notifications.delivery_model import DEAD, PENDING, Attempt, Delivery, after, new_delivery
+from tidegate.notifications.notice import webhook_body
+from tidegate.projects.model import Project
+
+logger = Logger(service="tidegate", child=True)
+
+LEASE_SECONDS = 45.0
+
+
+class DeliveryStore(Protocol):
+    def add(self, delivery: Delivery, lease_until: float) -> bool: ...
+
+    def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> Delivery | None: ...
+
+    def settle(self, delivery: Delivery, lease_until: float, now: float) -> bool: ...
+
+    def get(self, project_id: str, delivery_id: str) -> Delivery | None: ...
+
+
+class DeliveryQueue(Protocol):
+    def later(self, delivery: Delivery, seconds: float) -> None: ...
+
+    def bury(self, delivery: Delivery) -> None: ...
+
+
+class Deliverer:
+    def __init__(
+        self,
+        store: DeliveryStore,
+        circuits: Circuits,
+        queue: DeliveryQueue,
+        http: Http,
+        sign: Signer,
+        project_of: Callable[[str], Project],
+        clock: Clock,
+        chance: Callable[[], float],
+        timeout_seconds: float,
+    ) -> None:
+        self._store = store
+        self._circuits = circuits
+        self._queue = queue
+        self._http = http
+        self._sign = sign
+        self._project_of = project_of
+        self._clock = clock
+        self._chance = chance
+        self._limits = Limits(connect=timeout_seconds, read=timeout_seconds, total=timeout_seconds)
+
+    def accept(self, message: Mapping[str, Any]) -> None:
+        """A notice as it came from the topic, perhaps not for the first time."""
+        now = self._clock()
+        lease = now.timestamp() + LEASE_SECONDS
+        told_at = datetime.fromisoformat(message["timestamp"])
+        delivery = new_delivery(message, webhook_body(message["type"], told_at, message["data"]), now)
+        if self._store.add(delivery, lease):
+            self._run(delivery, lease)
+        else:
+            self._claim_and_run(delivery.project_id, delivery.delivery_id)
+
+    def resume(self, project_id: str, delivery_id: str, due: float) -> None:
+        """A message sent for the attempt at `due`. SQS waits 15 minutes at most, so it may come early and go round."""
+        now = self._clock().timestamp()
+        if due > now:
+            delivery = self._store.get(project_id, delivery_id)
+            # Only the message of the present schedule goes round, or each duplicate would for ever.
+            if delivery and delivery.state == PENDING and delivery.next_attempt_at == due:
+                self._queue.later(delivery, due - now)
+            return
+        self._claim_and_run(project_id, delivery_id)
+
+    def _claim_and_run(self, project_id: str, delivery_id: str) -> None:
+        now = self._clock().timestamp()
+        claimed = self._store.claim(project_id, delivery_id, now, now + LEASE_SECONDS)
+        if claimed:
+            self._run(claimed, now + LEASE_SECONDS)
+
+    def _run(self, delivery: Delivery, lease: float) -> None:
+        now = self._clock().timestamp()
+        in_trouble, wait = self._circuits.enter(delivery.project_id, delivery.host, now)
+        if wait:
+            self._settle(self._put_off(delivery, wait), lease)
+            return
+        attempt, retry_after = self._try(delivery)
+        ended = self._clock()
+        self._circuits.leave(
+            delivery.project_id,
+            delivery.host,
+            ended.timestamp(),
+            blamed=attempt.blames_host,
+            took=attempt.duration_ms / 1000,
+            in_trouble=in_trouble,
+        )
+        logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
+        self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
+
+    def _put_off(self, delivery: Delivery, wait: float) -> Delivery:
+        """Its host is in trouble: it waits without spending an attempt, but not beyond its day."""
+        now = self._clock()
+        if now.timestamp() >= delivery.gives_up_at:
+            refused = Attempt(iso(now), 0, error="host_in_trouble", detail="other callbacks to this host failed")
+            return after(delivery, refused, now, retry_after=None, chance=0)
+        at = now.timestamp() + wait * (1 + self._chance())
+        return replace(delivery, next_attempt_at=min(at, delivery.gives_up_at))
+
+    def _settle(self, delivery: Delivery, lease: float) -> None:
+        now = self._clock().timestamp()
+        if delivery.state == DEAD:
+            # Before it is marked: dying in between buries it twice, the other order might never.
+            self._queue.bury(delivery)
+        if not self._store.settle(delivery, lease, now):
+            logger.warning("the lease of a callback had passed on", delivery_id=delivery.delivery_id)
+        elif delivery.state == PENDING:
+            self._queue.later(delivery, delivery.next_attempt_at - now)
+
+    def _try(self, delivery: Delivery) -> tuple[Attempt, float | None]:
+        at, started = self._clock(), time.monotonic()
+        status: int | None = None
+        error: DomainError | None
+        try:
+            project = self._project_of(delivery.project_id)
+            body = delivery.body.encode()
+            headers = self._sign(project.callback_secrets, delivery.delivery_id, at, body)
+            with self._http.stream(
+                "POST",
+                delivery.url,
+                headers={"content-type": "application/json", **headers},
+                body=body,
+                allow_private=project.allow_private_urls,
+                limits=self._limits,
+                redirects=0,
+            ) as answer:
+                status = answer.status
+                error = error_for(status, answer.headers, at)
+        except DomainError as failure:
+            error = failure
+        took = round((time.monotonic() - started) * 1000)
+        if error is None:
+            return Attempt(iso(at), took, status), None
+        return Attempt(iso(at), took, status, error.code, error.detail[:300]), error.retry_after

@@ -1,0 +1,156 @@
+"""Callbacks and every attempt to deliver them; the circuits of their hosts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.serialization import Item
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import delete, put_new, update
+from tidegate.common.ports import Listed
+from tidegate.errors import WrongState
+from tidegate.notifications.delivery_model import KEPT_SECONDS, PENDING, Attempt, Delivery
+
+DUE_KIND = "callback"
+_MUTABLE = ("state", "tries", "attempts", "next_attempt_at", "gives_up_at", "delivered_at")
+
+
+def delivery_of(item: Item) -> Delivery:
+    known: dict[str, Any] = {name: item.get(name) for name in Delivery.__dataclass_fields__}
+    return Delivery(**known | {"attempts": tuple(Attempt(**attempt) for attempt in item.get("attempts", ()))})
+
+
+def _plain(delivery: Delivery) -> dict[str, Any]:
+    attempts = [{k: v for k, v in asdict(attempt).items() if v is not None} for attempt in delivery.attempts]
+    return asdict(delivery) | {"attempts": attempts}
+
+
+class DeliveryRepository:
+    """Implements `services.deliver.DeliveryStore`. Who holds the lease alone tries the receiver."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, delivery: Delivery, lease_until: float) -> bool:
+        """Writes it and takes its lease in one; False if it is there already."""
+        lists = {
+            "gsi1pk": keys.callbacks_list(delivery.project_id),
+            "gsi1sk": f"{delivery.created_at}#{delivery.delivery_id}",
+            "gsi2pk": keys.callbacks_of(delivery.project_id, delivery.record_id),
+            "gsi2sk": f"{delivery.created_at}#{delivery.delivery_id}",
+        }
+        kept = {"lease_until": lease_until, "expires_at": int(lease_until) + KEPT_SECONDS}
+        item = keys.callback(delivery.project_id, delivery.delivery_id) | _plain(delivery) | lists | kept
+        try:
+            self._table.write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
+        except ConditionFailed:
+            return False
+        return True
+
+    def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> Delivery | None:
+        claimed = update(
+            keys.callback(project_id, delivery_id),
+            {"lease_until": lease_until, **keys.due(delivery_id, lease_until, DUE_KIND)},
+            condition="#state = :pending AND #next_attempt_at <= :now"
+            " AND (attribute_not_exists(#lease_until) OR #lease_until <= :now)",
+            pending=PENDING,
+            now=now,
+        )
+        try:
+            return delivery_of(self._table.write(claimed))
+        except ConditionFailed:
+            return None
+
+    def settle(self, delivery: Delivery, lease_until: float, now: float) -> bool:
+        """Gives the lease back with what came of it; False if it had passed to someone else."""
+        sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE}
+        sets["expires_at"] = int(now) + KEPT_SECONDS
+        removes = ["lease_until"]
+        if delivery.state == PENDING:
+            sets |= keys.due(delivery.delivery_id, delivery.next_attempt_at, DUE_KIND)
+        else:
+            removes += keys.DUE_ATTRIBUTES
+        settled = update(
+            keys.callback(delivery.project_id, delivery.delivery_id),
+            sets,
+            removes=removes,
+            condition="#lease_until = :lease",
+            lease=lease_until,
+        )
+        try:
+            self._table.write(settled)
+        except ConditionFailed:
+            return False
+        return True
+
+    def restart(self, delivery: Delivery, now: float) -> None:
+        """Refused while an attempt is under way: its outcome would be lost."""
+        sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
+        restarted = update(
+            keys.callback(delivery.project_id, delivery.delivery_id),
+            sets
+            | {"expires_at": int(now) + KEPT_SECONDS}
+            | keys.due(delivery.delivery_id, delivery.next_attempt_at, DUE_KIND),
+            removes=("lease_until", "delivered_at"),
+            condition="attribute_exists(#pk) AND (attribute_not_exists(#lease_until) OR #lease_until <= :now)",
+            now=now,
+        )
+        try:
+            self._table.write(restarted)
+        except ConditionFailed as error:
+            raise WrongState("an attempt is under way") from error
+
+    def get(self, project_id: str, delivery_id: str) -> Delivery | None:
+        item = self._table.get(keys.callback(project_id, delivery_id), consistent=True)
+        return delivery_of(item) if item else None
+
+    def list(
+        self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> Listed[Delivery]:
+        place, index = keys.callbacks_list(project_id), "gsi1"
+        if record_id:
+            place, index = keys.callbacks_of(project_id, record_id), "gsi2"
+        wanted = {"state": state} if state else {}
+        page = self._table.find(place, limit=limit, cursor=cursor, wanted=wanted, index=index)
+        return Listed([replace(delivery_of(item), body="") for item in page.items], page.cursor)
+
+
+class CircuitRepository:
+    """Implements `services.circuits.CircuitStore`. A host in no trouble has no item."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def open_until(self, project_id: str, host: str) -> float | None:
+        item = self._table.get(keys.circuit(project_id, host))
+        return float(item["open_until"]) if item else None
+
+    def probe(self, project_id: str, host: str, now: float, until: float) -> bool:
+        taken = update(keys.circuit(project_id, host), {"open_until": until}, condition="#open_until <= :now", now=now)
+        try:
+            self._table.write(taken)
+        except ConditionFailed:
+            return False
+        return True
+
+    def fail(self, project_id: str, host: str, now: float) -> int:
+        """One failure more; answers how many there were in a row."""
+        counted = update(
+            keys.circuit(project_id, host),
+            {"open_until": now, "expires_at": int(now) + 3600},
+            adds={"failures": 1},
+            condition="",
+        )
+        return int(self._table.write(counted)["failures"])
+
+    def pause(self, project_id: str, host: str, until: float) -> None:
+        self._table.write(update(keys.circuit(project_id, host), {"open_until": until}, condition=""))
+
+    def slow(self, project_id: str, host: str, now: float) -> None:
+        sets = {"failures": 0, "open_until": now, "expires_at": int(now) + 3600}
+        self._table.write(update(keys.circuit(project_id, host), sets, condition=""))
+
+    def clear(self, project_id: str, host: str) -> None:
+        self._table.write(delete(keys.circuit(project_id, host)))

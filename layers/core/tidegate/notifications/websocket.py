@@ -1,0 +1,122 @@
+"""The WebSocket's side of a client: ticket, connection, what it watches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from tidegate.common.ids import Clock, iso
+from tidegate.errors import DomainError, RecordNotFound
+from tidegate.notifications.notice import followed_id, is_over, kind_of
+from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, Said, Watch, error_message, message, parse
+
+Lookup = Callable[[str, str], dict[str, Any] | None]
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TASK_PREFIX = "AsyncDownloadTask"
+
+
+class ConnectionStore(Protocol):
+    def redeem(self, ticket: str, now: float) -> str | None: ...
+
+    def add(self, connection_id: str, project_id: str, expires_at: int) -> None: ...
+
+    def project_of(self, connection_id: str) -> str | None: ...
+
+    def remove(self, connection_id: str) -> None: ...
+
+
+class WatchStore(Protocol):
+    def add(self, watch: Watch, expires_at: int) -> None: ...
+
+    def remove(self, watches: Iterable[Watch]) -> None: ...
+
+
+class Outgoing(Protocol):
+    def send(self, messages: Iterable[tuple[str, str]]) -> set[str]: ...
+
+
+class Records:
+    """Any record by its id, whatever feature it belongs to."""
+
+    def __init__(self, lookups: Mapping[str, Lookup]) -> None:
+        self._lookups = lookups
+
+    def find(self, project_id: str, record_id: str) -> dict[str, Any] | None:
+        name = f"{_TASK_PREFIX}:" if _UUID.fullmatch(record_id) else record_id
+        lookup = next((found for prefix, found in self._lookups.items() if name.startswith(prefix)), None)
+        try:
+            return lookup(project_id, record_id) if lookup else None
+        except RecordNotFound:
+            return None
+
+
+class Sockets:
+    def __init__(
+        self, connections: ConnectionStore, watches: WatchStore, records: Records, outgoing: Outgoing, clock: Clock
+    ) -> None:
+        self._connections = connections
+        self._watches = watches
+        self._records = records
+        self._outgoing = outgoing
+        self._clock = clock
+
+    def connect(self, connection_id: str, ticket: str) -> bool:
+        now = self._clock().timestamp()
+        project_id = self._connections.redeem(ticket, now) if ticket else None
+        if project_id is None:
+            return False
+        self._connections.add(connection_id, project_id, self._expiry())
+        return True
+
+    def disconnect(self, connection_id: str) -> None:
+        self._connections.remove(connection_id)
+
+    def receive(self, connection_id: str, text: str) -> None:
+        """Answers over the connection itself; what the client did wrong, too."""
+        project_id = self._connections.project_of(connection_id)
+        if project_id is None:
+            answers = [error_message(RecordNotFound("this connection is not known; connect again"))]
+        else:
+            try:
+                answers = self._answers(project_id, connection_id, parse(text))
+            except DomainError as error:
+                answers = [error_message(error)]
+        for answer in answers:
+            if self._outgoing.send([(connection_id, answer)]):
+                self._connections.remove(connection_id)
+                return
+
+    def _answers(self, project_id: str, connection_id: str, said: Said) -> list[str]:
+        if said.action == "ping":
+            return [message("pong", {"at": iso(self._clock())})]
+        if said.action == "unwatch":
+            for record_id in said.record_ids:
+                self._unwatch(project_id, connection_id, record_id)
+            return [message("unwatched", {"task_ids": list(said.record_ids)})]
+        found = [self._watch(project_id, connection_id, record_id) for record_id in said.record_ids]
+        watching = [record_id for record_id, answer in zip(said.record_ids, found, strict=True) if answer is None]
+        acknowledged = [message("watching", {"task_ids": watching})] if watching else []
+        return acknowledged + [answer for answer in found if answer is not None]
+
+    def _watch(self, project_id: str, connection_id: str, record_id: str) -> str | None:
+        """None if it is watched now; else what there is to say of it at once."""
+        record = self._records.find(project_id, record_id)
+        while record is not None:
+            if is_over(record.get("status")):
+                return message(kind_of(record_id, record), record)
+            followed = followed_id(record_id, record)
+            self._watches.add(Watch(project_id, followed, record_id, connection_id), self._expiry())
+            # It may have ended, or its Task moved to another Job, between the look and the watch.
+            record = self._records.find(project_id, record_id)
+            if record is not None and not is_over(record["status"]) and followed_id(record_id, record) == followed:
+                return None
+        return error_message(RecordNotFound("no such record"), task_id=record_id)
+
+    def _unwatch(self, project_id: str, connection_id: str, record_id: str) -> None:
+        record = self._records.find(project_id, record_id)
+        followed = followed_id(record_id, record) if record else record_id
+        self._watches.remove([Watch(project_id, followed, record_id, connection_id)])
+
+    def _expiry(self) -> int:
+        return int(self._clock().timestamp()) + CONNECTION_SECONDS

@@ -1,0 +1,56 @@
+"""What clients say and hear over the WebSocket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.common.json_input import read_json
+from tidegate.errors import DomainError, Invalid
+
+TICKET_SECONDS = 60
+# API Gateway ends a connection after two hours.
+CONNECTION_SECONDS = 2 * 3600 + 600
+MOST_IDS = 100
+ACTIONS = ("watch", "unwatch", "ping")
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """`record_id` is what the client asked for; `followed_id` is whose notices tell of it."""
+
+    project_id: str
+    followed_id: str
+    record_id: str
+    connection_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    action: str
+    record_ids: tuple[str, ...]
+
+
+def parse(text: str) -> Said:
+    try:
+        said = read_json(text)
+    except ValueError as error:
+        raise Invalid("a message is JSON") from error
+    if not isinstance(said, dict) or said.get("action") not in ACTIONS:
+        raise Invalid(f"action is one of {', '.join(ACTIONS)}")
+    ids = said.get("task_ids", [])
+    if not isinstance(ids, list) or not all(isinstance(one, str) and 0 < len(one) <= 2048 for one in ids):
+        raise Invalid("task_ids is a list of ids")
+    if said["action"] != "ping" and not 0 < len(ids) <= MOST_IDS:
+        raise Invalid(f"task_ids names 1 to {MOST_IDS} records")
+    return Said(said["action"], tuple(dict.fromkeys(ids)))
+
+
+def message(kind: str, data: Mapping[str, Any]) -> str:
+    return json.dumps({"type": kind, "data": data}, ensure_ascii=False, separators=(",", ":"))
+
+
+def error_message(error: DomainError, **about: str) -> str:
+    return message("error", {"code": error.code, "detail": error.detail, **about})

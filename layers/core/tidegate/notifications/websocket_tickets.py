@@ -1,0 +1,32 @@
+"""Tickets: how a browser, which cannot send a key with a WebSocket, shows who it is."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from tidegate.common.ids import Clock, iso
+from tidegate.notifications.websocket_messages import TICKET_SECONDS
+
+
+class TicketStore(Protocol):
+    def add_ticket(self, ticket: str, project_id: str, expires_at: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    ticket: str
+    expires_at: str
+
+
+class Tickets:
+    def __init__(self, store: TicketStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def issue(self, project_id: str) -> Ticket:
+        made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
+        self._store.add_ticket(made, project_id, int(until.timestamp()))
+        return Ticket(made, iso(until))

@@ -1,0 +1,40 @@
+"""Words to admission: now, through the channel's FIFO group, or later, through a delayed message that wakes it."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from datetime import datetime
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws.sqs import Message, Queue
+from tidegate.common.ids import iso
+from tidegate.errors import DomainError
+
+logger = Logger(service="tidegate", child=True)
+
+
+class AdmissionPokes:
+    """Implements `services.queue_ports.Pokes`."""
+
+    def __init__(self, admission: Queue, wakeups: Queue) -> None:
+        self._admission = admission
+        self._wakeups = wakeups
+
+    def poke(self, *channels: str) -> None:
+        names = dict.fromkeys(channels)
+        self._send(self._admission, *(Message({"channel": name}, name, uuid.uuid4().hex) for name in names))
+
+    def wake(self, channel: str, at: datetime, now: datetime) -> None:
+        delay = max(0, math.ceil((at - now).total_seconds()))
+        self._send(self._wakeups, Message({"channel": channel, "at": iso(at)}, delay_seconds=delay))
+
+    @staticmethod
+    def _send(queue: Queue, *messages: Message) -> None:
+        """A word that is lost is said again by compensation, so its loss fails nobody."""
+        try:
+            queue.send(*messages)
+        except (ClientError, BotoCoreError, DomainError):
+            logger.exception("compensation will wake the channel", messages=[message.body for message in messages])

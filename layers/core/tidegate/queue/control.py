@@ -1,0 +1,90 @@
+"""What people do to a request: cancel, pause, resume, retry, put first."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock, iso
+from tidegate.errors import Conflict, DomainError
+from tidegate.queue.model import RUNNING, Request, moved
+from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Pokes, Refused, RequestStore, Runner
+from tidegate.queue.queue import Queue
+
+logger = Logger(service="tidegate", child=True)
+_TRIES = 5
+
+
+class Control:
+    def __init__(self, queue: Queue, store: RequestStore, pokes: Pokes, runner: Runner, clock: Clock) -> None:
+        self._queue = queue
+        self._store = store
+        self._pokes = pokes
+        self._runner = runner
+        self._clock = clock
+
+    def cancel(self, project_id: str, request_id: str, who: str, why: str = "asked to") -> Request:
+        """A waiting one never runs. A running one loses its right to go on now; then its machine is stopped."""
+        return self._act(project_id, request_id, "cancel", who, why)
+
+    def pause(self, project_id: str, request_id: str, who: str) -> Request:
+        """A running one is stopped and gives back its slot; it starts again from `pending` when resumed."""
+        return self._act(project_id, request_id, "pause", who, "asked to", last_wait_reason=None, not_before=None)
+
+    def resume(self, project_id: str, request_id: str, who: str) -> Request:
+        return self._act(project_id, request_id, "resume", who, "asked to")
+
+    def retry(self, project_id: str, request_id: str, who: str) -> Request:
+        fresh: dict[str, Any] = {"retries": 0, "finish_time": None, "progress": None, "error": None}
+        return self._act(project_id, request_id, "retry", who, "asked to", **fresh)
+
+    def prioritize(self, project_id: str, request_id: str, priority: int, who: str) -> Request:
+        return self._act(project_id, request_id, "prioritize", who, f"priority {priority}", priority=priority)
+
+    def _act(self, project_id: str, request_id: str, action: str, who: str, why: str, **changes: Any) -> Request:
+        without: frozenset[str] = frozenset()
+        for _ in range(_TRIES):
+            request = self._queue.get(project_id, request_id)
+            now = self._clock()
+            try:
+                changed = self._write(request, action, who, why, now, changes, without)
+            except Refused as refused:
+                if REQUEST not in refused.parts:
+                    # Its slot or lease is gone already: then there is none to give back.
+                    gone = {SLOT, CHANNEL} if SLOT in refused.parts else set()
+                    without |= gone | refused.parts & {MUTEX}
+                continue
+            if request.status == RUNNING:
+                self._stop(request, f"{action} by {who}")
+            return changed
+        raise Conflict("the request is being changed by many at once")
+
+    def _write(
+        self,
+        request: Request,
+        action: str,
+        who: str,
+        why: str,
+        now: datetime,
+        changes: dict[str, Any],
+        without: frozenset[str],
+    ) -> Request:
+        changed = moved(request, action, **changes)
+        if changed.is_over:
+            changed = moved(request, action, **changes, finish_time=iso(now), deadline=None)
+        line = self._queue.line(request, changed, action, who, why, now)
+        if changed.is_over:
+            self._queue.close(request, changed, line, now, without=without)
+        else:
+            self._store.move(request, changed, line, now=now, without=without)
+            self._pokes.poke(changed.channel)
+        return changed
+
+    def _stop(self, request: Request, why: str) -> None:
+        """If this fails, the worker stops at its next look at the request, which is not its own any more."""
+        try:
+            self._runner.stop(request, why)
+        except DomainError:
+            logger.exception("the machine was not stopped", request_id=request.request_id)

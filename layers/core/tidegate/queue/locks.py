@@ -1,0 +1,74 @@
+"""What a running request holds: a slot of its channel and, within a subscription, the mutex as a lease."""
+
+from __future__ import annotations
+
+from tidegate.aws import keys
+from tidegate.aws.writes import Write, delete, put_new, update
+from tidegate.queue.model import RUNNING, Request
+from tidegate.queue.ports import CHANNEL, MUTEX, SLOT
+
+# Renewed by each heartbeat, so that an owner that died frees it; never longer than two hours in all.
+LEASE_SECONDS = 180
+LONGEST_LEASE_SECONDS = 7200
+
+
+def slot_writes(old: Request, new: Request, now: float) -> list[tuple[str, Write]]:
+    if old.status != RUNNING and new.status == RUNNING:
+        return _taken(new, now)
+    if old.status == RUNNING and new.status != RUNNING:
+        return _given_back(old)
+    return []
+
+
+def _taken(request: Request, now: float) -> list[tuple[str, Write]]:
+    channel = update(
+        keys.channel(request.channel),
+        adds={"running": 1, "slot_changes": 1},
+        condition="#running < #capacity AND #paused = :no",
+        no=False,
+    )
+    slot = keys.slot(request.channel, request.request_id) | {
+        "project_id": request.project_id,
+        "request_id": request.request_id,
+        "attempt": request.attempt,
+    }
+    parts = [(CHANNEL, channel), (SLOT, put_new(slot))]
+    return [*parts, (MUTEX, _locked(request, now))] if request.subscription_id else parts
+
+
+def _given_back(request: Request) -> list[tuple[str, Write]]:
+    channel = update(keys.channel(request.channel), adds={"running": -1, "slot_changes": 1})
+    slot = delete(keys.slot(request.channel, request.request_id), "#attempt = :attempt", attempt=request.attempt)
+    parts = [(CHANNEL, channel), (SLOT, slot)]
+    return [*parts, (MUTEX, _unlocked(request))] if request.subscription_id else parts
+
+
+def _locked(request: Request, now: float) -> Write:
+    return update(
+        keys.mutex(request.project_id, str(request.subscription_id)),
+        {"owner": request.request_id, "attempt": request.attempt, "taken_at": now, "lease_until": now + LEASE_SECONDS},
+        adds={"fence": 1},
+        condition="attribute_not_exists(#owner) OR #lease_until <= :now",
+        now=now,
+    )
+
+
+def _unlocked(request: Request) -> Write:
+    return update(
+        keys.mutex(request.project_id, str(request.subscription_id)),
+        removes=("owner", "attempt", "taken_at", "lease_until"),
+        condition="#owner = :me AND #attempt = :attempt",
+        me=request.request_id,
+        attempt=request.attempt,
+    )
+
+
+def renewed(request: Request, now: float) -> Write:
+    return update(
+        keys.mutex(request.project_id, str(request.subscription_id)),
+        {"lease_until": now + LEASE_SECONDS},
+        condition="#owner = :me AND #attempt = :attempt AND #taken_at > :oldest",
+        me=request.request_id,
+        attempt=request.attempt,
+        oldest=now - LONGEST_LEASE_SECONDS,
+    )

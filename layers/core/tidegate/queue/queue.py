@@ -1,0 +1,236 @@
+"""The queue's front: a request comes in, shows that it is alive, and ends or comes back later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.errors import Conflict, DomainError, Invalid, LeaseLost, RecordNotFound, RequestTimedOut, WorkerLost
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.projects.audit import SYSTEM, AuditLine
+from tidegate.queue import policies as request_policies
+from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
+from tidegate.queue.policies import Policy
+from tidegate.queue.ports import (
+    CHANNEL,
+    MUTEX,
+    REQUEST,
+    SLOT,
+    Ending,
+    Notifier,
+    Pokes,
+    Refused,
+    RequestStore,
+    View,
+)
+
+# A worker that was silent this long is looked after.
+SILENCE_SECONDS = 60
+_TRIES = 5
+
+
+class Queue:
+    def __init__(
+        self,
+        store: RequestStore,
+        pokes: Pokes,
+        notifier: Notifier,
+        clock: Clock,
+        policies: Mapping[str, Policy],
+        views: Mapping[str, View],
+        endings: Mapping[str, Ending],
+    ) -> None:
+        self._store = store
+        self._pokes = pokes
+        self._notifier = notifier
+        self._clock = clock
+        self._policies = policies
+        self._views = views
+        self._endings = endings
+
+    def submit(
+        self,
+        project_id: str,
+        type: str,
+        channel: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        subscription_id: str | None = None,
+        request_id: str | None = None,
+        callback: str | None = None,
+        extra_writes: Sequence[Any] = (),
+        *,
+        timeout: int | None = None,
+        who: str = SYSTEM,
+    ) -> Request:
+        """One transaction, then a word to admission. The same `request_id` again is the same request."""
+        policy = self.policy(type)
+        now = self._clock()
+        request = Request(
+            request_id=request_id or new_id("req", now),
+            project_id=project_id,
+            type=type,
+            channel=channel or policy.channel,
+            priority=priority,
+            status=PENDING,
+            created_at=iso(now),
+            payload=dict(payload or {}),
+            timeout=timeout or policy.timeout,
+            subscription_id=subscription_id,
+            callback=callback,
+        )
+        line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
+        added = self._store.add(request, line, extra_writes)
+        self._pokes.poke(added.channel)
+        return added
+
+    def policy(self, type: str) -> Policy:
+        if type not in self._policies:
+            raise Invalid(f"there is no type {type}", errors=[{"loc": ["body", "type"], "msg": "unknown type"}])
+        return self._policies[type]
+
+    def get(self, project_id: str, request_id: str) -> Request:
+        request = self._store.get(project_id, request_id)
+        if request is None:
+            raise RecordNotFound("no such request")
+        return request
+
+    def shown(self, request: Request) -> dict[str, Any]:
+        return self._views.get(request.type, Request.shown)(request)
+
+    def running(self, project_id: str, request_id: str, attempt: int) -> Request:
+        """The request, if this attempt of it still runs: what a step asks before, and often while, it works."""
+        request = self.get(project_id, request_id)
+        if request.status != RUNNING or request.attempt != attempt:
+            raise LeaseLost(f"attempt {attempt} is over: the request is {request.status}, attempt {request.attempt}")
+        if request.deadline is not None and self._clock().timestamp() >= request.deadline:
+            raise RequestTimedOut(f"the request may run {request.timeout} s")
+        return request
+
+    def heartbeat(
+        self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None = None
+    ) -> Request:
+        """Every 30 s from whoever runs it. LeaseLost: stop, it is another's now. RequestTimedOut: finish with it."""
+        request = self.running(project_id, request_id, attempt)
+        now = self._clock()
+        self._store.beat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)
+        return request
+
+    def finish(
+        self,
+        project_id: str,
+        request_id: str,
+        attempt: int,
+        *,
+        result: Mapping[str, Any] | None = None,
+        error: DomainError | None = None,
+        extra_writes: Sequence[Any] = (),
+        who: str = SYSTEM,
+    ) -> Request:
+        """Ends the request, or queues it again by its type's rules; a stale attempt changes nothing.
+
+        `extra_writes` are written only if it ends here, in the same transaction.
+        """
+        without: frozenset[str] = frozenset()
+        for _ in range(_TRIES):
+            request = self.get(project_id, request_id)
+            if request.status != RUNNING or request.attempt != attempt:
+                return request
+            try:
+                return self._end(request, result, error, extra_writes, without, who)
+            except Refused as refused:
+                if MUTEX in refused.parts:
+                    # Another owner has worked since: what this one brings may be outdated, so it is done again.
+                    result, error, extra_writes = None, WorkerLost("the subscription's lease ran out"), ()
+                    without |= {MUTEX}
+                elif SLOT in refused.parts:
+                    without |= {SLOT, CHANNEL}
+                elif REQUEST not in refused.parts:
+                    raise
+        raise Conflict("the request is being changed by many at once")
+
+    def _end(
+        self,
+        request: Request,
+        result: Mapping[str, Any] | None,
+        error: DomainError | None,
+        extra_writes: Sequence[Any],
+        without: frozenset[str],
+        who: str,
+    ) -> Request:
+        now = self._clock()
+        policy = self.policy(request.type)
+        fault = {"code": error.code, "detail": error.detail} if error else None
+        delay = request_policies.retry_delay(policy, request.retries, error) if error else None
+        if delay is not None and error is not None:
+            at = now + timedelta(seconds=delay)
+            again = moved(
+                request,
+                "retry_later",
+                retries=request.retries + 1,
+                not_before=at.timestamp(),
+                last_wait_reason=BACKOFF,
+                error=fault,
+                progress=None,
+                deadline=None,
+            )
+            line = self.line(request, again, "retry_later", who, f"{error.code}; again in {delay:g} s", now)
+            self._store.move(request, again, line, now=now, without=without)
+            self._pokes.wake(again.channel, at, now)
+            self._pokes.poke(again.channel)
+            return again
+        action = "fail" if error else "complete"
+        ended = moved(
+            request,
+            action,
+            result=dict(result) if result and not error else None,
+            error=fault,
+            finish_time=iso(now),
+            deadline=None,
+        )
+        line = self.line(request, ended, action, who, error.code if error else "done", now)
+        self.close(request, ended, line, now, extra_writes=extra_writes, without=without)
+        return ended
+
+    def close(
+        self,
+        old: Request,
+        ended: Request,
+        line: AuditLine,
+        now: datetime,
+        *,
+        extra_writes: Sequence[Any] = (),
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        """Writes an end, tells it, and lets the next one in."""
+        policy = self.policy(ended.type)
+        keep = policy.keep_completed if ended.status == "completed" else policy.keep_failed
+        notice = self._notice(ended, now)
+        endings = self._endings.get(ended.type)
+        writes = [*extra_writes, *(endings(ended) if endings else ())]
+        self._store.move(
+            old, ended, line, now=now, keep_seconds=keep, notice=notice, extra_writes=writes, without=without
+        )
+        self._notifier.publish([notice])
+        self._pokes.poke(ended.channel)
+
+    def _notice(self, ended: Request, now: datetime) -> Notice:
+        kind, data = notice_kind(ended.type, ended.status), self.shown(ended)
+        return Notice(
+            notice_id=notice_id_for(kind, ended.request_id, f"{ended.status}-{ended.version}"),
+            project_id=ended.project_id,
+            kind=kind,
+            # A batch has a request for each of its runs; people watch the batch.
+            record_id=str(data.get("batch_id", ended.request_id)),
+            status=ended.status,
+            data=data,
+            callback=ended.callback,
+            created_at=now,
+        )
+
+    @staticmethod
+    def line(old: Request, new: Request, action: str, who: str, why: str, now: datetime) -> AuditLine:
+        states = (old.status, new.status)
+        return AuditLine(old.project_id, old.request_id, iso(now), who, action, *states, why, new.attempt, new.version)

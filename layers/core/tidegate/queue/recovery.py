@@ -1,0 +1,103 @@
+"""Looks after requests and channels that have been silent: lost words, lost machines, time-outs, leaked slots."""
+
+from __future__ import annotations
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock
+from tidegate.errors import DomainError, RequestTimedOut, WorkerLost
+from tidegate.queue.admission import Admission
+from tidegate.queue.model import CAPACITY, CHANNEL_PAUSED, PENDING, RUNNING, Request
+from tidegate.queue.ports import ChannelStore, Pokes, RequestStore, Runner
+from tidegate.queue.queue import SILENCE_SECONDS, Queue
+
+logger = Logger(service="tidegate", child=True)
+
+
+class Watch:
+    """Called by compensation, any number of times."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        admission: Admission,
+        store: RequestStore,
+        channels: ChannelStore,
+        pokes: Pokes,
+        runner: Runner,
+        clock: Clock,
+    ) -> None:
+        self._queue = queue
+        self._admission = admission
+        self._store = store
+        self._channels = channels
+        self._pokes = pokes
+        self._runner = runner
+        self._clock = clock
+
+    def request(self, project_id: str, request_id: str) -> bool:
+        """Whether there was something to put right."""
+        request = self._store.get(project_id, request_id)
+        if request is None or request.status not in (PENDING, RUNNING):
+            return False
+        return self._waiting(request) if request.status == PENDING else self._running(request)
+
+    def _waiting(self, request: Request) -> bool:
+        if request.not_before is not None and request.not_before > self._clock().timestamp():
+            self._store.look_again(request, request.not_before)
+            return False
+        channel = self._channels.get(request.channel)
+        if channel is not None and channel.free <= 0:
+            # Many wait here: from now on it is the channel that is looked after, not each of them.
+            self._admission.queue_up(request, CHANNEL_PAUSED if channel.paused else CAPACITY)
+            self._channels.look_again(channel.name, self._clock().timestamp() + SILENCE_SECONDS)
+            return False
+        self._pokes.poke(request.channel)
+        return True
+
+    def _running(self, request: Request) -> bool:
+        now = self._clock().timestamp()
+        if request.deadline is not None and now >= request.deadline:
+            self._stop(request)
+            self._finish(request, RequestTimedOut(f"it ran longer than {request.timeout} s"))
+            return True
+        status = self._runner.status(request)
+        if status == "RUNNING":
+            self._store.look_again(request, now + SILENCE_SECONDS)
+            return False
+        if status is None:
+            self._runner.start(request)
+        else:
+            self._finish(request, WorkerLost(f"its machine ended as {status}"))
+        return True
+
+    def _finish(self, request: Request, error: DomainError) -> None:
+        self._queue.finish(request.project_id, request.request_id, request.attempt, error=error)
+
+    def _stop(self, request: Request) -> None:
+        try:
+            self._runner.stop(request, "timed out")
+        except DomainError:
+            logger.exception("the machine was not stopped", request_id=request.request_id)
+
+    def channel(self, name: str) -> bool:
+        """A channel in which something waits: its count is put right, and admission runs."""
+        self.heal(name)
+        self._channels.look_again(name, self._clock().timestamp() + SILENCE_SECONDS)
+        self._pokes.poke(name)
+        return False
+
+    def heal(self, name: str) -> int:
+        """Gives back slots whose request does not run, then sets the count to the slots that are left."""
+        given_back = 0
+        for project_id, request_id, attempt in self._channels.slots(name):
+            request = self._store.get(project_id, request_id)
+            if request is None or request.status != RUNNING or request.attempt != attempt:
+                given_back += self._channels.drop_slot(name, request_id, attempt)
+        channel = self._channels.get(name)
+        held = len(self._channels.slots(name))
+        if channel is not None and channel.running != held and self._channels.recount(channel, held):
+            given_back += max(0, channel.running - held)
+        if given_back:
+            logger.warning("leaked slots were given back", channel=name, slots=given_back)
+        return given_back

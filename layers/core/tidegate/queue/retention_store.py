@@ -1,0 +1,45 @@
+"""Records past their time, found through their own partitions of the sparse index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, delete, update
+from tidegate.queue.items import request_from
+from tidegate.queue.model import Request
+
+
+class RetentionRepository:
+    """Implements `services.retention.RetentionStore`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def past(self, now: float, limit: int) -> Iterator[Request]:
+        left = limit
+        for shard in range(keys.DUE_SHARDS):
+            if left <= 0:
+                return
+            bounds = (0, int(now))
+            page = self._table.query(keys.retention_partition(shard), index="due", sk_between=bounds, limit=left)
+            left -= len(page.items)
+            yield from (request_from(item) for item in page.items)
+
+    def remove(self, request: Request) -> bool:
+        key = keys.request(request.project_id, request.request_id)
+        return self._done(delete(key, "#version = :seen", seen=request.version))
+
+    def expire(self, request: Request, expires_at: float) -> bool:
+        key = keys.request(request.project_id, request.request_id)
+        sets = {"expired_at": request.expired_at, "expires_at": int(expires_at)}
+        removes = keys.DUE_ATTRIBUTES
+        return self._done(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
+
+    def _done(self, write: Write) -> bool:
+        try:
+            self._table.write(write)
+        except ConditionFailed:
+            return False
+        return True

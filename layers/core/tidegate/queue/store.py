@@ -1,0 +1,146 @@
+"""Requests in the table. A move writes the request, its place, slot, mutex, audit line and notice, all or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, delete, put, put_new, update
+from tidegate.common.ids import iso
+from tidegate.common.ports import Listed
+from tidegate.errors import Conflict, LeaseLost
+from tidegate.notifications.notice import Notice
+from tidegate.notifications.outbox import notice_write
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
+from tidegate.queue.channel_model import Place
+from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
+from tidegate.queue.locks import renewed, slot_writes
+from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
+from tidegate.queue.ports import OTHER, PLACE, REQUEST, Refused
+
+Part = tuple[str, Write]
+
+
+class RequestRepository:
+    """Implements `services.queue_ports.RequestStore` and `RequestLists`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, request: Request, line: AuditLine, extra_writes: Sequence[Write] = ()) -> Request:
+        """Adding the same id twice is one request: the first."""
+        item = request_item(request) | due_of(request, now=0, keep_seconds=0)
+        writes = [put_new(item), put(place_item(request)), audit_write(line), *extra_writes]
+        try:
+            self._table.transact(writes)
+        except ConditionFailed as error:
+            known = self.get(request.project_id, request.request_id)
+            if known is None or 0 not in error.failed:
+                raise
+            return known
+        return request
+
+    def get(self, project_id: str, request_id: str) -> Request | None:
+        item = self._table.get(keys.request(project_id, request_id), consistent=True)
+        return request_from(item) if item else None
+
+    def move(
+        self,
+        old: Request,
+        new: Request,
+        line: AuditLine,
+        *,
+        now: datetime,
+        keep_seconds: int = 0,
+        notice: Notice | None = None,
+        extra_writes: Sequence[Write] = (),
+        without: frozenset[str] = frozenset(),
+    ) -> None:
+        item = request_item(new) | due_of(new, now=now.timestamp(), keep_seconds=keep_seconds)
+        parts: list[Part] = [
+            (REQUEST, put(item, "#version = :seen AND #status = :was", seen=old.version, was=old.status)),
+            *_place_writes(old, new),
+            *(part for part in slot_writes(old, new, now.timestamp()) if part[0] not in without),
+            (OTHER, audit_write(line)),
+            *([(OTHER, notice_write(notice))] if notice else []),
+            *((OTHER, write) for write in extra_writes),
+        ]
+        try:
+            self._table.transact([write for _, write in parts])
+        except ConditionFailed as error:
+            raise Refused(parts[index][0] for index in error.failed) from error
+
+    def beat(self, request: Request, now: datetime, due_at: float, progress: dict[str, Any] | None) -> None:
+        """Only whoever runs the present attempt, and holds its mutex, may go on."""
+        sets: dict[str, Any] = {"heartbeat_time": iso(now)} | keys.due(request.request_id, due_at, "request")
+        if progress is not None:
+            sets["progress"] = as_text(progress)
+        key = keys.request(request.project_id, request.request_id)
+        condition = "#status = :running AND #attempt = :attempt"
+        write = update(key, sets, condition=condition, running=RUNNING, attempt=request.attempt)
+        try:
+            if request.subscription_id:
+                self._table.transact([write, renewed(request, now.timestamp())])
+            else:
+                self._table.write(write)
+        except ConditionFailed as error:
+            raise LeaseLost("the request was ended, or is run by someone else") from error
+
+    def look_again(self, request: Request, due_at: float | None) -> None:
+        """Moves what compensation waits for, if the request has not moved meanwhile."""
+        key = keys.request(request.project_id, request.request_id)
+        sets = keys.due(request.request_id, due_at, "request") if due_at is not None else None
+        removes = () if sets else keys.DUE_ATTRIBUTES
+        self._quietly(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
+
+    def note_wait(self, place: Place, reason: str) -> None:
+        """Why a place was passed by, on the request for people and on the place for the next admission."""
+        request = keys.request(place.project_id, place.request_id)
+        where = keys.waiting_place(place.channel, place.priority, place.since, place.request_id)
+        writes = [
+            update(
+                request,
+                {"last_wait_reason": reason},
+                condition="#status IN (:pending, :queued)",
+                pending=PENDING,
+                queued=QUEUED,
+            ),
+            update(where, {"reason": reason}),
+        ]
+        try:
+            self._table.transact(writes)
+        except Conflict:
+            return
+
+    def _quietly(self, write: Write) -> None:
+        try:
+            self._table.write(write)
+        except ConditionFailed:
+            return
+
+    def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Request]:
+        page = self._table.find(keys.requests_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
+        return Listed([request_from(item) for item in page.items], page.cursor)
+
+    def of_subscription(self, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
+        pk = keys.subscription_requests(project_id, subscription_id)
+        page = self._table.query(pk, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
+        return Listed([request_from(item) for item in page.items], page.cursor)
+
+    def since(self, project_id: str, since: str) -> Iterable[Request]:
+        bounds = (since, "~")
+        items = self._table.query_all(keys.requests_list(project_id), index="gsi1", sk_between=bounds)
+        return (request_from(item) for item in items)
+
+
+def _place_writes(old: Request, new: Request) -> list[Part]:
+    parts: list[Part] = []
+    if old.status in WAITING and (new.status not in WAITING or place_key(old) != place_key(new)):
+        parts.append((PLACE, delete(place_key(old))))
+    if new.status in WAITING:
+        parts.append((PLACE, put(place_item(new))))
+    return parts

@@ -1,0 +1,47 @@
+"""The whole API: one router a resource."""
+
+from __future__ import annotations
+
+from tidegate.web import system
+from tidegate.web.batches import businesses
+from tidegate.web.batches import routes as batches
+from tidegate.web.console import routes as console
+from tidegate.web.distribution import agents, jobs, submits
+from tidegate.web.distribution import tasks as downloads
+from tidegate.web.exports import routes as exports
+from tidegate.web.files import routes as files
+from tidegate.web.ingest import routes as subscriptions
+from tidegate.web.notifications import callbacks
+from tidegate.web.notifications import websocket as sockets
+from tidegate.web.openapi import TITLE, VERSION, Api
+from tidegate.web.projects import routes as projects
+from tidegate.web.queue import compensation, operations, requests
+from tidegate.web.queue import routes as queue
+from tidegate.web.resolver import build_resolver
+
+
+def build_api() -> Api:
+    resolver = build_resolver(
+        [
+            system.router,
+            console.router,
+            callbacks.router,
+            compensation.router,
+            projects.router,
+            files.router,
+            submits.build_router(),
+            downloads.router,
+            jobs.router,
+            agents.build_router(),
+            exports.router,
+            businesses.router,
+            batches.router,
+            queue.router,
+            requests.router,
+            operations.router,
+            subscriptions.router,
+            sockets.router,
+        ]
+    )
+    resolver.enable_swagger(path="/docs", title=TITLE, version=VERSION)
+    return resolver

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from tidegate.batches.model import LONGEST_RATE, LOWEST_RATE, MOST_WORKERS
+from tidegate.web.schemas import Answer, Body, Priority, Text
+
+Url = Annotated[str, Field(min_length=1, max_length=2000)]
+Index = Annotated[int, Field(ge=0, le=10**15)]
+Rate = Annotated[float, Field(ge=LOWEST_RATE, le=LONGEST_RATE)]
+MaxErrors = Annotated[int, Field(ge=1, le=10**15)]
+AuthCode = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+class BusinessBody(Body):
+    name: Text
+    process_url: Url
+    before_create_url: Url | None = None
+    before_run_url: Url | None = None
+    process_stop_url: Url | None = None
+    auth_code: AuthCode | None = None
+
+
+class BusinessAnswer(Answer):
+    biz_id: str
+    name: str
+    process_url: str
+    before_create_url: str | None = None
+    before_run_url: str | None = None
+    process_stop_url: str | None = None
+    has_auth_code: bool
+    created_at: str
+
+
+class BusinessList(Answer):
+    items: list[BusinessAnswer]
+    next_cursor: str | None = None
+
+
+class SourceBody(Body):
+    """A file of the library; its rows are the items."""
+
+    file_id: Text
+    format: Annotated[str, Field(pattern="^(csv|ndjson)$")] | None = None
+
+
+class BatchBody(Body):
+    biz_id: Text
+    name: Text
+    total: Index | None = None
+    rate: Rate
+    concurrency: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
+    start_index: Index = 0
+    job_data: Any = None
+    max_errors: MaxErrors | None = None
+    retries: Annotated[int, Field(ge=1, le=100)] = 5
+    retry_delay: Annotated[float, Field(ge=0, le=3600)] = 3
+    priority: Priority = 5
+    source: SourceBody | None = None
+
+
+class BatchPatch(Body):
+    rate: Rate | None = None
+    max_errors: MaxErrors | None = None
+    job_data: Any = None
+
+
+class ProgressAnswer(Answer):
+    processed: int
+    total: int | None = None
+    percent: float | None = None
+    errors: int
+    rate_now: float
+    offset: int
+
+
+class SourceAnswer(Answer):
+    file_id: str
+    signature: str
+    format: str
+
+
+class BatchAnswer(Answer):
+    batch_id: str
+    biz_id: str
+    name: str
+    status: str
+    progress: ProgressAnswer
+    stop_reason: str | None = None
+    total: int | None = None
+    rate: float
+    concurrency: int | None = None
+    start_index: int
+    max_errors: int | None = None
+    retries: int
+    retry_delay: float
+    source: SourceAnswer | None = None
+    request_id: str | None = None
+    queue_status: str | None = None
+    channel: str | None = None
+    last_wait_reason: str | None = None
+    create_time: str
+    start_time: str | None = None
+    finish_time: str | None = None
+
+
+class BatchList(Answer):
+    items: list[BatchAnswer]
+    next_cursor: str | None = None
+
+
+class BizStartBody(Body):
+    auth_code: AuthCode | None = None
+
+
+class BizStopBody(Body):
+    auth_code: AuthCode | None = None
+    reason: Text | None = None
+
+
+class DataBody(Body):
+    job_data: Any
+    auth_code: AuthCode | None = None
+
+
+class LogBody(Body):
+    message: Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_storable)]
+    index: Index | None = None
+    level: Annotated[str, Field(pattern="^[a-z]{1,20}$")] = "info"
+
+
+class LogsBody(Body):
+    items: Annotated[list[LogBody], Field(min_length=1, max_length=100)]
+
+
+class LogAnswer(Answer):
+    log_id: str
+    time: str
+    index: int | None = None
+    level: str
+    message: str
+
+
+class LogList(Answer):
+    items: list[LogAnswer]
+    next_cursor: str | None = None
+
+
+class LogsAdded(Answer):
+    added: int
+
+
+class LogsExported(Answer):
+    task_id: str

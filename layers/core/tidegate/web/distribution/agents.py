@@ -1,0 +1,62 @@
+"""The agents' side. A key of scope `agent` is bound to one agent and sees only its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import unquote
+
+from aws_lambda_powertools.event_handler.openapi.params import Query
+
+from tidegate.bootstrap import app
+from tidegate.distribution.agents import Offer, Result
+from tidegate.distribution.targets import Report
+from tidegate.errors import ScopeMissing
+from tidegate.web.authentication import Caller
+from tidegate.web.distribution.agent_schemas import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
+from tidegate.web.routing import Router
+
+_TAGS = ["Agents"]
+
+
+def build_router() -> Router:
+    """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
+    router = Router()
+
+    @router.get("/v1/agents/<agent_id>/transfers", tags=_TAGS, summary="What the agent has to fetch; waits for it")
+    def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
+        offers = app().agents.inbox(router.caller.project_id, _own(router.caller, agent_id), wait)
+        return TransferList(items=[_shown(offer) for offer in offers])
+
+    @router.post("/v1/agents/<agent_id>/results", tags=_TAGS, summary="What became of transfers")
+    def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
+        results = [_result(item) for item in body.items]
+        app().agents.report(router.caller.project_id, _own(router.caller, agent_id), results)
+        return TakenAnswer(taken=len(results))
+
+    return router
+
+
+def _own(caller: Caller, given: str) -> str:
+    agent_id = unquote(given)
+    if not caller.is_admin and caller.agent_id != agent_id:
+        raise ScopeMissing("this key is bound to another agent")
+    return agent_id
+
+
+def _result(item: ResultBody) -> Result:
+    return Result(item.transfer_id, item.container_id, Report(item.error_code, item.error_msg or "", item.progress))
+
+
+def _shown(offer: Offer) -> TransferAnswer:
+    order = offer.order
+    return TransferAnswer(
+        transfer_id=order.transfer_id,
+        container_id=order.target.container_id,
+        url=offer.url,
+        expires_at=offer.expires_at,
+        file_name=order.file_name,
+        target_file_dir=order.target_file_dir,
+        target_user=order.target_user,
+        signature=order.signature,
+        size=order.size,
+    )

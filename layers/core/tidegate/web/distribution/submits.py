@@ -1,0 +1,83 @@
+"""The hot submits, in a router of their own: the function that serves them imports nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
+
+from tidegate.bootstrap import app
+from tidegate.distribution.model import Parcel
+from tidegate.distribution.targets import Target
+from tidegate.web.distribution.task_schemas import (
+    DownloadBatchBody,
+    DownloadBody,
+    ParcelBody,
+    SubmittedAnswer,
+    SubmittedBatchAnswer,
+    SubmittedTask,
+)
+from tidegate.web.routing import Router, answer
+
+_TAGS = ["Distribution"]
+
+
+def idempotent(resolver: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
+    """Most submits carry no Idempotency-Key; they need not wait for what handles it to be imported."""
+    if not resolver.current_event.headers.get("idempotency-key"):
+        return next_middleware(resolver)
+    from tidegate.web.idempotency import idempotent as kept
+
+    return kept(resolver, next_middleware)
+
+
+def _parcel(body: ParcelBody) -> Parcel:
+    return Parcel(
+        biz_id=body.biz_id,
+        app_id=body.app_id,
+        file_path=body.file_path,
+        file_name=body.file_name,
+        file_signature=body.file_signature,
+        target_user=body.target_user,
+        target_file_dir=body.target_file_dir,
+    )
+
+
+def build_router() -> Router:
+    """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
+    router = Router()
+
+    @router.post("/v1/downloads", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent])
+    def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
+        target = Target(body.target_agent_id, body.target_container_id)
+        return answer(_one(router.caller.project_id, body, target), 202)
+
+    @router.post("/v1/downloads/batch", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent])
+    def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
+        targets = [Target(target.agent_id, target.container_id) for target in body.targets]
+        return answer(_many(router.caller.project_id, body, targets), 202)
+
+    return router
+
+
+def _one(project_id: str, body: ParcelBody, target: Target) -> SubmittedAnswer:
+    parcel = _parcel(body)
+    taken = app().submit.submit(project_id, parcel, [target], body.callback)
+    (task,) = taken.tasks
+    return SubmittedAnswer(
+        task_id=parcel.task_id(task.uuid), job_id=taken.job.job_id, window_closes_at=taken.job.closes_at
+    )
+
+
+def _many(project_id: str, body: ParcelBody, targets: Sequence[Target]) -> SubmittedBatchAnswer:
+    parcel = _parcel(body)
+    taken = app().submit.submit(project_id, parcel, targets, body.callback)
+    tasks = [
+        SubmittedTask(
+            task_id=parcel.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id
+        )
+        for task in taken.tasks
+    ]
+    return SubmittedBatchAnswer(job_id=taken.job.job_id, tasks=tasks, window_closes_at=taken.job.closes_at)

@@ -1,0 +1,31 @@
+"""Tasks, as their callers ask for them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import unquote
+
+from aws_lambda_powertools.event_handler.openapi.params import Query
+
+from tidegate.bootstrap import app
+from tidegate.web.distribution.task_schemas import Status, TaskAnswer, TaskList
+from tidegate.web.routing import Cursor, Limit, Router
+
+router = Router()
+_TAGS = ["Distribution"]
+
+
+@router.get("/v1/downloads/<task>", tags=_TAGS, summary="One Task")
+def show(task: str) -> TaskAnswer:
+    return TaskAnswer.model_validate(app().download_lookup.task(router.caller.project_id, unquote(task)))
+
+
+@router.get("/v1/downloads", tags=_TAGS, summary="List Tasks")
+def list_tasks(
+    job_id: Annotated[str | None, Query(max_length=2000)] = None,
+    status: Annotated[Status | None, Query()] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> TaskList:
+    page = app().download_lookup.tasks(router.caller.project_id, job_id, status, limit, cursor)
+    return TaskList(items=[TaskAnswer.model_validate(task) for task in page.items], next_cursor=page.next_cursor)

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from tidegate.common.json_input import read_json
+from tidegate.exports.exports import Order
+from tidegate.exports.model import ExportSpec, TableSpec
+from tidegate.web.schemas import Answer, Body, Priority, Text, plain_name
+
+Align = Literal["left", "center", "right"]
+Url = Annotated[str, Field(min_length=1, max_length=2048)]
+
+
+def _from_json(value: Any) -> Any:
+    """Objects and lists may come as strings holding JSON."""
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    if value.lstrip()[0] in "{[":
+        try:
+            return read_json(value)
+        except ValueError as error:
+            raise ValueError(f"looks like JSON and is not: {error}") from error
+    return value
+
+
+def _texts(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and all(v is None or isinstance(v, str | int | float) for v in value.values()):
+        return value
+    raise ValueError('must be an object of texts, such as {"油站": "钓鱼岛"}')
+
+
+def _rows(value: Any) -> Any:
+    if value is None or isinstance(value, list | dict):
+        return value
+    raise ValueError("must be a list of rows or an object {group: rows}")
+
+
+Json = Annotated[Any, BeforeValidator(_from_json)]
+Rows = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_rows)]
+Texts = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_texts)]
+FileName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(plain_name)]
+Name = Annotated[Text, Field(min_length=2, max_length=60)]
+
+
+class ExportBody(Body):
+    """What one table and several have in common."""
+
+    model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+
+    name: Name
+    project_id: Text | None = None
+    file_name: FileName | None = None
+    type: Literal["csv", "excel"] = "csv"
+    callback: Annotated[str, Field(max_length=300)] | None = None
+    step: Annotated[int, Field(ge=100, le=5000)] = 1000
+    operator_id: Text | None = None
+    merchant_type: Annotated[int, Field(ge=0, le=3)] | None = None
+    merchant_id: Text | None = None
+    default_width: Annotated[float, Field(gt=0, le=1400)] | None = None
+    default_height: Annotated[float, Field(gt=0, le=409)] | None = None
+    max_exec_time: Annotated[int, Field(ge=1, le=86_400)] = 3600
+    priority: Priority = 5
+    rows_per_file: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    bom: bool = False
+    csv_header: Literal["keys", "titles", "none"] = "keys"
+    csv_guard: bool = True
+
+    def order(self) -> Order:
+        return Order(
+            name=self.name,
+            file_name=self.file_name,
+            callback=self.callback or None,
+            operator_id=self.operator_id,
+            merchant_type=self.merchant_type,
+            merchant_id=self.merchant_id,
+            max_exec_time=self.max_exec_time,
+            priority=self.priority,
+        )
+
+    def _spec(self, tables: list[TableSpec], multi_type: str = "page") -> ExportSpec:
+        return ExportSpec(
+            tables=tuple(tables),
+            type=self.type,
+            multi_type=multi_type,
+            step=self.step,
+            rows_per_file=self.rows_per_file,
+            default_width=self.default_width,
+            default_height=self.default_height,
+            bom=self.bom,
+            csv_header=self.csv_header,
+            csv_guard=self.csv_guard,
+        )
+
+
+class TaskBody(ExportBody):
+    source_url: Url | None = None
+    source_data: Rows = None
+    template: Json = None
+    title: Annotated[str, Field(max_length=1000)] | None = None
+    summary: Annotated[str, Field(max_length=10_000)] | None = None
+    header: Texts = None
+    footer: Texts = None
+    header_align: Align = "right"
+    footer_align: Align = "right"
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if self.source_data is None and not self.source_url:
+            raise ValueError("source_url or source_data is required")
+        return self
+
+    def spec(self) -> ExportSpec:
+        table = TableSpec(
+            source_url=self.source_url,
+            data=self.source_data,
+            template=self.template,
+            title=self.title or "",
+            summary=self.summary or "",
+            header=self.header,
+            footer=self.footer,
+            header_align=self.header_align,
+            footer_align=self.footer_align,
+        )
+        return self._spec([table])
+
+
+def _listed(value: Any) -> Any:
+    value = _from_json(value)
+    if value is None or isinstance(value, list):
+        return value
+    raise ValueError("must be a list with one entry a table")
+
+
+class MultipleBody(ExportBody):
+    """Every field of a table is a list here: one entry a table."""
+
+    multi_type: Literal["page", "tab"] = "page"
+    source_url: Annotated[list[Url] | None, BeforeValidator(_listed)] = None
+    source_data: Annotated[list[Rows] | None, BeforeValidator(_listed)] = None
+    template: Annotated[list[Json] | None, BeforeValidator(_listed)] = None
+    title: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
+    summary: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
+    header: Annotated[list[Texts] | None, BeforeValidator(_listed)] = None
+    footer: Annotated[list[Texts] | None, BeforeValidator(_listed)] = None
+    header_align: Align | list[Align] = "right"
+    footer_align: Align | list[Align] = "right"
+
+    @model_validator(mode="after")
+    def _has_sources(self) -> Self:
+        sources = self.source_data if self.source_data is not None else self.source_url
+        if not sources:
+            raise ValueError("source_data or source_url is required, with one entry a table")
+        if len(sources) > 100:
+            raise ValueError("at most 100 tables")
+        for field in ("template", "title", "summary", "header", "footer"):
+            if len(getattr(self, field) or []) > len(sources):
+                raise ValueError(f"{field} has more entries than there are tables")
+        return self
+
+    def spec(self) -> ExportSpec:
+        count = len(self.source_data if self.source_data is not None else self.source_url or [])
+
+        def entry(values: Any, number: int, default: Any = None) -> Any:
+            if not isinstance(values, list):
+                return default if values is None else values
+            return values[number] if number < len(values) and values[number] is not None else default
+
+        tables = [
+            TableSpec(
+                source_url=entry(self.source_url, number) if self.source_data is None else None,
+                data=entry(self.source_data, number),
+                template=entry(self.template, number),
+                title=entry(self.title, number, ""),
+                summary=entry(self.summary, number, ""),
+                header=entry(self.header, number),
+                footer=entry(self.footer, number),
+                header_align=entry(self.header_align, number, "right"),
+                footer_align=entry(self.footer_align, number, "right"),
+            )
+            for number in range(count)
+        ]
+        return self._spec(tables, self.multi_type)
+
+
+class SyncBody(TaskBody):
+    """A name is only for records, and a file handed over at once has none."""
+
+    name: Name = "sync"
+
+
+class SyncMultipleBody(MultipleBody):
+    name: Name = "sync"
+
+
+class TaskIds(Body):
+    task_ids: Annotated[list[Text], Field(min_length=1, max_length=100)]
+
+
+class TaskAccepted(Answer):
+    task_id: str
+
+
+class Progress(Answer):
+    rows: int
+    total: int | None = None
+    percent: int
+
+
+class TaskAnswer(Answer):
+    task_id: str
+    name: str
+    type: str
+    status: str
+    progress: Progress
+    file_name: str | None = None
+    size: int | None = None
+    attempts: int
+    failed_reason: str | None = None
+    operator_id: str | None = None
+    merchant_type: int | None = None
+    merchant_id: str | None = None
+    priority: int | None = None
+    last_wait_reason: str | None = None
+    create_time: str
+    start_time: str | None = None
+    finish_time: str | None = None
+    download_url: str | None = None
+
+
+class TaskList(Answer):
+    items: list[TaskAnswer]
+    next_cursor: str | None = None
+
+
+class Deleted(Answer):
+    deleted: int

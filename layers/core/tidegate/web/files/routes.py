@@ -1,0 +1,70 @@
+"""The library of files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Query
+
+from tidegate.bootstrap import app
+from tidegate.files.library import Announcement
+from tidegate.web.files.schemas import FileAnswer, FileBody, FileList, IngestAnswer, LinkAnswer, UploadAnswer
+from tidegate.web.idempotency import idempotent
+from tidegate.web.routing import Cursor, Limit, Router, answer
+
+router = Router()
+_TAGS = ["Files"]
+
+
+@router.post("/v1/files", tags=_TAGS, summary="Announce a file", status_code=201, middlewares=[idempotent])
+def announce(body: FileBody) -> Response[UploadAnswer | IngestAnswer]:
+    """A presigned PUT; or, with a `source_url`, 202 and the request that brings it."""
+    announced = Announcement(body.biz_id, body.app_id, body.file_path, body.file_name, body.signature, body.size)
+    if body.source_url:
+        return answer(_ingested(body, body.source_url, announced), 202)
+    file, link = app().files.announce(router.caller.project_id, announced)
+    return answer(UploadAnswer(file_id=file.file_id, upload_url=link.url, expires_at=link.expires_at), 201)
+
+
+def _ingested(body: FileBody, source_url: str, announced: Announcement) -> IngestAnswer:
+    caller = router.caller
+    file, request = app().intake.download(
+        caller.project_id,
+        announced,
+        source_url,
+        credentials=body.credentials,
+        channel=body.channel,
+        priority=body.priority,
+        who=caller.key_id,
+    )
+    return IngestAnswer(file_id=file.file_id, request_id=request.request_id)
+
+
+@router.post("/v1/files/<file_id>/complete", tags=_TAGS, summary="Check an upload and keep it")
+def complete(file_id: str) -> FileAnswer:
+    return FileAnswer.model_validate(app().files.complete(router.caller.project_id, file_id))
+
+
+@router.get("/v1/files/<file_id>", tags=_TAGS, summary="One file")
+def show(file_id: str) -> FileAnswer:
+    return FileAnswer.model_validate(app().files.get(router.caller.project_id, file_id))
+
+
+@router.get("/v1/files", tags=_TAGS, summary="List files")
+def list_files(
+    biz_id: Annotated[int | None, Query(ge=0)] = None,
+    app_id: Annotated[int | None, Query(ge=0)] = None,
+    file_path: Annotated[str | None, Query(max_length=1024)] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> FileList:
+    page = app().files.list(
+        router.caller.project_id, biz_id=biz_id, app_id=app_id, file_path=file_path, limit=limit, cursor=cursor
+    )
+    return FileList(items=[FileAnswer.model_validate(file) for file in page.items], next_cursor=page.next_cursor)
+
+
+@router.get("/v1/files/<file_id>/url", tags=_TAGS, summary="A link that lives 300 s")
+def link(file_id: str) -> LinkAnswer:
+    return LinkAnswer.model_validate(app().files.link(router.caller.project_id, file_id))

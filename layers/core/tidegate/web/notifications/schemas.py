@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.notifications.delivery_model import PENDING, Delivery
+from tidegate.web.schemas import Answer
+
+
+class AttemptAnswer(Answer):
+    at: str
+    duration_ms: int
+    status: int | None = None
+    error: str | None = None
+    detail: str | None = None
+
+
+class CallbackAnswer(Answer):
+    """`delivery_id` is the `webhook-id` that the receiver gets."""
+
+    delivery_id: str
+    type: str
+    task_id: str
+    url: str
+    callback_state: str
+    tries: int
+    attempts: list[AttemptAnswer]
+    created_at: str
+    next_attempt_at: str | None = None
+    delivered_at: str | None = None
+    body: str | None = None
+
+    @classmethod
+    def of(cls, delivery: Delivery, moment: Any) -> CallbackAnswer:
+        return cls(
+            delivery_id=delivery.delivery_id,
+            type=delivery.kind,
+            task_id=delivery.record_id,
+            url=delivery.url,
+            callback_state=delivery.state,
+            tries=delivery.tries,
+            attempts=[AttemptAnswer.model_validate(attempt) for attempt in delivery.attempts],
+            created_at=delivery.created_at,
+            next_attempt_at=moment(delivery.next_attempt_at) if delivery.state == PENDING else None,
+            delivered_at=delivery.delivered_at,
+            body=delivery.body or None,
+        )
+
+
+class CallbackList(Answer):
+    items: list[CallbackAnswer]
+    next_cursor: str | None = None
+
+
+class SecretAnswer(Answer):
+    callback_secret: str
+
+
+class TicketAnswer(Answer):
+    """`ws_url` is where the ticket works."""
+
+    ticket: str
+    expires_at: str
+    ws_url: str

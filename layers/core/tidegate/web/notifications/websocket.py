@@ -1,0 +1,26 @@
+"""Tickets for the WebSocket."""
+
+from __future__ import annotations
+
+from aws_lambda_powertools.event_handler import Response
+
+from tidegate.bootstrap import app
+from tidegate.web.idempotency import idempotent
+from tidegate.web.notifications.schemas import TicketAnswer
+from tidegate.web.routing import Router, answer
+
+router = Router()
+
+
+@router.post(
+    "/v1/ws-tickets",
+    tags=["Notifications"],
+    summary="A ticket for one WebSocket connection, within 60 s",
+    status_code=201,
+    middlewares=[idempotent],
+)
+def ticket() -> Response[TicketAnswer]:
+    made = app().tickets.issue(router.caller.project_id)
+    # The endpoint that functions post to and the one that clients connect to differ by their scheme alone.
+    ws_url = app().settings.ws_endpoint.replace("http", "ws", 1)
+    return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tidegate.web.schemas import Answer, Body, Text
+
+Scope = Literal["read", "write", "agent"]
+
+
+class ProjectBody(Body):
+    name: Annotated[Text, Field(min_length=2, max_length=60)]
+    group: Text | None = None
+    allow_private_urls: bool = False
+
+
+class ProjectAnswer(Answer):
+    project_id: str
+    name: str
+    group: str | None = None
+    allow_private_urls: bool = False
+    created_at: str
+
+
+class ProjectList(Answer):
+    items: list[ProjectAnswer]
+    next_cursor: str | None = None
+
+
+class KeyBody(Body):
+    scopes: Annotated[list[Scope], Field(min_length=1)]
+    agent_id: Text | None = None
+
+
+class KeyAnswer(Answer):
+    key_id: str
+    key: str
+    callback_secret: str

@@ -1,0 +1,43 @@
+"""The compensation poll: its state, and a trigger for the impatient."""
+
+from __future__ import annotations
+
+from tidegate.bootstrap import app
+from tidegate.common.ids import iso
+from tidegate.compensation.interval import Poll
+from tidegate.web.routing import Router
+from tidegate.web.schemas import Answer
+
+router = Router()
+_TAGS = ["Operations"]
+
+
+class CompensationAnswer(Answer):
+    interval_s: int
+    multiplier: int
+    queue_size: int
+    last_poll: str | None
+    next_poll: str
+    compensated_total: int
+
+
+def _shown(poll: Poll, queue_size: int) -> CompensationAnswer:
+    return CompensationAnswer(
+        interval_s=poll.interval_s,
+        multiplier=max(1, poll.multiplier),
+        queue_size=queue_size,
+        last_poll=iso(poll.last_poll) if poll.last_poll else None,
+        next_poll=iso(poll.next_poll),
+        compensated_total=poll.compensated_total,
+    )
+
+
+@router.get("/v1/compensation", tags=_TAGS, summary="How the poll for overdue work is doing")
+def show() -> CompensationAnswer:
+    return _shown(*app().compensator.status())
+
+
+@router.post("/v1/compensation/trigger", tags=_TAGS, summary="Poll now")
+def trigger() -> CompensationAnswer:
+    app().compensator.trigger()
+    return _shown(*app().compensator.status())

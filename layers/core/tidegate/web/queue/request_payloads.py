@@ -1,0 +1,62 @@
+"""The payloads of requests, each type its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from tidegate.errors import Invalid
+from tidegate.web.schemas import Body, FileName, FilePath, Number, Signature, Text
+
+Url = Annotated[str, Field(min_length=1, max_length=4096)]
+CredentialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+
+
+class DownloadPayload(Body):
+    source_url: Url
+    biz_id: Number = 0
+    app_id: Number = 0
+    file_path: FilePath
+    file_name: FileName | None = None
+    signature: Signature | None = None
+    size: Annotated[int, Field(ge=0)] | None = None
+    credentials: CredentialName | None = None
+
+
+class AssociatePayload(Body):
+    biz_id: Number = 0
+    app_id: Number = 0
+    file_path: FilePath
+    file_name: FileName | None = None
+    signature: Signature
+
+
+class CheckPayload(Body):
+    file_id: Text
+    source_url: Url | None = None
+    credentials: CredentialName | None = None
+
+
+class ScanPayload(Body):
+    pass
+
+
+_PAYLOADS: dict[str, type[Body]] = {
+    "download": DownloadPayload,
+    "associate": AssociatePayload,
+    "check": CheckPayload,
+    "scan": ScanPayload,
+}
+
+
+def checked_payload(type: str, payload: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _PAYLOADS[type].model_validate(payload).model_dump(exclude_none=True)
+    except ValidationError as error:
+        fields = [
+            {"loc": ["body", "payload", *found["loc"]], "msg": found["msg"]}
+            for found in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        named = ", ".join(".".join(str(part) for part in field["loc"]) for field in fields)
+        raise Invalid(f"not valid: {named}", errors=fields) from None  # type: ignore[arg-type]

@@ -1,0 +1,65 @@
+"""The queue as operators see it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from aws_lambda_powertools.event_handler.openapi.params import Query
+
+from tidegate.bootstrap import app
+from tidegate.queue.channel_model import ALL
+from tidegate.web.queue.schemas import (
+    CapacityBody,
+    ChannelAnswer,
+    QueueStats,
+    RequestAnswer,
+    RequestList,
+    ScopeBody,
+)
+from tidegate.web.routing import Cursor, Limit, Router
+
+router = Router()
+_TAGS = ["Queue"]
+
+Status = Literal["pending", "queued", "running", "completed", "failed", "cancelled", "paused"]
+
+
+def _stats() -> QueueStats:
+    return QueueStats(channels={entry.channel: ChannelAnswer.model_validate(entry) for entry in app().channels.stats()})
+
+
+@router.get("/v1/queue/stats", tags=_TAGS, summary="Every channel: capacity, running, queued, paused")
+def stats() -> QueueStats:
+    return _stats()
+
+
+@router.get("/v1/queue", tags=_TAGS, summary="List requests")
+def list_queue(
+    channel: Annotated[str | None, Query(max_length=40)] = None,
+    status: Annotated[Status | None, Query()] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> RequestList:
+    wanted = {name: value for name, value in {"channel": channel, "status": status}.items() if value}
+    page = app().request_store.list(router.caller.project_id, limit, cursor, **wanted)
+    return RequestList(
+        items=[RequestAnswer.model_validate(item.shown()) for item in page.items], next_cursor=page.next_cursor
+    )
+
+
+@router.post("/v1/queue/capacity", tags=_TAGS, summary="How many may run at once, by channel")
+def capacity(body: CapacityBody) -> QueueStats:
+    app().channels.set_capacities(body.root)
+    return _stats()
+
+
+@router.post("/v1/queue/pause", tags=_TAGS, summary="Admit nothing, in one channel or in all")
+def pause(body: ScopeBody | None = None) -> QueueStats:
+    app().channels.set_paused(body.scope if body else ALL, True)
+    return _stats()
+
+
+@router.post("/v1/queue/resume", tags=_TAGS, summary="Admit again")
+def resume(body: ScopeBody | None = None) -> QueueStats:
+    app().channels.set_paused(body.scope if body else ALL, False)
+    return _stats()

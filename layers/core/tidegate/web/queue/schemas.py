@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, RootModel
+
+from tidegate.queue.channel_model import ALL, MAX_CAPACITY, name_fault
+from tidegate.web.schemas import Answer, Body, JsonObject, Priority, Text
+
+
+def _channel(value: str) -> str:
+    fault = name_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
+
+ChannelName = Annotated[str, AfterValidator(_channel)]
+
+
+class RequestBody(Body):
+    type: Literal["scan", "associate", "check", "download"]
+    payload: JsonObject
+    subscription_id: Text | None = None
+    priority: Priority = 5
+    channel: ChannelName | None = None
+
+
+class PriorityBody(Body):
+    priority: Priority
+
+
+class CapacityBody(RootModel[dict[ChannelName, Annotated[int, Field(ge=0, le=MAX_CAPACITY)]]]):
+    root: Annotated[dict[ChannelName, Annotated[int, Field(ge=0, le=MAX_CAPACITY)]], Field(min_length=1, max_length=50)]
+
+
+class ScopeBody(Body):
+    scope: Annotated[str, Field(max_length=40)] = ALL
+
+
+class ErrorAnswer(Answer):
+    code: str
+    detail: str
+
+
+class RequestAnswer(Answer):
+    request_id: str
+    type: str
+    status: str
+    channel: str
+    priority: int
+    subscription_id: str | None = None
+    attempts: int
+    last_wait_reason: str | None = None
+    error: ErrorAnswer | None = None
+    result: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    create_time: str
+    start_time: str | None = None
+    finish_time: str | None = None
+
+
+class RequestList(Answer):
+    items: list[RequestAnswer]
+    next_cursor: str | None = None
+
+
+class ChannelAnswer(Answer):
+    capacity: int
+    running: int
+    queued: int
+    paused: bool
+    oldest_wait_s: float
+
+
+class QueueStats(Answer):
+    channels: dict[str, ChannelAnswer]
+
+
+class TypeStats(Answer):
+    count: int
+    by_status: dict[str, int]
+    success_rate: float | None = None
+    mean_s: float | None = None
+    p95_s: float | None = None
+
+
+class StatsAnswer(Answer):
+    since: str
+    until: str
+    types: dict[str, TypeStats]
+
+
+class AuditList(Answer):
+    items: list[dict[str, Any]]
+    next_cursor: str | None = None
+
+
+class ArchiveList(Answer):
+    items: list[dict[str, Any]]
+    next_cursor: str | None = None
+
+
+class CleanupAnswer(Answer):
+    removed: int
+    objects: int
+    more: bool

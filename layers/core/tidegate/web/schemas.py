@@ -1,0 +1,50 @@
+"""What the models of the HTTP contract share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from tidegate.files.model import path_fault
+
+
+# `defer_build`: a cold start pays for the models of the route that it serves, not for all of them.
+class Body(BaseModel):
+    """What a caller sends: unknown fields are refused and named."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
+class Answer(BaseModel):
+    """What a caller gets: fields without a value are left out."""
+
+    model_config = ConfigDict(extra="ignore", from_attributes=True, defer_build=True)
+
+
+def _safe_path(value: str) -> str:
+    fault = path_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
+
+def _clean(value: str) -> str:
+    if any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF for char in value):
+        raise ValueError("must not hold control characters")
+    return value
+
+
+def plain_name(value: str) -> str:
+    if "/" in value or "\\" in value or value in (".", ".."):
+        raise ValueError("must be a name, not a path")
+    return _clean(value)
+
+
+FilePath = Annotated[str, Field(min_length=1), AfterValidator(_safe_path)]
+FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_name)]
+Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_clean)]
+Signature = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]
+Number = Annotated[int, Field(ge=0, le=2**32 - 1)]
+Priority = Annotated[int, Field(ge=1, le=10)]
+JsonObject = dict[str, Any]

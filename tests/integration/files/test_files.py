@@ -1,0 +1,128 @@
+"""Files: announce, upload, check, link."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.files.model import content_object, upload_object
+
+CONTENT = b"tide" * 50_000
+SHA = hashlib.sha256(CONTENT).hexdigest()
+BODY = {"biz_id": 1, "app_id": 2, "file_path": "/data/报表.bin"}
+
+
+def announce(cloud: MotoCloud, project: Project, **more: Any) -> str:
+    answer = cloud.http("POST", "/v1/files", json={**BODY, **more}, key=project.key)
+    assert answer.status == 201, answer.body
+    return str(answer.json()["file_id"])
+
+
+def upload(cloud: MotoCloud, project: Project, file_id: str, content: bytes = CONTENT) -> None:
+    cloud.client("s3").put_object(Bucket=cloud.app.bucket.name, Key=upload_object(project.id, file_id), Body=content)
+
+
+def objects(cloud: MotoCloud) -> list[str]:
+    found = cloud.client("s3").list_objects_v2(Bucket=cloud.app.bucket.name).get("Contents", [])
+    return [entry["Key"] for entry in found]
+
+
+def test_upload_complete_and_link(cloud: MotoCloud, project: Project) -> None:
+    file_id = announce(cloud, project, signature=SHA, size=len(CONTENT))
+    upload(cloud, project, file_id)
+
+    done = cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key)
+
+    assert done.status == 200
+    assert (done.json()["state"], done.json()["signature"], done.json()["size"]) == ("ready", SHA, len(CONTENT))
+    assert objects(cloud) == [content_object(project.id, SHA)]
+    link = cloud.http("GET", f"/v1/files/{file_id}/url", key=project.key).json()
+    assert "response-content-disposition=attachment" in link["url"]
+    assert "UTF-8%27%27" in link["url"]
+
+
+def test_complete_twice_is_the_same_answer(cloud: MotoCloud, project: Project) -> None:
+    file_id = announce(cloud, project)
+    upload(cloud, project, file_id)
+
+    first = cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key)
+    second = cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key)
+
+    assert (first.status, first.json()) == (second.status, second.json())
+    assert first.json()["signature"] == SHA
+
+
+@pytest.mark.parametrize("announced", [{"signature": "0" * 64}, {"size": 7}])
+def test_a_mismatch_is_refused_and_the_object_removed(
+    cloud: MotoCloud, project: Project, announced: dict[str, Any]
+) -> None:
+    file_id = announce(cloud, project, **announced)
+    upload(cloud, project, file_id)
+
+    refused = cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key)
+
+    assert (refused.status, refused.json()["code"]) == (422, "signature_mismatch")
+    assert objects(cloud) == []
+    assert cloud.http("GET", f"/v1/files/{file_id}", key=project.key).json()["state"] == "failed"
+
+
+def test_complete_before_the_upload_is_409(cloud: MotoCloud, project: Project) -> None:
+    file_id = announce(cloud, project)
+
+    assert cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key).status == 409
+    assert cloud.http("GET", f"/v1/files/{file_id}/url", key=project.key).status == 409
+
+
+def test_the_same_content_is_stored_once(cloud: MotoCloud, project: Project) -> None:
+    for path in ("/a", "/b"):
+        file_id = announce(cloud, project, file_path=path)
+        upload(cloud, project, file_id)
+        cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key)
+
+    assert objects(cloud) == [content_object(project.id, SHA)]
+
+
+def test_another_projects_file_is_404(cloud: MotoCloud, project: Project) -> None:
+    file_id = announce(cloud, project)
+    other = cloud.project()
+
+    for method, path in [("GET", ""), ("GET", "/url"), ("POST", "/complete")]:
+        assert cloud.http(method, f"/v1/files/{file_id}{path}", key=other.key).status == 404
+    assert cloud.http("GET", "/v1/files", key=other.key).json()["items"] == []
+
+
+def test_lists_filter(cloud: MotoCloud, project: Project) -> None:
+    wanted = announce(cloud, project)
+    announce(cloud, project, app_id=9)
+
+    exact = cloud.http("GET", "/v1/files", query=BODY, key=project.key).json()
+    partly = cloud.http("GET", "/v1/files", query={"app_id": 2}, key=project.key).json()
+
+    assert [item["file_id"] for item in exact["items"]] == [wanted]
+    assert [item["file_id"] for item in partly["items"]] == [wanted]
+
+
+def test_an_idempotent_replay_makes_no_second_file(cloud: MotoCloud, project: Project) -> None:
+    headers = {"idempotency-key": "once"}
+
+    first = cloud.http("POST", "/v1/files", json=BODY, key=project.key, headers=headers)
+    again = cloud.http("POST", "/v1/files", json=BODY, key=project.key, headers=headers)
+    other = cloud.http("POST", "/v1/files", json={**BODY, "app_id": 3}, key=project.key, headers=headers)
+
+    assert first.status == 201
+    assert (again.status, again.json()) == (first.status, first.json())
+    assert (other.status, other.json()["code"]) == (409, "idempotency_conflict")
+    assert len(cloud.http("GET", "/v1/files", key=project.key).json()["items"]) == 1
+
+
+def test_an_idempotency_key_belongs_to_its_project(cloud: MotoCloud, project: Project) -> None:
+    headers = {"idempotency-key": "once"}
+    other = cloud.project()
+
+    first = cloud.http("POST", "/v1/files", json=BODY, key=project.key, headers=headers).json()
+    theirs = cloud.http("POST", "/v1/files", json=BODY, key=other.key, headers=headers).json()
+
+    assert first["file_id"] != theirs["file_id"]

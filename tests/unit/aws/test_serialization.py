@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.any_values import TEXT, examples, json_values
+from tidegate.aws.serialization import decode_cursor, encode_cursor, from_wire, to_wire
+from tidegate.errors import Invalid
+
+
+@pytest.mark.parametrize("small", [5e-324, -1.4e-287])
+def test_a_number_smaller_than_the_table_knows_is_zero(small: float) -> None:
+    assert from_wire(to_wire({"delay": small})) == {"delay": 0}
+
+
+@examples(200)
+@given(TEXT | st.text("AZaz09-_=", max_size=60) | json_values("pk", "S").map(lambda key: encode_cursor(key)))
+def test_any_text_is_a_cursor_or_a_plain_refusal(text: str) -> None:
+    try:
+        key = decode_cursor(text)
+    except Invalid:
+        return
+    assert all(list(value) in (["S"], ["N"]) and type(*value.values()) is str for value in key.values())

@@ -1,0 +1,50 @@
+"""EventBridge's schedule expressions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.common.schedules import next_run
+from tidegate.errors import Invalid
+
+NOW = datetime(2026, 11, 16, 5, 30, 20, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("rate(5 minutes)", "2026-11-16T05:35:20"),
+        ("rate(1 hour)", "2026-11-16T06:30:20"),
+        ("rate(2 days)", "2026-11-18T05:30:20"),
+        ("cron(0 2 * * ? *)", "2026-11-17T02:00:00"),
+        ("cron(0/15 * * * ? *)", "2026-11-16T05:45:00"),
+        ("cron(30 5 * * ? *)", "2026-11-17T05:30:00"),
+        ("cron(0 8 ? * MON-FRI *)", "2026-11-16T08:00:00"),
+        ("cron(0 8 ? * 1,7 *)", "2026-11-21T08:00:00"),
+        ("cron(0 0 29 2 ? *)", "2028-02-29T00:00:00"),
+        ("cron(0 12 1 JAN,JUL ? 2027-2028)", "2027-01-01T12:00:00"),
+    ],
+)
+def test_the_next_run(expression: str, expected: str) -> None:
+    assert next_run(expression, NOW) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["", "rate(0 minutes)", "rate(1 week)", "cron(* * * * * *)", "cron(0 25 * * ? *)", "cron(0 0 31 2 ? *)"],
+)
+def test_what_never_fires_is_refused(expression: str) -> None:
+    with pytest.raises(Invalid):
+        next_run(expression, NOW)
+
+
+@given(st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)), st.integers(0, 59), st.integers(0, 23))
+def test_a_daily_run_is_within_a_day_and_never_now(moment: datetime, minute: int, hour: int) -> None:
+    after = moment.replace(tzinfo=UTC)
+    found = next_run(f"cron({minute} {hour} * * ? *)", after)
+    assert after < found <= after + timedelta(days=1, minutes=1)
+    assert (found.minute, found.hour) == (minute, hour)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.errors import BadTable
+from tidegate.exports.rendering.columns import flat_rows, keys_of, merge_keys
+from tidegate.exports.rendering.formula_guard import guard
+
+
+def test_keys_first_seen_later_are_appended() -> None:
+    assert keys_of([{"a": 1, "b": 2}, {"b": 1, "a": 2}, {"c": 3, "a": 1}]) == ["a", "b", "c"]
+    assert merge_keys([["a", "b"], ["c", "a"], ["d"]]) == ["a", "b", "c", "d"]
+
+
+def test_grouped_rows_carry_their_group() -> None:
+    assert flat_rows({"x": [{"a": 1}], "y": [{"a": 2, "_row_head_": "os"}]}) == [
+        {"a": 1, "_row_head_": "x"},
+        {"a": 2, "_row_head_": "y"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ("rows", "data is not a list of rows"),
+        ([{"a": 1}, [1]], r"data\[1\] is not an object"),
+        ({"x": {"a": 1}}, "data.x is not a list"),
+        (None, "data is not a list"),
+    ],
+)
+def test_rows_of_another_shape_are_named(data: object, says: str) -> None:
+    with pytest.raises(BadTable, match=says):
+        flat_rows(data)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\rx", "-", "+", "-1,5"])
+def test_text_that_starts_a_formula_is_guarded(text: str) -> None:
+    assert guard(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["-12", "+3.5", "-.5", "-1e-7", "1=1", "a@b.c", "", "2026-11-16"])
+def test_numbers_and_plain_text_stay(text: str) -> None:
+    assert guard(text) == text
+
+
+@given(st.text())
+def test_what_is_guarded_is_safe_and_only_prefixed(text: str) -> None:
+    safe = guard(text)
+    assert safe in (text, f"'{text}")
+    if safe[:1] in "=@\t\r" and safe:
+        pytest.fail(f"{safe!r} starts a formula")

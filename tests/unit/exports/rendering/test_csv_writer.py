@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.export_samples import mixed_rows
+from tidegate.exports.rendering.columns import flat_rows, keys_of
+from tidegate.exports.rendering.csv_writer import CsvOptions, csv_chunks
+from tidegate.exports.rendering.formula_guard import guard
+
+
+def text(rows: list[dict[str, Any]], **options: Any) -> str:
+    titles = options.pop("titles", None)
+    return b"".join(csv_chunks(rows, keys_of(rows), CsvOptions(**options), titles)).decode()
+
+
+def test_first_line_the_keys_then_rows_by_key() -> None:
+    rows: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"b": "y", "a": 2.5}, {"c": None, "a": True}]
+    assert text(rows) == "a,b,c\n1,x,\n2.5,y,\ntrue,,\n"
+
+
+def test_rfc_4180_quoting() -> None:
+    row = {"a": 'say "hi"', "b": "x,y", "c": "two\nlines", "d": "lone\rcr", "e": " plain "}
+    assert text([row], header="none") == '"say ""hi""","x,y","two\nlines","lone\rcr", plain \n'
+
+
+def test_an_empty_only_column_is_still_a_record() -> None:
+    assert text([{"a": ""}, {"a": None}, {"a": "=x"}, {"a": ""}]) == 'a\n""\n""\n\'=x\n""\n'
+
+
+def test_bom_and_header_options() -> None:
+    row = [{"a": 1, "b": 2}]
+    assert b"".join(csv_chunks(row, ["a", "b"], CsvOptions(bom=True))).startswith(b"\xef\xbb\xbfa,b\n")
+    assert text(row, header="titles", titles={"a": "甲"}) == "甲,b\n1,2\n"
+    assert text(row, header="none") == "1,2\n"
+    assert text([]) == ""
+
+
+@pytest.mark.parametrize("bad", ["=1+1", "+a", "-a", "@a", "\ta", "\ra", '=HYPERLINK("x")', "-1,-2"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_formula_injection_is_guarded_wherever_it_stands(bad: str, place: int) -> None:
+    row = dict.fromkeys("abc", "ok") | {"abc"[place]: bad}
+    harmless = [{"a": "ok", "b": -5, "c": "-5.5e3"}] * 3
+
+    read = list(csv.DictReader(io.StringIO(text([*harmless, row, *harmless]), newline="")))
+    assert read[3]["abc"[place]] == f"'{bad}"
+    assert read[2] == {"a": "ok", "b": "-5", "c": "-5.5e3"}
+    assert text([row], guard=False).count("'") == 0
+
+
+def test_keys_are_guarded_too() -> None:
+    assert text([{"=a": 1}]) == "'=a\n1\n"
+
+
+def test_grouped_data_adds_its_row_head() -> None:
+    rows = flat_rows({"front": [{"a": 1}], "back": [{"a": 2}]})
+    assert text(rows) == "a,_row_head_\n1,front\n2,back\n"
+
+
+def test_nested_values_are_json() -> None:
+    (row,) = csv.DictReader(io.StringIO(text([{"a": {"甲": [1, None]}, "b": False}])))
+    assert json.loads(row["a"]) == {"甲": [1, None]}
+    assert row["b"] == "false"
+
+
+def test_what_utf8_cannot_hold_does_not_stop_the_file() -> None:
+    assert text([{"a": "x\ud800"}]) == "a\nx?\n"
+
+
+def test_a_long_mixed_file_reads_back_whole() -> None:
+    rows = list(mixed_rows(1234))
+    read = list(csv.DictReader(io.StringIO(text(rows), newline="")))
+    assert read == [{key: guard(v) if isinstance(v, str) else str(v) for key, v in row.items()} for row in rows]
+
+
+cells = st.one_of(st.none(), st.integers(), st.text(alphabet=st.sampled_from("=+-@\t\r\n,\" 'a1."), max_size=5))
+
+
+@settings(max_examples=300)
+@given(st.lists(st.fixed_dictionaries({"a": cells, "b": cells}), min_size=1, max_size=5))
+def test_any_cells_read_back_guarded(rows: list[dict[str, Any]]) -> None:
+    read = list(csv.reader(io.StringIO(text(rows, header="none"), newline="")))
+    by_key = [[row[key] for key in keys_of(rows)] for row in rows]
+    assert read == [[guard(v) if isinstance(v, str) else "" if v is None else str(v) for v in row] for row in by_key]

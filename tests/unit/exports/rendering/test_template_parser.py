@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.export_samples import group, leaf
+from tidegate.errors import BadTable
+from tidegate.exports.rendering.header_tree import LeafStyle, Node, Template, depth, leaves
+from tidegate.exports.rendering.template_parser import parse_template
+
+SIMPLE = Template((Node("姓名", "name"), Node("年龄", "age")))
+LISTED = [leaf("姓名", "name"), leaf("年龄", "age")]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"name": "姓名", "age": "年龄"},
+        LISTED,
+        {"col": LISTED},
+        {"col": {"name": "姓名", "age": "年龄"}},
+        json.dumps({"name": "姓名", "age": "年龄"}),
+        json.dumps(LISTED),
+    ],
+)
+def test_the_simple_forms_are_equal(raw: object) -> None:
+    assert parse_template(raw) == SIMPLE
+
+
+@pytest.mark.parametrize("raw", [None, "", {}, [], "null"])
+def test_no_template_means_the_keys(raw: object) -> None:
+    assert parse_template(raw) == Template()
+
+
+def test_a_key_named_col_is_still_a_key() -> None:
+    assert leaves(parse_template({"col": "列", "row": "行"}).cols) == [Node("列", "col"), Node("行", "row")]
+
+
+def test_nested_columns_and_rows() -> None:
+    parsed = parse_template(
+        {
+            "col": [group("人员", leaf("姓名", "name"), group("其它", leaf("年龄", "age")))],
+            "row": [group("云研发", leaf("前端", "front_end", row_count=2), leaf("后端", "back_end"))],
+        }
+    )
+
+    assert depth(parsed.cols) == 3
+    assert [(node.name, node.row_count) for node in leaves(parsed.rows)] == [("front_end", 2), ("back_end", 1)]
+
+
+def test_leaf_styles() -> None:
+    style = {"width": 90, "align": "right", "color": "#f00", "bg_color": "yellow", "bold": True, "type": "number"}
+    (node,) = parse_template([leaf("金额", "amount", style=style)]).cols
+
+    assert node.style == LeafStyle(90.0, "right", "FF0000", "FFFF00", bold=True, type="number")
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ("{not json", "neither JSON"),
+        (5, "not a list"),
+        ([5], r"template\[0\] is not an object"),
+        ([{"style": {}}], "neither a name nor a title"),
+        ([group("a", {"title": {}})], r"template\[0\].children\[0\].title"),
+        ([leaf("a", "a", style={"align": "middle"})], "none of left, center, right"),
+        ([leaf("a", "a", style={"type": "date"})], "none of string, number"),
+        ([leaf("a", "a", style={"color": "12345"})], "not a colour"),
+        ([leaf("a", "a", style={"width": -1})], "width"),
+        ({"col": LISTED, "row": [leaf("x", "x", row_count=0)]}, "row_count"),
+        ({"col": LISTED, "row": [leaf("x", "x"), leaf("y", "x")]}, "x names two row heads"),
+        ({"col": LISTED, "rows": []}, "rows beside col and row"),
+        ([{"name": str(number)} for number in range(16_385)], "more than 16384 columns"),
+    ],
+)
+def test_a_broken_template_is_refused_by_place(raw: object, says: str) -> None:
+    with pytest.raises(BadTable, match=says):
+        parse_template(raw)
+
+
+def test_a_tree_too_deep_is_refused() -> None:
+    tree = leaf("end", "end")
+    for _ in range(40):
+        tree = group("g", tree)
+
+    with pytest.raises(BadTable, match="deeper than 32"):
+        parse_template([tree])

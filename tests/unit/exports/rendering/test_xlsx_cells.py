@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.xlsx_rows import Column, RowWriter
+from tidegate.exports.rendering.xlsx_writer import TableRows
+from tidegate.exports.rendering.xml_text import clean, escape
+
+Render = Callable[..., Any]
+
+
+def column(render: Render, *values: Any) -> list[Any]:
+    sheet = render(TableRows(Table(), ["v"], [{"v": value} for value in values])).active
+    return [row[0] for row in list(sheet.values)[1:]]
+
+
+def test_json_numbers_are_numbers_and_strings_stay_text(render: Render) -> None:
+    assert column(render, 1, -2, 3.5, 10**15 - 1) == [1, -2, 3.5, 10**15 - 1]
+    assert column(render, "1", "007", "2026-11-16", "1e5") == ["1", "007", "2026-11-16", "1e5"]
+    assert column(render, True, False, None, 1) == [True, False, None, 1]
+
+
+def test_integers_past_15_digits_become_text(render: Render) -> None:
+    big = [10**15, -(10**17), 440301199001011234]
+    assert column(render, *big) == [str(number) for number in big]
+    assert column(render, 1, big[2]) == [1, str(big[2])]
+
+
+def test_a_string_never_becomes_a_formula(render: Render) -> None:
+    texts = ["=1+1", "+1", "-1", "@x", "{=A1}", "#N/A"]
+    sheet = render(TableRows(Table(title="=1+1"), ["=k"], [{"=k": text} for text in texts])).active
+
+    cells = [row[0] for row in sheet.iter_rows()]
+    assert [cell.data_type for cell in cells] == ["s"] * 8
+    assert [cell.value for cell in cells] == ["=1+1", "=k", *texts]
+
+
+def test_control_characters_are_dropped_and_white_space_kept(render: Render) -> None:
+    assert column(render, "a\x00b\x0bc\x1f", "\ud800x\uffff", " edges ", "two\nlines\ttab") == [
+        "abc",
+        "x",
+        " edges ",
+        "two\nlines\ttab",
+    ]
+
+
+def test_markup_and_separators_are_only_text(render: Render) -> None:
+    texts = ["<b>&amp;</b>", "tick`tock", "a > b", "100%", "%s %d", "　全角　", "𝄞🎉"]
+    assert column(render, *texts) == texts
+    assert [column(render, text) for text in texts] == [[text] for text in texts]
+
+
+def test_text_that_looks_like_an_escape_is_escaped() -> None:
+    assert escape("_x0041_ & _x41_") == "_x005F_x0041_ &amp; _x41_"
+
+
+def test_nested_values_and_odd_numbers_become_text(render: Render) -> None:
+    assert column(render, {"甲": [1]}, [1, 2], float("inf"), float("nan")) == ['{"甲": [1]}', "[1, 2]", "inf", "nan"]
+    assert column(render, 1.0, float("nan"))[1] == "nan"
+
+
+def test_a_cell_is_cut_to_what_excel_holds() -> None:
+    assert len(clean("x" * 40_000)) == 32_767
+    assert len(clean("🎉" * 20_000).encode("utf-16-le")) // 2 == 32_766
+
+
+def test_rows_with_other_key_order_or_missing_keys_stay_aligned(render: Render) -> None:
+    rows: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"b": "y", "a": 2}, {"b": "z"}]
+    sheet = render(TableRows(Table(), ["a", "b"], rows)).active
+    assert list(sheet.values) == [("a", "b"), (1, "x"), (2, "y"), (None, "z")]
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**17), 10**17),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(values, values), min_size=1, max_size=6))
+def test_a_block_is_the_sum_of_its_rows(rows: list[tuple[Any, Any]]) -> None:
+    """Whatever a column holds, writing it as a block and row by row gives the same cells."""
+    writer = RowWriter([Column("a", 1), Column("b", 2)])
+    dicts = [{"a": a, "b": b} for a, b in rows]
+
+    assert writer.xml(dicts) == "".join(writer.xml([row]) for row in dicts)
+
+
+@pytest.mark.parametrize(("text", "number"), [("1.50", 1.5), (" 7 ", 7), ("+3", 3), ("1e3", 1000), ("-0.5", -0.5)])
+def test_type_number_takes_numeric_text(text: str, number: float) -> None:
+    assert f"<v>{text.strip().lstrip('+')}</v>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}])
+    assert float(text) == number
+
+
+@pytest.mark.parametrize("text", ["1234567890123456", "1,000", "０", "1e999", ""])
+def test_type_number_leaves_other_text(text: str) -> None:
+    assert f"<t>{text}</t>" in RowWriter([Column("a", 1, "number")]).xml([{"a": text}])

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from openpyxl.cell.cell import MergedCell
+
+from tests.support.export_samples import SEED_TABLE, leaf, seed_rows
+from tidegate.errors import BadTable
+from tidegate.exports.rendering.columns import flat_rows, keys_of
+from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.template_parser import parse_template
+from tidegate.exports.rendering.xlsx_writer import TableRows
+
+Render = Callable[..., Any]
+
+SEED_MERGES = """
+A1:L1 A2:L2 A3:L3 A4:C8 D4:I4 D5:D8 E5:I5 E6:E8 F6:F8 G6:I6 G7:G8 H7:I7 J4:L4 J5:J8 K5:L5 K6:K8 L6:L8
+A9:A14 B9:C10 B11:C14 A15:A22 B15:C17 B18:B22 C18:C19 C20:C22 A23:L23
+"""
+
+
+def source(table: Table, rows: list[dict[str, Any]]) -> TableRows:
+    return TableRows(table, keys_of(rows), rows)
+
+
+def merges(sheet: Any) -> set[str]:
+    return {str(merged) for merged in sheet.merged_cells.ranges}
+
+
+def test_the_seeds_picture(render: Render) -> None:
+    sheet = render(source(SEED_TABLE, seed_rows())).active
+
+    assert merges(sheet) == set(SEED_MERGES.split())
+    at: dict[str, Any] = {
+        "A1": "员工信息表",
+        "D4": "人员",
+        "D5": "姓名",
+        "H7": "室外",
+        "I8": "空中",
+        "K5": "小区",
+        "L6": "楼盘",
+    }
+    at |= {"A9": "云研发", "B11": "后端", "A15": "线下", "B18": "智能设备", "C20": "大屏", "D9": "张三", "E22": 32}
+    assert {ref: sheet[ref].value for ref in at} == at
+    assert sheet["A23"].value == "负责人：linvanda        签名：        "
+    assert [sheet.row_dimensions[row].height for row in (1, 2, 3, 23)] == [36, 42, 28, 28]
+
+
+def test_styles_of_the_seeds_picture(render: Render) -> None:
+    sheet = render(source(SEED_TABLE, seed_rows())).active
+
+    title, head, corner, data, footer = (sheet[ref] for ref in ("A1", "G7", "A4", "L22", "A23"))
+    assert (title.font.size, title.font.bold, title.alignment.horizontal) == (22, True, "center")
+    assert title.border.left.style is None
+    assert sheet["A2"].alignment.wrap_text
+    assert (head.font.bold, head.fill.start_color.rgb, head.alignment.horizontal) == (True, "FFDFDFDF", "center")
+    assert corner.fill.start_color.rgb == "FFDFDFDF"
+    assert sheet["A3"].alignment.horizontal == footer.alignment.horizontal == "right"
+    for row in sheet.iter_rows(min_row=2, max_row=22):
+        cells = [cell for cell in row if not isinstance(cell, MergedCell)]
+        assert {side.style for cell in cells for side in (cell.border.left, cell.border.top)} <= {"thin"}
+    assert data.border.right.style == data.border.bottom.style == "thin"
+    assert footer.border.top.style is None
+
+
+def test_print_set_up(render: Render) -> None:
+    sheet = render(source(SEED_TABLE, seed_rows())).active
+    assert (int(sheet.page_setup.paperSize), sheet.page_setup.orientation) == (9, "landscape")
+    assert (sheet.print_title_rows, sheet.print_title_cols) == ("$4:$8", "$A:$C")
+    assert sheet.print_area.endswith("$A$1:$L$23")
+
+    several = render(source(SEED_TABLE, seed_rows()), source(Table(), [{"a": 1}])).active
+    assert several.page_setup.orientation == "portrait"
+
+
+def test_no_1x1_merges_and_no_template_means_keys(render: Render) -> None:
+    sheet = render(source(Table(title="T", footer={"k": "v"}), [{"only": 1}])).active
+
+    assert merges(sheet) == set()
+    assert [row[0] for row in sheet.values] == ["T", "only", 1, "k：v"]
+
+
+def test_both_row_head_forms_give_the_same_sheet(render: Render) -> None:
+    flat = seed_rows()
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for row in flat:
+        grouped.setdefault(row["_row_head_"], []).append({key: row[key] for key in row if key != "_row_head_"})
+
+    one = render(source(SEED_TABLE, list(reversed(flat))[::-1])).active
+    other = render(source(SEED_TABLE, flat_rows(grouped))).active
+
+    assert list(one.values) == list(other.values)
+    assert merges(one) == merges(other)
+
+
+def test_fewer_rows_leave_blanks_and_more_extend_the_leaf(render: Render) -> None:
+    rows = [row for row in seed_rows() if row["name"] != "李四"]
+    rows += [{"_row_head_": "os", "name": f"加{n}"} for n in range(2)]
+    sheet = render(source(SEED_TABLE, rows)).active
+
+    assert [sheet.cell(row, 4).value for row in range(9, 12)] == ["张三", None, "王五"]
+    assert [sheet.cell(row, 4).value for row in range(15, 21)] == ["周九", "吴十", "郑一", "加0", "加1", "冯二"]
+    assert {"A9:A14", "A15:A24", "B15:C19", "B20:B24", "C20:C21", "C22:C24", "A25:L25"} <= merges(sheet)
+
+
+@pytest.mark.parametrize(("row", "says"), [({"_row_head_": "sales"}, "'sales'"), ({"name": "x"}, "no _row_head_")])
+def test_an_unknown_row_head_is_an_error_naming_it(render: Render, row: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadTable, match=says):
+        render(source(SEED_TABLE, [row]))
+
+
+def test_leaf_styles_reach_the_cells(render: Render) -> None:
+    style = {"width": 96, "align": "center", "color": "FF0000", "bg_color": "yellow", "bold": 1, "type": "number"}
+    template = parse_template([leaf("金额", "amount", style=style), leaf("号", "no", style={"type": "string"})])
+    table = Table(template, default_width=48, default_height=20)
+    sheet = render(source(table, [{"amount": "12.50", "no": 7}, {"amount": "n/a", "no": "007"}])).active
+
+    cell = sheet["A2"]
+    assert (cell.value, cell.alignment.horizontal, cell.font.bold) == (12.5, "center", True)
+    assert (cell.font.color.rgb, cell.fill.start_color.rgb) == ("FFFF0000", "FFFFFF00")
+    assert [sheet["A3"].value, sheet["B2"].value, sheet["B3"].value] == ["n/a", "7", "007"]
+    assert sheet["B2"].number_format == "@"
+    widths = [round(sheet.column_dimensions[col].width, 2) for col in "AB"]
+    assert widths == [17.57, 8.43]
+    assert sheet.row_dimensions[2].height == 20
+
+
+def test_page_puts_tables_under_each_other_with_three_blank_rows(render: Render) -> None:
+    first = Table(title="一", footer={"签名": "x"})
+    sheet = render(source(first, [{"a": 1, "b": 2}]), source(Table(title="二"), [{"c": 3, "d": 4}])).active
+
+    column = [row[0] for row in sheet.values]
+    assert column == ["一", "a", 1, "签名：x", None, None, None, "二", "c", 3]
+    assert merges(sheet) == {"A1:B1", "A4:B4", "A8:B8"}
+    assert sheet.print_area.endswith("$A$1:$B$10")
+
+
+def test_tab_gives_each_table_a_sheet(render: Render) -> None:
+    tables = [source(Table(title=title), [{"a": 1}]) for title in ("销售/日报", "销售/日报", "")]
+    book = render(*tables, multi_type="tab")
+
+    assert book.sheetnames == ["销售 日报", "销售 日报 2", "Sheet3"]
+    assert all(sheet["A2" if sheet.title != "Sheet3" else "A1"].value == "a" for sheet in book)
+
+
+def test_past_the_sheet_limit_a_new_sheet_repeats_the_heads(render: Render) -> None:
+    table = replace(SEED_TABLE, template=parse_template(None), summary="", header="")
+    rows = [{"n": number, "m": "x"} for number in range(20)]
+    book = render(source(table, rows), sheet_rows=10)
+
+    got = [list(sheet.values) for sheet in book]
+    assert [len(sheet) for sheet in got] == [9, 9, 9]
+    assert all(sheet[0][0] == "员工信息表" and sheet[1] == ("n", "m") for sheet in got)
+    assert [row[0] for sheet in got for row in sheet if isinstance(row[0], int)] == list(range(20))
+    assert [str(sheet[-1][0])[:3] for sheet in got] == ["6", "13", "负责人"]
+    assert "A9:B9" in merges(book.worksheets[2])
+
+
+def test_rows_that_exactly_fill_a_sheet_open_no_second(render: Render) -> None:
+    assert len(render(source(Table(), [{"n": n} for n in range(9)]), sheet_rows=10).sheetnames) == 1
+
+
+def test_a_table_that_does_not_fit_below_starts_a_new_sheet(render: Render) -> None:
+    first, second = source(Table(), [{"n": n} for n in range(5)]), source(Table(), [{"m": 1}])
+    assert len(render(first, second, sheet_rows=10).sheetnames) == 2
+
+
+def test_a_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None:
+    with pytest.raises(BadTable, match="Excel holds 20"):
+        render(source(SEED_TABLE, seed_rows()), sheet_rows=20)
+
+
+def test_no_rows_still_make_a_workbook(render: Render) -> None:
+    assert list(render(TableRows(Table(), [], [])).active.values) == []
+    assert list(render(TableRows(Table(parse_template({"a": "甲"})), [], [])).active.values) == [("甲",)]

@@ -1,0 +1,44 @@
+"""Parts of files, and figures over requests."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.ingest.model import MAX_BYTES, MAX_PARTS, PART_BYTES, parts_of, source_of, starts_at
+from tidegate.queue.stats import percentile
+
+
+@given(st.integers(1, MAX_BYTES), st.integers(0, 3))
+def test_parts_cover_a_file_once_and_in_order(size: int, skipped: int) -> None:
+    size = size % (20 * PART_BYTES) + 1
+    parts = list(parts_of(size, 1 + skipped))
+    expected = min(size, skipped * PART_BYTES)
+    for number, first, last in parts:
+        assert first == expected == (number - 1) * PART_BYTES
+        assert 0 < last + 1 - first <= PART_BYTES
+        expected = last + 1
+    assert expected == size
+    assert len(parts) <= MAX_PARTS
+
+
+def test_what_the_first_answer_says_of_the_file() -> None:
+    source = source_of({"content-length": str(PART_BYTES * 9), "accept-ranges": "bytes", "etag": 'W/"1"'})
+    assert source.parallel
+    assert source.strong_etag is None, "a weak ETag does not promise equal bytes"
+    assert not source_of({"content-length": "99999999999", "etag": '"1"'}).parallel
+    assert not source_of({"accept-ranges": "bytes", "content-encoding": "gzip"}).ranges
+    assert source_of({}).size is None
+
+
+def test_where_a_part_starts() -> None:
+    assert starts_at({"content-range": "bytes 5-9/10"}) == 5
+    assert starts_at({"content-range": "bytes */10"}) is None
+    assert starts_at({}) is None
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1))
+def test_p95_is_a_value_that_occurred_and_most_are_no_greater(values: list[float]) -> None:
+    found = percentile(values, 0.95)
+    assert found in values
+    assert sum(value <= found for value in values) >= 0.95 * len(values)

@@ -1,0 +1,89 @@
+"""The rules of a request's life."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate import errors
+from tidegate.errors import DomainError, WrongState
+from tidegate.queue.model import STATES, TERMINAL, TRANSITIONS, Request, moved, next_state
+from tidegate.queue.policies import POLICIES, capacities_from, policies_from, retry_delay
+
+RETRYABLE = [
+    errors.ServiceUnavailable,
+    errors.TooManyRequests,
+    errors.UpstreamError,
+    errors.FetchTimeout,
+    errors.ConnectionFailed,
+    errors.RequestTimedOut,
+    errors.WorkerLost,
+]
+FINAL = [
+    errors.BadRequest,
+    errors.Unauthorized,
+    errors.Forbidden,
+    errors.NotFound,
+    errors.NoSpace,
+    errors.UrlNotAllowed,
+]
+
+
+@given(st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=30))
+def test_no_sequence_of_actions_leaves_the_table(actions: list[str]) -> None:
+    request = Request("req-1", "p", "check", "no_cookie", 5, "pending", "2026-01-01T00:00:00.000Z")
+    for action in actions:
+        try:
+            after = moved(request, action)
+        except WrongState:
+            assert request.status not in TRANSITIONS[action][0]
+            continue
+        assert after.status in STATES
+        assert after.version == request.version + 1
+        assert request.status not in TERMINAL or action == "retry"
+        request = after
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+@pytest.mark.parametrize("action", sorted(TRANSITIONS))
+def test_completed_and_cancelled_are_for_ever(status: str, action: str) -> None:
+    with pytest.raises(WrongState):
+        next_state(action, status)
+
+
+@pytest.mark.parametrize("kind", RETRYABLE)
+def test_503_and_429_retry_with_60_120_240_capped_at_300(kind: type[DomainError]) -> None:
+    policy = POLICIES["download"]
+
+    assert [retry_delay(policy, used, kind()) for used in range(4)] == [60, 120, 240, None]
+    assert policy.backoff(3) == 300
+
+
+@pytest.mark.parametrize("kind", FINAL)
+def test_404_401_403_400_and_no_space_do_not_retry(kind: type[DomainError]) -> None:
+    assert retry_delay(POLICIES["download"], 0, kind()) is None
+
+
+def test_a_retry_after_is_honoured_but_never_shortens_the_delay() -> None:
+    policy = POLICIES["download"]
+
+    assert retry_delay(policy, 0, errors.TooManyRequests(retry_after=500)) == 500
+    assert retry_delay(policy, 0, errors.TooManyRequests(retry_after=1)) == 60
+    assert retry_delay(policy, 0, errors.TooManyRequests(retry_after=10**9)) == 24 * 3600
+
+
+def test_the_types_are_those_of_the_design() -> None:
+    table = {name: (p.timeout, p.retries, p.backoff(0), p.backoff(1)) for name, p in POLICIES.items()}
+
+    designed = {"download": (1800, 3, 60, 120), "scan": (300, 2, 30, 30)}
+    designed |= {"associate": (120, 2, 10, 10), "check": (60, 1, 5, 5)}
+    assert {name: table[name] for name in designed} == designed
+
+
+def test_configuration_changes_types_and_channels() -> None:
+    assert policies_from('{"scan": {"retries": 9}}')["scan"].retries == 9
+    assert policies_from("") == dict(POLICIES)
+    assert capacities_from('{"slow_lane": 1}')["slow_lane"] == 1
+    with pytest.raises(DomainError):
+        policies_from('{"scan": {"tries": 9}}')
