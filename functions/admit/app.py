@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     for channel in dict.fromkeys(json.loads(record["body"])["channel"] for record in event["Records"]):
-        app().admission.admit(channel)
+        app().queue.admission.admit(channel)
     return {"batchItemFailures": []}

@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 logger = Logger(service="tidegate")
 
@@ -14,7 +14,7 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    known = app().projects.describe(key.strip()) if scheme.lower() == "bearer" and key else None
+    known = app().projects.projects.describe(key.strip()) if scheme.lower() == "bearer" and key else None
     logger.info("caller", key_id=known.key_id if known else None)
     if known is None:
         return {"isAuthorized": True, "context": {}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 _RESERVE_MS = 30_000
 
@@ -13,7 +13,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
     removed = objects = 0
     more = True
     while more and context.get_remaining_time_in_millis() > _RESERVE_MS:
-        cleaned = app().retention.clean()
+        cleaned = app().queue.retention.clean()
         removed, objects, more = removed + cleaned.removed, objects + cleaned.objects, cleaned.more
-    swept = app().sweep.sweep()
+    swept = app().queue.sweep.sweep()
     return {"removed": removed, "objects": objects, "uploads": swept.uploads, "orphans": swept.orphans}

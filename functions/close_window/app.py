@@ -6,12 +6,12 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    job = app().close_window.close(event["project_id"], event["job_key"])
+    job = app().distribution.close_window.close(event["project_id"], event["job_key"])
     logger.info("closed", job_id=job.job_id, status=job.status, targets=job.counts.total, shards=job.shard_count)
     return {"status": job.status, "targets": job.counts.total, "deadline": job.deadline}

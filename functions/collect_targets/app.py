@@ -7,7 +7,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.distribution.collect import Message
 from tidegate.distribution.ports import Arrival
 
@@ -22,7 +22,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         except (ValueError, KeyError, TypeError):
             logger.exception("a message cannot be read", message_id=record["messageId"])
             unreadable.append(record["messageId"])
-    failed = [*unreadable, *app().collect.collect(messages)]
+    failed = [*unreadable, *app().distribution.collect.collect(messages)]
     logger.info("collected", messages=len(event["Records"]), failed=len(failed))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 

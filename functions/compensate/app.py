@@ -8,7 +8,7 @@ from typing import Any
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.compensation.interval import Poll
 from tidegate.compensation.poll import Report
 
@@ -19,22 +19,22 @@ metrics = Metrics(namespace="Tidegate", service="compensation")
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: Any) -> None:
     if "Records" not in event:
-        app().compensator.revive()
+        app().compensation.poll.revive()
         _tell_state()
         return
     for record in event["Records"]:
-        report = app().compensator.tick(Poll.from_data(json.loads(record["body"])))
+        report = app().compensation.poll.tick(Poll.from_data(json.loads(record["body"])))
         if report:
             _tell_poll(report)
 
 
 def _tell_state() -> None:
     """Once a minute, whatever happens: the schedule's beat."""
-    poll, queue_size = app().compensator.status()
+    poll, queue_size = app().compensation.poll.status()
     logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
     metrics.add_metric("CompensationInterval", MetricUnit.Seconds, poll.interval_s)
     metrics.add_metric("StartQueueSize", MetricUnit.Count, queue_size)
-    metrics.add_metric("WaitingRequests", MetricUnit.Count, sum(app().channels.waiting().values()))
+    metrics.add_metric("WaitingRequests", MetricUnit.Count, sum(app().queue.channels.waiting().values()))
 
 
 def _tell_poll(report: Report) -> None:

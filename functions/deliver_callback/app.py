@@ -8,7 +8,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 logger = Logger(service="tidegate")
 
@@ -16,7 +16,7 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     records = event["Records"]
     # Wired before the threads start, or each would wire it for itself.
-    deliverer = app().deliverer
+    deliverer = app().notifications.deliverer
 
     def carried(record: dict[str, Any]) -> bool:
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.distribution.dispatch import WAITING
 from tidegate.distribution.transfers import FIRST_WAIT, next_wait
 
@@ -14,7 +14,7 @@ logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    state = app().dispatch.dispatch(event["project_id"], event["job_key"])
+    state = app().distribution.dispatch.dispatch(event["project_id"], event["job_key"])
     logger.info("dispatched", job_key=event["job_key"], state=state)
     # A provider that does not take it is asked at growing distances; once it has, polls begin close together.
     return {"state": state, "wait": next_wait(event.get("wait", 0)) if state == WAITING else FIRST_WAIT}

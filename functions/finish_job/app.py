@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.distribution.finish import failure
 
 logger = Logger(service="tidegate")
@@ -17,6 +17,6 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     if error:
         logger.error("a step gave up", job_key=event["job_key"], error=error)
     reason = failure(str(error.get("Error", "")), str(error.get("Cause", "")))
-    state = app().finish_job.finish(event["project_id"], event["job_key"], reason)
+    state = app().distribution.finish_job.finish(event["project_id"], event["job_key"], reason)
     logger.info("finished", job_key=event["job_key"], state=state)
     return {"state": state, "wait": 0}

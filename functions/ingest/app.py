@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    return app().ingest.work(event, seconds_left=context.get_remaining_time_in_millis() / 1000)
+    return app().ingest.steps.work(event, seconds_left=context.get_remaining_time_in_millis() / 1000)

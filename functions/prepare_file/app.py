@@ -6,13 +6,13 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.distribution.transfers import next_wait
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    state = app().prepare_file.prepare(event["project_id"], event["job_key"])
+    state = app().distribution.prepare_file.prepare(event["project_id"], event["job_key"])
     logger.info("prepared", job_key=event["job_key"], state=state)
     return {"state": state, "wait": next_wait(event.get("wait", 0))}

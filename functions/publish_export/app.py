@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    return app().export_work.publish(event)
+    return app().exports.steps.publish(event)

@@ -7,7 +7,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 logger = Logger(service="tidegate")
 
@@ -15,5 +15,5 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> None:
     for record in event["Records"]:
         notice = json.loads(record["Sns"]["Message"])
-        told = app().pusher.push(notice)
+        told = app().notifications.pusher.push(notice)
         logger.info("pushed", record_id=notice["record_id"], type=notice["type"], told=told)

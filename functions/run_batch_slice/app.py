@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 
 def handler(event: dict[str, Any], _: Any) -> dict[str, Any]:
-    return app().batch_machine.step(event)
+    return app().batches.machine.step(event)

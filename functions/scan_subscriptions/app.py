@@ -6,12 +6,12 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
-    fired = app().subscriptions.fire()
+    fired = app().ingest.subscriptions.fire()
     logger.info("scans queued", count=fired)
     return {"fired": fired}

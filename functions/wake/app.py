@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         body = json.loads(record["body"])
         at = datetime.fromisoformat(body["at"])
         if at > now:
-            app().pokes.wake(body["channel"], at, now)
+            app().queue.pokes.wake(body["channel"], at, now)
         else:
-            app().pokes.poke(body["channel"])
+            app().queue.pokes.poke(body["channel"])
     return {"batchItemFailures": []}

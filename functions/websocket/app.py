@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 
 logger = Logger(service="tidegate")
 
@@ -17,10 +17,10 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     status = 200
     if kind == "CONNECT":
         given = (event.get("queryStringParameters") or {}).get("ticket", "")
-        status = 200 if app().sockets.connect(connection_id, given) else 401
+        status = 200 if app().notifications.websocket.connect(connection_id, given) else 401
     elif kind == "DISCONNECT":
-        app().sockets.disconnect(connection_id)
+        app().notifications.websocket.disconnect(connection_id)
     else:
-        app().sockets.receive(connection_id, event.get("body") or "")
+        app().notifications.websocket.receive(connection_id, event.get("body") or "")
     logger.info("websocket", event_type=kind, status=status)
     return {"statusCode": status}

@@ -13,7 +13,7 @@ from tests.bench import flows
 from tests.bench.figures import Figure
 from tests.support.calls import count_calls
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate import bootstrap
+from tidegate import app as composition
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import READY, content_object
 
@@ -34,9 +34,11 @@ def counted(cloud: MotoCloud) -> Iterator[Counter[str]]:
 def with_file(cloud: MotoCloud) -> Project:
     project = cloud.project()
     file = new_file(project.id, Announcement(1, 1, PATH, None, SHA, 5), READY, cloud.clock())
-    cloud.client("s3").put_object(Bucket=cloud.app.bucket.name, Key=content_object(project.id, SHA), Body=b"calls")
-    cloud.app.file_store.add(file)
-    cloud.app.table.write(cloud.app.file_store._content(file))
+    cloud.client("s3").put_object(
+        Bucket=cloud.app.files.bucket.name, Key=content_object(project.id, SHA), Body=b"calls"
+    )
+    cloud.app.files.store.add(file)
+    cloud.app.table.write(cloud.app.files.store._content(file))
     return project
 
 
@@ -48,7 +50,7 @@ def body(**more: Any) -> dict[str, Any]:
 def single_submits(cloud: MotoCloud) -> Iterator[Figure]:
     project = with_file(cloud)
     key = cloud.make_key(project.id, ["write"])
-    bootstrap.install(bootstrap.App(clock=cloud.clock))
+    composition.install(composition.App(clock=cloud.clock))
     authorizer = 1
     for name, bar in (("cold", None), ("warm", 2)):
         with counted(cloud) as calls:

@@ -88,7 +88,7 @@ def test_gone_is_dead_with_a_letter_in_the_dead_letter_queue_and_can_be_redelive
     deployed: Deployed, project: DeployedProject
 ) -> None:
     with receiver(410, 200) as at:
-        product_on(deployed).notifier.publish([notice(project, "req-gone", at.url)])
+        product_on(deployed).notifications.notifier.publish([notice(project, "req-gone", at.url)])
         dead = until(lambda: callback_of(project, "req-gone"), lambda one: one["callback_state"] == "dead", 30)
         assert dead_letter_about(deployed, dead["delivery_id"])
 
@@ -112,7 +112,7 @@ def test_a_subscriber_to_status_failed_sees_only_those(deployed: Deployed, proje
     with ear(deployed, status=["failed"], project_id=[project.id]) as subscriber:
         told = [notice(project, f"req-{n}", status="failed" if n % 2 else "completed") for n in range(6)]
 
-        product_on(deployed).notifier.publish(told)
+        product_on(deployed).notifications.notifier.publish(told)
 
         def listen() -> set[str]:
             return {one["record_id"] for one in subscriber.heard()}

@@ -73,7 +73,7 @@ async def end_heard(socket: ClientConnection) -> tuple[float, dict[str, Any]]:
 
 
 async def crowd(project: DeployedProject, job_id: str) -> list[tuple[float, dict[str, Any]]]:
-    tickets = product_on(project.cloud).tickets
+    tickets = product_on(project.cloud).notifications.tickets
     few = asyncio.Semaphore(8)
     sockets = [
         asyncio.create_task(watching(project, tickets.issue(project.id).ticket, job_id, few)) for _ in range(CROWD)

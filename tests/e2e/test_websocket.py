@@ -76,7 +76,7 @@ def test_a_ticket_works_once(project: DeployedProject) -> None:
 def test_a_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedProject) -> None:
     a_minute_ago = product_on(deployed, clock=lambda: datetime.now(UTC) - timedelta(seconds=61))
 
-    assert refused(project, a_minute_ago.tickets.issue(project.id).ticket)
+    assert refused(project, a_minute_ago.notifications.tickets.issue(project.id).ticket)
     assert refused(project, "made-up")
 
 
@@ -119,6 +119,6 @@ def test_a_connection_that_left_is_forgotten(deployed: Deployed, project: Deploy
     task_id = waiting_export(project)
     with connected(project) as socket:
         say(socket, action="watch", task_ids=[task_id])
-    watches = product_on(deployed).watches
+    watches = product_on(deployed).notifications.watches
 
     until(lambda: watches.on(project.id, task_id), lambda left: left == [], 10)

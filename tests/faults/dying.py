@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from tests.faults.late import SHORT, Invocation, Nap, Stalled
 from tests.support.moto_cloud import MotoCloud, load_function
-from tidegate import bootstrap
+from tidegate import app as composition
 from tidegate.aws import clients
 
 BEFORE, AFTER, THROTTLED, LATE = "before", "after", "throttled", "late"
@@ -86,7 +86,7 @@ class Calls:
         """The next invocation finds a new process: nothing that was remembered in memory is left."""
         if self._dead:
             self._dead = False
-            bootstrap.install(bootstrap.App(clock=bootstrap.app().clock))
+            composition.install(composition.App(clock=composition.app().clock))
 
     def run(self, invocation: Invocation) -> Any:
         """As `Died` tells it: no answer came. The process is left alone, and the next invocation has another."""
@@ -95,7 +95,7 @@ class Calls:
             return invocation.result()
         except Stalled:
             load_function.cache_clear()
-            bootstrap.install(bootstrap.App(clock=bootstrap.app().clock))
+            composition.install(composition.App(clock=composition.app().clock))
             raise Died(self.happened, self.nap.seen_as) from None
         finally:
             self._current = before
@@ -153,7 +153,7 @@ def dying(
             finally:
                 calls.function_ended()
 
-    bootstrap.install(bootstrap.App(clock=cloud.clock))
+    composition.install(composition.App(clock=cloud.clock))
     with (
         patch.object(BaseClient, "_make_api_call", counted),
         patch.object(clients, "client", remembered),

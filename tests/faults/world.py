@@ -71,7 +71,7 @@ class World:
     def idle_channels(self) -> bool:
         """Nothing runs and no slot is counted."""
         with self.calls.uncounted():
-            return all(channel.running == 0 for channel in self.cloud.app.channel_store.all())
+            return all(channel.running == 0 for channel in self.cloud.app.queue.channel_store.all())
 
     def next_day(self) -> None:
         """The sweep at night, which finds what deaths left in the bucket."""

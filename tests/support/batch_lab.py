@@ -16,10 +16,10 @@ from tidegate.batches.run_store import BatchRunRepository
 from tidegate.batches.slice import CONTINUE, ENDED, Pace, SliceRunner
 from tidegate.batches.sliding_window import Ledger
 from tidegate.batches.store import BatchRepository
-from tidegate.common.ports import Line
 from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Reply
+from tidegate.http.ports import Line
 from tidegate.http.signing import signed_headers
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tidegate.bootstrap import App
+from tidegate.app import App
 
 SERVICES = ("dynamodb", "s3", "sqs", "sns", "sfn", "secretsmanager")
 

@@ -31,7 +31,7 @@ class Fleet:
         signature = hashlib.sha256(content).hexdigest()
         app = self.cloud.app
         self.cloud.client("s3").put_object(
-            Bucket=app.bucket.name, Key=content_object(self.project.id, signature), Body=content
+            Bucket=app.files.bucket.name, Key=content_object(self.project.id, signature), Body=content
         )
         self.content(signature, "ready", len(content))
         return signature
@@ -109,12 +109,14 @@ class Fleet:
 
     def to_window_start(self) -> None:
         """So that what a test does next falls into one window."""
-        seconds = self.cloud.app.windows.seconds
+        seconds = self.cloud.app.distribution.windows.seconds
         now = self.cloud.clock()
         self.cloud.clock.move_to(window_end(bucket_of(now, seconds), seconds) + timedelta(milliseconds=1))
 
     def pass_window(self) -> None:
-        self.cloud.clock.advance(self.cloud.app.windows.seconds + self.cloud.app.windows.grace)
+        self.cloud.clock.advance(
+            self.cloud.app.distribution.windows.seconds + self.cloud.app.distribution.windows.grace
+        )
 
     def step(self, name: str, job_id: str, **more: Any) -> Any:
         return self.cloud.invoke(name, {"project_id": self.project.id, "job_key": job_key(job_id), **more})
@@ -150,7 +152,7 @@ class Fleet:
 
     def deliver_all(self, job_id: str, code: int = 0) -> list[str]:
         """For large fleets: every agent has reported, written as `report` would write it. Answers who they are."""
-        table, job = self.cloud.app.table, self.cloud.app.job_store.get(self.project.id, job_key(job_id))
+        table, job = self.cloud.app.table, self.cloud.app.distribution.jobs.get(self.project.id, job_key(job_id))
         assert job is not None
         reported = [
             {name: value for name, value in item.items() if not name.startswith("gsi1")} | {"code": code}

@@ -48,7 +48,7 @@ class Library:
         described = self.cloud.client("stepfunctions").describe_execution(executionArn=arn)
         event = json.loads(described["input"]) | {"more": True}
         while event["more"]:
-            event = json.loads(json.dumps(self.cloud.app.ingest.work(event, seconds_left)))
+            event = json.loads(json.dumps(self.cloud.app.ingest.steps.work(event, seconds_left)))
 
     def file(self, file_id: str) -> dict[str, Any]:
         return dict(self.cloud.http("GET", f"/v1/files/{file_id}", key=self.project.key).json())
@@ -57,10 +57,10 @@ class Library:
         return dict(self.cloud.http("GET", f"/v1/requests/{request_id}", key=self.project.key).json())
 
     def objects(self) -> dict[str, bytes]:
-        s3, bucket = self.cloud.client("s3"), self.cloud.app.bucket.name
+        s3, bucket = self.cloud.client("s3"), self.cloud.app.files.bucket.name
         found = s3.list_objects_v2(Bucket=bucket).get("Contents", [])
         return {entry["Key"]: s3.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in found}
 
     def uploads(self) -> list[Any]:
-        found = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.app.bucket.name)
+        found = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.app.files.bucket.name)
         return list(found.get("Uploads", []))

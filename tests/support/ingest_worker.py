@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.files.model import File
 from tidegate.ingest.download import Download
 from tidegate.ingest.fetch import Fetcher
@@ -43,10 +43,12 @@ def main(url: str) -> None:
     assert spec
     assert spec.loader
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert app().ingest
-    projects = SimpleNamespace(get=lambda _: SimpleNamespace(allow_private_urls=True))
+    assert app().ingest.steps
+    projects: Any = SimpleNamespace(get=lambda _: SimpleNamespace(allow_private_urls=True))
     files: Any = Files()
-    download = Download(Fetcher(app().http, app().parts), app().parts, files, projects, app().credentials)  # type: ignore[arg-type]
+    download = Download(
+        Fetcher(app().http, app().ingest.parts), app().ingest.parts, files, projects, app().ingest.credentials
+    )
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)
     outcome = download(Step(request, lambda progress=None: None, 800))

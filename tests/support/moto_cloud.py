@@ -19,7 +19,7 @@ from moto import mock_aws
 from tests.support import moto_dynamodb, moto_machines, moto_resources
 from tests.support.clock import Clock
 from tests.support.template import ROOT, queue_functions
-from tidegate import bootstrap
+from tidegate import app as composition
 from tidegate.projects.model import hash_key
 
 ADMIN_KEY = "tg_admin_0123456789abcdef"
@@ -94,11 +94,11 @@ class MotoCloud:
         self._undo_env = self._undo_env + moto_resources.set_environment({**self.names.environment, **self._env})
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
-        bootstrap.install(bootstrap.App(clock=self.clock))
+        composition.install(composition.App(clock=self.clock))
         return self
 
     def __exit__(self, *_: object) -> None:
-        bootstrap.install(None)
+        composition.install(None)
         self._undo_dynamodb()
         self._undo_machines()
         moto_resources.restore_environment(self._undo_env)
@@ -112,8 +112,8 @@ class MotoCloud:
             act()
 
     @property
-    def app(self) -> bootstrap.App:
-        return bootstrap.app()
+    def app(self) -> composition.App:
+        return composition.app()
 
     def client(self, service: str) -> Any:
         return moto_resources.client(service)
@@ -168,10 +168,12 @@ class MotoCloud:
         }
 
     def make_key(self, project_id: str, scopes: list[str], agent_id: str | None = None) -> str:
-        return self.app.projects.add_key(project_id, scopes, agent_id).key
+        return self.app.projects.projects.add_key(project_id, scopes, agent_id).key
 
     def project(self, name: str | None = None, *, allow_private_urls: bool = True) -> Project:
-        made = self.app.projects.create(name or f"p-{uuid.uuid4().hex[:8]}", allow_private_urls=allow_private_urls)
+        made = self.app.projects.projects.create(
+            name or f"p-{uuid.uuid4().hex[:8]}", allow_private_urls=allow_private_urls
+        )
         return Project(made.project_id, self.make_key(made.project_id, ["read", "write"]), self)
 
     # --- functions, queues, machines

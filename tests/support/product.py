@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.deployed import Deployed
-from tidegate.bootstrap import App
+from tidegate.app import App
 from tidegate.common.ids import Clock
 from tidegate.settings import Settings
 

@@ -21,20 +21,20 @@ class TestQueue:
         kind = more.pop("type", "check")
         # Age decides among equals, so no two are of the same millisecond.
         self.cloud.clock.advance(0.002)
-        return self.cloud.app.queue.submit(self.project.id, kind, payload=more.pop("payload", {}), **more)
+        return self.cloud.app.queue.queue.submit(self.project.id, kind, payload=more.pop("payload", {}), **more)
 
     def admit(self) -> None:
         self.cloud.deliver("AdmissionQueue")
 
     def now(self, request: Request) -> Request:
-        return self.cloud.app.queue.get(request.project_id, request.request_id)
+        return self.cloud.app.queue.queue.get(request.project_id, request.request_id)
 
     def statuses(self, *requests: Request) -> list[str]:
         return [self.now(request).status for request in requests]
 
     def finish(self, request: Request, **outcome: Any) -> Request:
         present = self.now(request)
-        return self.cloud.app.queue.finish(present.project_id, present.request_id, present.attempt, **outcome)
+        return self.cloud.app.queue.queue.finish(present.project_id, present.request_id, present.attempt, **outcome)
 
     def capacity(self, **capacities: int) -> None:
         answer = self.cloud.http("POST", "/v1/queue/capacity", json=capacities, key=self.cloud.admin_key)
@@ -42,7 +42,7 @@ class TestQueue:
         self.admit()
 
     def channel(self, name: str = "no_cookie") -> Channel:
-        found = self.cloud.app.channel_store.get(name)
+        found = self.cloud.app.queue.channel_store.get(name)
         assert found is not None
         return found
 
@@ -58,7 +58,7 @@ class TestQueue:
         """Moves the clock, then looks at everything that is overdue, as the compensation poll does."""
         self.cloud.clock.advance(seconds)
         app = self.cloud.app
-        handlers = app.due_handlers()
+        handlers = app.due_handlers
         for shard in range(4):
             page = app.table.query(
                 f"DUE#{shard}", index="due", sk_between=(0, int(self.cloud.clock().timestamp()) - 30)

@@ -154,7 +154,7 @@ def test_a_long_batch_goes_on_in_a_new_execution(monkeypatch: pytest.MonkeyPatch
 def test_a_slice_that_dies_is_tried_again_and_nothing_is_lost(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = world.cloud.app.batch_machine
+    machine = world.cloud.app.batches.machine
     step = machine.step
     died: list[Any] = []
 
@@ -175,7 +175,7 @@ def test_a_slice_that_dies_is_tried_again_and_nothing_is_lost(
 def test_a_machine_that_gives_up_leaves_the_batch_to_the_queue(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = world.cloud.app.batch_machine
+    machine = world.cloud.app.batches.machine
     step = machine.step
     deaths: list[Any] = []
 

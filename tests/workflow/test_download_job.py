@@ -25,10 +25,10 @@ def fleet(running_cloud: MotoCloud) -> Fleet:
 
 
 def execution(fleet: Fleet, job_id: str) -> str:
-    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
     machine = fleet.cloud.names.machines["DownloadJobMachine"]
-    return machine.replace(":stateMachine:", ":execution:") + ":" + fleet.cloud.app.job_executions._name(job)
+    return machine.replace(":stateMachine:", ":execution:") + ":" + fleet.cloud.app.distribution.executions._name(job)
 
 
 def run(fleet: Fleet, job_id: str) -> list[str]:
@@ -73,7 +73,7 @@ def test_a_target_that_never_answers_ends_at_the_deadline(fleet: Fleet) -> None:
 
 
 def test_a_missing_source_leads_to_the_one_way_out(fleet: Fleet) -> None:
-    bucket = fleet.cloud.app.bucket.name
+    bucket = fleet.cloud.app.files.bucket.name
     made = fleet.submit("a-1")
     fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
     states = run(fleet, made["job_id"])
@@ -101,7 +101,7 @@ def test_a_file_on_its_way_is_waited_for(fleet: Fleet) -> None:
 
 
 def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    poll = fleet.cloud.app.poll_transfer
+    poll = fleet.cloud.app.distribution.poll_transfer
     real, failures = poll.poll, [1, 2, 3]
 
     def failing(project_id: str, key: str) -> str:
@@ -119,7 +119,7 @@ def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch:
 def test_a_step_that_keeps_failing_is_begun_again_and_fails_nobody_before_the_deadline(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dispatch = fleet.cloud.app.dispatch
+    dispatch = fleet.cloud.app.distribution.dispatch
     real, failures = dispatch.dispatch, list(range(7))
 
     def failing(project_id: str, key: str) -> str:
@@ -137,15 +137,15 @@ def test_a_step_that_keeps_failing_is_begun_again_and_fails_nobody_before_the_de
 def test_a_second_execution_for_the_job_dispatches_nothing_more(fleet: Fleet) -> None:
     answering(fleet, ("a-1", 0))
     made = fleet.submit("a-1")
-    store = fleet.cloud.app.job_store
+    store = fleet.cloud.app.distribution.jobs
     job = store.get(fleet.project.id, job_key(made["job_id"]))
     assert job
     second = store.next_generation(job, fleet.cloud.clock())
-    fleet.cloud.app.job_executions.start(second)
+    fleet.cloud.app.distribution.executions.start(second)
     run(fleet, made["job_id"])
     first = execution(fleet, made["job_id"]).rsplit("-", 1)[0] + "-0"
     assert wait_for(fleet.cloud.client("stepfunctions"), first, 60)["status"] == "SUCCEEDED"
-    assert len(fleet.cloud.app.transfer_store.list(second)) == 1
+    assert len(fleet.cloud.app.distribution.transfers.list(second)) == 1
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 

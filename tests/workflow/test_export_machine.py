@@ -55,7 +55,7 @@ def test_a_function_that_dies_makes_the_machine_give_up_this_attempt_only(
     world: ExportWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.source.rows = numbered(150)
-    work = world.cloud.app.export_work
+    work = world.cloud.app.exports.steps
     render, died = work.render, list[Any]()
 
     def dies_once(event: Any) -> dict[str, Any]:

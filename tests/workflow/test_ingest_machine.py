@@ -57,7 +57,7 @@ def test_a_busy_source_is_asked_again_after_60_and_120_s_and_the_file_comes(
 
 def test_a_step_that_dies_is_given_up_and_tried_again(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(b"tide" * 1000)
-    fetcher = library.cloud.app.ingest._work["download"]._fetcher  # type: ignore[attr-defined]
+    fetcher = library.cloud.app.ingest.steps._work["download"]._fetcher  # type: ignore[attr-defined]
     fetch, deaths = fetcher.fetch, list[int]()
 
     def die_first(*args: Any) -> Any:

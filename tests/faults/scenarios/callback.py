@@ -22,7 +22,7 @@ def run(world: World) -> None:
         with world.calls.uncounted():
             app.table.transact([notice_write(told)])
         with suppress(Died):
-            app.notifier.publish([told])
+            app.notifications.notifier.publish([told])
         world.settle(lambda: _state(world, told.message_id, project.key) == "delivered")
 
         assert set(at.ids) == {told.message_id}

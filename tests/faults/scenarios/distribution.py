@@ -51,8 +51,8 @@ def stored_file(world: World, project: Project) -> None:
     with world.calls.uncounted():
         file = new_file(project.id, Announcement(1, 1, "/f", None, SHA, len(CONTENT)), READY, cloud.clock())
         world.put_object(content_object(project.id, SHA), CONTENT)
-        cloud.app.file_store.add(file)
-        cloud.app.table.write(cloud.app.file_store._content(file))
+        cloud.app.files.store.add(file)
+        cloud.app.table.write(cloud.app.files.store._content(file))
 
 
 def run(world: World) -> None:

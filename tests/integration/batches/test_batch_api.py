@@ -41,7 +41,7 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     assert (shown["status"], shown["total"], shown["retries"], shown["retry_delay"]) == ("created", 5, 5, 3)
     progress = {"processed": 0, "total": 5, "percent": 0.0, "errors": 0, "rate_now": 0.0, "offset": 0}
     assert shown["progress"] == progress
-    watched = world.cloud.app.records.find(world.project.id, batch_id)
+    watched = world.cloud.app.notifications.records.find(world.project.id, batch_id)
     assert watched is not None
     assert watched["status"] == "created"
     world.cloud.clock.advance(1)
@@ -121,7 +121,7 @@ def test_rate_and_max_errors_may_change_while_it_runs(world: BatchWorld) -> None
 
 
 def test_a_start_above_the_cap_is_queued_and_says_so(world: BatchWorld) -> None:
-    world.cloud.app.channels.set_capacities({"batch": 1})
+    world.cloud.app.queue.channels.set_capacities({"batch": 1})
     biz_id = world.register()
     first, second = world.create(biz_id), world.create(biz_id)
     world.act(first, "start")
@@ -142,7 +142,7 @@ def test_a_start_above_the_cap_is_queued_and_says_so(world: BatchWorld) -> None:
 
 def test_several_runner_channels_share_the_batches_evenly() -> None:
     with MotoCloud(BATCH_CHANNELS="batch,batch_b") as two, batch_world(two) as world:
-        two.app.channels.set_capacities({"batch": 5, "batch_b": 5})
+        two.app.queue.channels.set_capacities({"batch": 5, "batch_b": 5})
         biz_id = world.register()
         chosen = [world.act(world.create(biz_id), "start")["channel"] for _ in range(4)]
     assert sorted(chosen) == ["batch", "batch", "batch_b", "batch_b"]

@@ -18,7 +18,7 @@ def world(cloud: MotoCloud) -> Iterator[BatchWorld]:
 
 
 def compensate(world: BatchWorld) -> None:
-    world.cloud.app.compensator.trigger()
+    world.cloud.app.compensation.poll.trigger()
     world.cloud.deliver("CompensationQueue")
 
 
@@ -73,7 +73,7 @@ def test_whoever_dies_before_asking_is_made_good_by_compensation(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_id = world.create(world.register("before_run"))
-    calls = world.cloud.app.batch_control._calls
+    calls = world.cloud.app.batches.control._calls
 
     class Died(BaseException):
         pass
@@ -84,7 +84,7 @@ def test_whoever_dies_before_asking_is_made_good_by_compensation(
     with monkeypatch.context() as dying:
         dying.setattr(calls, "ask", die)
         with pytest.raises(Died):
-            world.cloud.app.batch_control.start(world.project.id, batch_id, "test")
+            world.cloud.app.batches.control.start(world.project.id, batch_id, "test")
     assert world.business.calls("/before-run") == []
     world.cloud.clock.advance(31)
     compensate(world)
@@ -105,7 +105,7 @@ def test_data_changes_while_the_batch_waits_for_the_business_or_is_serial(world:
     world.act(batch_id, "start")
     world.act(batch_id, "data", {"job_data": {"v": 2}, "auth_code": "wrong"}, expect=403)
     world.act(batch_id, "data", {"job_data": {"v": 2}, "auth_code": "sesame"})
-    assert world.cloud.app.batch_store.job_data(world.project.id, batch_id) == {"v": 2}
+    assert world.cloud.app.batches.store.job_data(world.project.id, batch_id) == {"v": 2}
     world.act(batch_id, "biz-start", {"auth_code": "sesame"})
     world.act(batch_id, "data", {"job_data": 3, "auth_code": "sesame"}, expect=409)
     serial = world.create(world.register(), rate=1)

@@ -12,8 +12,8 @@ from tests.support.calls import count_calls
 from tests.support.moto_bulk import multiply
 from tests.support.moto_cloud import MotoCloud
 from tests.support.queue import TestQueue
+from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.bootstrap import App
 from tidegate.compensation.interval import Poll
 
 
@@ -180,7 +180,7 @@ def test_two_compensators_at_once_start_each_once(ticks: Ticks, started: list[st
     cloud = ticks.cloud
     _stuck(cloud, "one")
     [item] = cloud.app.table.query(keys.due_partition(0), index="due").items
-    first = cloud.app.compensator
+    first = cloud.app.compensation.poll
 
     assert first._start(dict(item), cloud.clock()) is True
     assert first._start(dict(item), cloud.clock()) is False
@@ -227,7 +227,7 @@ def test_an_idle_poll_costs_one_read_and_one_message_with_100_000_finished_recor
 def test_the_minute_tells_how_many_wait(cloud: MotoCloud, capsys: pytest.CaptureFixture[str]) -> None:
     project = cloud.project()
     for _ in range(3):
-        cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"})
+        cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"})
     capsys.readouterr()
 
     cloud.invoke("compensate", {"source": "aws.events"})

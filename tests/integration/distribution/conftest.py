@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
-from tidegate import bootstrap
+from tidegate import app as composition
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def cloud() -> Iterator[MotoCloud]:
 @pytest.fixture
 def fleet(cloud: MotoCloud) -> Fleet:
     # A new process, as it were: nothing that an earlier test remembered or replaced is left.
-    bootstrap.install(bootstrap.App(clock=cloud.clock))
+    composition.install(composition.App(clock=cloud.clock))
     made = Fleet(cloud)
     made.to_window_start()
     return made

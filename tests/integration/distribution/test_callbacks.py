@@ -26,7 +26,7 @@ def told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[Notice]:
         taken.extend(notices)
         return list(notices)
 
-    monkeypatch.setattr(fleet.cloud.app.topic, "publish", publish)
+    monkeypatch.setattr(fleet.cloud.app.notifications.topic, "publish", publish)
     return taken
 
 
@@ -81,7 +81,7 @@ def test_a_topic_that_takes_nothing_is_asked_again_with_the_same_ids(
     fleet.run_until_dispatched(job_id)
     fleet.deliver_all(job_id)
     fleet.step("poll_transfer", job_id)
-    publish = fleet.cloud.app.topic.publish
+    publish = fleet.cloud.app.notifications.topic.publish
 
     def refusing(notices: Sequence[Notice]) -> list[Notice]:
         publish(notices[:1])
@@ -89,11 +89,11 @@ def test_a_topic_that_takes_nothing_is_asked_again_with_the_same_ids(
             raise Busy("died")
         return list(notices)
 
-    monkeypatch.setattr(fleet.cloud.app.topic, "publish", refusing)
+    monkeypatch.setattr(fleet.cloud.app.notifications.topic, "publish", refusing)
     with pytest.raises(Busy):
         fleet.step("finish_job", job_id)
     assert fleet.job(job_id)["status"] == "Success"
-    monkeypatch.setattr(fleet.cloud.app.topic, "publish", publish)
+    monkeypatch.setattr(fleet.cloud.app.notifications.topic, "publish", publish)
 
     assert fleet.step("finish_job", job_id)["state"] == "ended"
 
@@ -128,6 +128,6 @@ def test_a_late_task_that_shares_a_target_is_told_even_after_the_jobs_end(fleet:
     assert not [n for n in told if n.callback]
 
     (item,) = due(fleet)
-    fleet.cloud.app.due_handlers()["job"](item)
+    fleet.cloud.app.due_handlers["job"](item)
     finish(fleet, in_time["job_id"])
     assert [n.record_id for n in told if n.callback] == [late["task_id"]]

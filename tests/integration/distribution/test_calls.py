@@ -14,16 +14,16 @@ def parcel_of(fleet: Fleet) -> Parcel:
 
 def test_a_warm_submit_is_a_put_and_a_message(fleet: Fleet) -> None:
     app, parcel = fleet.cloud.app, parcel_of(fleet)
-    app.submit.submit(fleet.project.id, parcel, [Target("a-0")])
+    app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-0")])
     with count_calls(app) as calls:
-        app.submit.submit(fleet.project.id, parcel, [Target("a-1")])
+        app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-1")])
     assert calls == {"dynamodb.PutItem": 1, "sqs.SendMessageBatch": 1}
 
 
 def test_a_cold_submit_is_five_calls(fleet: Fleet) -> None:
     app = fleet.cloud.app
     with count_calls(app) as calls:
-        app.submit.submit(fleet.project.id, parcel_of(fleet), [Target("a-1")])
+        app.distribution.submit.submit(fleet.project.id, parcel_of(fleet), [Target("a-1")])
     assert sum(calls.values()) == 5
 
 
@@ -31,7 +31,7 @@ def test_a_submit_of_1000_targets_keeps_its_bar(fleet: Fleet) -> None:
     app = fleet.cloud.app
     targets = [Target(f"agent-{n:06d}", "container-" + "0" * 20) for n in range(1000)]
     with count_calls(app) as calls:
-        app.submit.submit(fleet.project.id, parcel_of(fleet), targets)
+        app.distribution.submit.submit(fleet.project.id, parcel_of(fleet), targets)
     assert sum(calls.values()) <= 1000 / 25 + 1000 / 10 + 3
     assert sum(calls.values()) <= 46, "one message holds a hundred targets"
 
@@ -40,10 +40,10 @@ def test_a_task_is_read_in_three_reads_at_most(fleet: Fleet) -> None:
     made = fleet.submit("a-1")
     app = fleet.cloud.app
     with count_calls(app) as collecting:
-        app.download_lookup.task(fleet.project.id, made["task_id"])
+        app.distribution.lookup.task(fleet.project.id, made["task_id"])
     fleet.run_until_dispatched(made["job_id"])
     with count_calls(app) as running:
-        app.download_lookup.task(fleet.project.id, made["task_id"])
+        app.distribution.lookup.task(fleet.project.id, made["task_id"])
     assert collecting == {"dynamodb.GetItem": 2}
     assert running == {"dynamodb.GetItem": 3}
 
@@ -51,7 +51,7 @@ def test_a_task_is_read_in_three_reads_at_most(fleet: Fleet) -> None:
 def test_an_empty_inbox_costs_one_read(fleet: Fleet) -> None:
     app = fleet.cloud.app
     with count_calls(app) as calls:
-        assert app.agents.inbox(fleet.project.id, "a-1") == []
+        assert app.distribution.agents.inbox(fleet.project.id, "a-1") == []
     assert calls == {"dynamodb.Query": 1}
 
 

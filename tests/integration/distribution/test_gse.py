@@ -12,7 +12,7 @@ import pytest
 from tests.support.fleet import Fleet
 from tests.support.gse_server import GseServer, gse_server
 from tests.support.moto_cloud import MotoCloud
-from tidegate import bootstrap
+from tidegate import app as composition
 from tidegate.distribution.engines import gse as engine
 from tidegate.http.model import Limits
 
@@ -36,7 +36,7 @@ def fleet(cloud: MotoCloud, gse: GseServer) -> Fleet:
         gse_store_dir="/store",
         gse_tenant_id="t1",
     )
-    bootstrap.install(bootstrap.App(settings, cloud.clock))
+    composition.install(composition.App(settings, cloud.clock))
     with suppress(cloud.app.secretsmanager.exceptions.ResourceExistsException):
         cloud.app.secretsmanager.create_secret(Name="tidegate/gse", SecretString=json.dumps(SECRET))
     made = Fleet(cloud)
@@ -169,10 +169,10 @@ def test_a_create_that_was_clearly_not_accepted_is_asked_again(fleet: Fleet, gse
 def test_an_unreachable_provider_is_asked_again(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
-    there = fleet.cloud.app.engine._config  # type: ignore[attr-defined]
-    fleet.cloud.app.engine._config = replace(there, base_url="http://127.0.0.1:1")  # type: ignore[attr-defined]
+    there = fleet.cloud.app.distribution.engine._config  # type: ignore[attr-defined]
+    fleet.cloud.app.distribution.engine._config = replace(there, base_url="http://127.0.0.1:1")  # type: ignore[attr-defined]
     assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
-    fleet.cloud.app.engine._config = there  # type: ignore[attr-defined]
+    fleet.cloud.app.distribution.engine._config = there  # type: ignore[attr-defined]
     assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
     assert len(gse.transfers) == 1
 
@@ -202,7 +202,7 @@ def test_a_create_whose_answer_was_lost_is_never_sent_again(fleet: Fleet, gse: G
 def test_a_dispatcher_that_died_between_asking_and_writing_is_not_repeated(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
-    store = fleet.cloud.app.transfer_store
+    store = fleet.cloud.app.distribution.transfers
     settle, store.settle = store.settle, lambda *_: (_ for _ in ()).throw(RuntimeError("died"))  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
         fleet.step("dispatch_transfer", job_id)

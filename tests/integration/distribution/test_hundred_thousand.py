@@ -23,18 +23,18 @@ A_BATCH = 10_000
 def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
     """As large submits bring them: messages of 100 targets, 10,000 in an invocation."""
     app = fleet.cloud.app
-    job = app.job_door.enter(fleet.project.id, Parcel(**fleet.body(**more)))
+    job = app.distribution.opener.enter(fleet.project.id, Parcel(**fleet.body(**more)))
     arrivals = [Arrival(f"agent-{n:06d}", f"container-{n % 7}", str(uuid.uuid4())) for n in range(count)]
     last = arrivals[-1]
     target = Target(last.agent_id, last.container_id)
     now = iso(fleet.cloud.clock())
-    app.task_store.add([Task(fleet.project.id, last.uuid, job.job_id, target, now, now)], 2**33)
+    app.distribution.tasks.add([Task(fleet.project.id, last.uuid, job.job_id, target, now, now)], 2**33)
     for start in range(0, count, A_BATCH):
         batch = arrivals[start : start + A_BATCH]
         messages = [
             Message(str(n), fleet.project.id, job.job_id, batch[n : n + 100]) for n in range(0, len(batch), 100)
         ]
-        assert app.collect.collect(messages) == []
+        assert app.distribution.collect.collect(messages) == []
     return job.job_id, last
 
 
@@ -51,7 +51,7 @@ def run(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival, Counter[st
 def item_sizes(fleet: Fleet, job_id: str) -> list[int]:
     """What DynamoDB would count, nearly: names and values of the wire form."""
     app = fleet.cloud.app
-    job = app.job_store.get(fleet.project.id, job_key(job_id))
+    job = app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
     packed = fleet.cloud.client("dynamodb").scan(TableName=app.table.name, ProjectionExpression="packed")["Items"]
     return [len(item["packed"]["B"]) for item in packed if "packed" in item] + [len(str(to_wire(job.shown())))]
@@ -67,7 +67,7 @@ def test_100_000_targets_in_one_job(fleet: Fleet) -> None:
     assert max(item_sizes(fleet, job_id)) < 100_000 < 400 * 1024
     app = fleet.cloud.app
     with count_calls(app) as reads:
-        task = app.download_lookup.task(fleet.project.id, last.uuid)
+        task = app.distribution.lookup.task(fleet.project.id, last.uuid)
     assert task["status"] == "Running"
     assert sum(reads.values()) <= 3
     assert fleet.job(job_id)["counts"]["total"] == 100_000

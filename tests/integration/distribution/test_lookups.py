@@ -139,18 +139,18 @@ def test_a_link_is_renewed_at_every_look(fleet: Fleet) -> None:
 def test_what_nobody_called_off_is_not_offered_past_its_time_and_expires(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
-    (order,) = fleet.cloud.app.order_store.inbox(fleet.project.id, "a-1")
+    (order,) = fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, "a-1")
 
     fleet.cloud.clock.advance(order.until - fleet.cloud.clock().timestamp() + 1)
 
     assert fleet.inbox("a-1") == []
     (left,) = fleet.cloud.app.table.query(keys.inbox(fleet.project.id, "a-1"), index="gsi1").items
-    assert left["expires_at"] == order.until + fleet.cloud.app.windows.ttl
+    assert left["expires_at"] == order.until + fleet.cloud.app.distribution.windows.ttl
 
 
 def test_an_empty_inbox_is_looked_at_until_the_wait_is_over(fleet: Fleet) -> None:
     slept: list[float] = []
-    fleet.cloud.app.agents._sleep = slept.append
+    fleet.cloud.app.distribution.agents._sleep = slept.append
     assert fleet.inbox("a-1", wait=3) == []
     assert sum(slept) == 3
 

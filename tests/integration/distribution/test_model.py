@@ -45,9 +45,9 @@ class Distribution(RuleBasedStateMachine):
         self.fleet.to_window_start()
         self.app = self.cloud.app
         self.opened: list[str] = []
-        self.app.job_executions.start = lambda job: self.opened.append(job.key)  # type: ignore[method-assign]
+        self.app.distribution.executions.start = lambda job: self.opened.append(job.key)  # type: ignore[method-assign]
         self.project_id = self.fleet.project.id
-        self.app.submit._queue = self
+        self.app.distribution.submit._queue = self  # type: ignore[assignment]
         self.messages: list[Message] = []
         self.undelivered: set[int] = set()
         self.tasks: dict[str, str] = {}
@@ -60,14 +60,14 @@ class Distribution(RuleBasedStateMachine):
     @precondition(lambda self: len(self.tasks) < 8)
     @rule(agent=agents)
     def submit(self, agent: str) -> None:
-        taken = self.app.submit.submit(self.project_id, Parcel(**self.fleet.body()), [Target(agent)])
+        taken = self.app.distribution.submit.submit(self.project_id, Parcel(**self.fleet.body()), [Target(agent)])
         self.tasks[taken.tasks[0].uuid] = agent
 
     @precondition(lambda self: self.messages)
     @rule(pick=picks)
     def deliver(self, pick: int) -> None:
         number = pick % len(self.messages)
-        assert self.app.collect.collect([self.messages[number]]) == []
+        assert self.app.distribution.collect.collect([self.messages[number]]) == []
         self.undelivered.discard(number)
 
     @rule(seconds=st.sampled_from([1, 5, 20]))
@@ -79,14 +79,14 @@ class Distribution(RuleBasedStateMachine):
     def close(self, pick: int) -> None:
         job = self.some_job(pick)
         if job.closes_at <= self.cloud.clock().isoformat():
-            self.app.close_window.close(self.project_id, job.key)
+            self.app.distribution.close_window.close(self.project_id, job.key)
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks)
     def dispatch(self, pick: int) -> None:
         job = self.some_job(pick)
         if job.status != PENDING:
-            self.app.dispatch.dispatch(self.project_id, job.key)
+            self.app.distribution.dispatch.dispatch(self.project_id, job.key)
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks, agent=agents, code=st.sampled_from([0, 7, 115]))
@@ -94,22 +94,22 @@ class Distribution(RuleBasedStateMachine):
         transfer_id = self.some_job(pick).transfer_id
         if transfer_id:
             with suppress(RecordNotFound):
-                self.app.agents.report(self.project_id, agent, [Result(transfer_id, "", Report(code))])
+                self.app.distribution.agents.report(self.project_id, agent, [Result(transfer_id, "", Report(code))])
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks)
     def poll(self, pick: int) -> None:
         job = self.some_job(pick)
         if job.shard_count is not None:
-            self.app.poll_transfer.poll(self.project_id, job.key)
+            self.app.distribution.poll_transfer.poll(self.project_id, job.key)
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks)
     def finish(self, pick: int) -> None:
-        self.app.finish_job.finish(self.project_id, self.some_job(pick).key)
+        self.app.distribution.finish_job.finish(self.project_id, self.some_job(pick).key)
 
     def jobs(self) -> list[Job]:
-        found = (self.app.job_store.get(self.project_id, key) for key in self.opened)
+        found = (self.app.distribution.jobs.get(self.project_id, key) for key in self.opened)
         return [job for job in found if job]
 
     def some_job(self, pick: int) -> Job:
@@ -119,7 +119,7 @@ class Distribution(RuleBasedStateMachine):
     @invariant()
     def no_state_goes_back_and_no_end_changes(self) -> None:
         for uuid in self.tasks:
-            status = str(self.app.download_lookup.task(self.project_id, uuid)["status"])
+            status = str(self.app.distribution.lookup.task(self.project_id, uuid)["status"])
             before = self.seen.get(uuid, PENDING)
             assert before == status or (before not in ENDED and ORDER[before] < ORDER.get(status, 2)), (before, status)
             self.seen[uuid] = status
@@ -127,15 +127,15 @@ class Distribution(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The rest of the messages comes, the steps run: then everything has ended, bound to one Job."""
         for number in sorted(self.undelivered):
-            assert self.app.collect.collect([self.messages[number]]) == []
+            assert self.app.distribution.collect.collect([self.messages[number]]) == []
         for _ in range(3):
             self.cloud.clock.advance(700)
             for job in self.jobs():
                 if not job.ended:
-                    self.app.close_window.close(self.project_id, job.key)
-                    self.app.dispatch.dispatch(self.project_id, job.key)
+                    self.app.distribution.close_window.close(self.project_id, job.key)
+                    self.app.distribution.dispatch.dispatch(self.project_id, job.key)
                     self.cloud.clock.advance(700)
-                    assert self.app.finish_job.finish(self.project_id, job.key) == "ended"
+                    assert self.app.distribution.finish_job.finish(self.project_id, job.key) == "ended"
         self.no_state_goes_back_and_no_end_changes()
         assert set(self.seen.values()) <= ENDED
         self.bound_once()
@@ -144,13 +144,13 @@ class Distribution(RuleBasedStateMachine):
         homes: dict[str, set[str]] = {uuid: set() for uuid in self.tasks}
         targets: dict[str, set[str]] = {}
         for job in self.jobs():
-            arrivals = list(self.app.target_store.collected(self.project_id, job.key))
+            arrivals = list(self.app.distribution.targets.collected(self.project_id, job.key))
             targets[job.job_id] = {arrival.agent_id for arrival in arrivals}
             for arrival in arrivals:
                 homes[arrival.uuid].add(job.job_id)
             assert job.counts.total == len(targets[job.job_id])
         for uuid, agent in self.tasks.items():
-            task = self.app.task_store.get(self.project_id, uuid)
+            task = self.app.distribution.tasks.get(self.project_id, uuid)
             assert task
             assert homes[uuid] <= {task.job_id}, "in no Job but its own"
             assert agent in targets[task.job_id], "its target is one of its Job's"

@@ -14,9 +14,9 @@ STEPS = ("close_window", "prepare_file", "dispatch_transfer", "poll_transfer", "
 
 
 def orders(fleet: Fleet, job_id: str) -> list[str]:
-    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
-    return [transfer.token for transfer in fleet.cloud.app.transfer_store.list(job)]
+    return [transfer.token for transfer in fleet.cloud.app.distribution.transfers.list(job)]
 
 
 def test_every_step_run_twice_is_one_dispatch(fleet: Fleet) -> None:
@@ -44,17 +44,19 @@ def test_a_closing_that_runs_again_after_a_poll_undoes_nothing(fleet: Fleet) -> 
     fleet.collect()
     fleet.pass_window()
     app = fleet.cloud.app
-    job = app.job_store.get(fleet.project.id, job_key(job_id))
+    job = app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
-    slow = app.job_store.close(job, fleet.cloud.clock(), fleet.cloud.clock().timestamp() + 600, fleet.cloud.clock())
+    slow = app.distribution.jobs.close(
+        job, fleet.cloud.clock(), fleet.cloud.clock().timestamp() + 600, fleet.cloud.clock()
+    )
     fleet.run_until_dispatched(job_id)
     fleet.deliver_all(job_id)
     fleet.step("poll_transfer", job_id)
 
-    app.target_store.add_shards(
-        slow, [[arrival.target for arrival in app.target_store.collected(*_place(slow))]], fleet.cloud.clock()
+    app.distribution.targets.add_shards(
+        slow, [[arrival.target for arrival in app.distribution.targets.collected(*_place(slow))]], fleet.cloud.clock()
     )
-    app.job_store.shard(slow, fleet.cloud.clock(), [(0, 0)], [1])
+    app.distribution.jobs.shard(slow, fleet.cloud.clock(), [(0, 0)], [1])
 
     assert fleet.states(job_id) == {"a-1": "Success"}
     assert fleet.job(job_id)["counts"]["success"] == 1
@@ -68,25 +70,25 @@ def test_a_poller_that_read_before_the_end_cannot_write_after_it(fleet: Fleet) -
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     app = fleet.cloud.app
-    slow = app.job_store.get(fleet.project.id, job_key(job_id))
+    slow = app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert slow
     fleet.report("a-1", 0)
-    (shard,) = app.target_store.shards(slow, [0])
+    (shard,) = app.distribution.targets.shards(slow, [0])
     fleet.cloud.clock.advance(601)
     fleet.step("finish_job", job_id)
     assert fleet.states(job_id) == {"a-1": "Timeout"}
 
     from tidegate.distribution.targets import Report, Target
 
-    assert not app.target_store.save(slow, [shard.after({Target("a-1"): Report(0)})], fleet.cloud.clock())
+    assert not app.distribution.targets.save(slow, [shard.after({Target("a-1"): Report(0)})], fleet.cloud.clock())
     assert fleet.states(job_id) == {"a-1": "Timeout"}
 
 
 def test_two_executions_for_one_job_have_one_name(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
-    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
-    fleet.cloud.app.job_executions.start(job)
+    fleet.cloud.app.distribution.executions.start(job)
     machine = fleet.cloud.names.machines["DownloadJobMachine"]
     found = fleet.cloud.client("stepfunctions").list_executions(stateMachineArn=machine)["executions"]
     ours = digest(fleet.project.id, job_id, length=40)
@@ -99,7 +101,7 @@ def test_a_dispatch_that_died_half_way_is_completed_not_repeated(fleet: Fleet) -
     fleet.collect()
     fleet.pass_window()
     fleet.step("close_window", job_id)
-    store = fleet.cloud.app.order_store
+    store = fleet.cloud.app.distribution.inbox
     place = store.place
 
     def dying(orders: object) -> None:
@@ -124,7 +126,7 @@ def test_past_the_limit_a_job_is_split_into_transfers(fleet: Fleet, monkeypatch:
     """With shards of five instead of five hundred."""
     monkeypatch.setattr(domain_targets, "SHARD_LIMIT", 5)
     monkeypatch.setattr(domain_targets, "_SHARD_AIM", 4)
-    fleet.cloud.app.close_window._transfer_max_targets = 10
+    fleet.cloud.app.distribution.close_window._transfer_max_targets = 10
     agents = [f"a-{n}" for n in range(20)]
     job_id = fleet.submit_many(agents)["job_id"]
     fleet.run_until_dispatched(job_id)
@@ -138,7 +140,7 @@ def test_a_poll_that_died_before_writing_its_sum_is_counted_at_the_end(fleet: Fl
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     fleet.run_until_dispatched(job_id)
     fleet.report("a-1", 0)
-    store = fleet.cloud.app.job_store
+    store = fleet.cloud.app.distribution.jobs
     progress = store.progress
 
     def dying(*_: object) -> None:

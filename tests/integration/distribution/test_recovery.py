@@ -19,14 +19,14 @@ def executions(fleet: Fleet) -> dict[str, str]:
 
 def look(fleet: Fleet) -> bool | None:
     (item,) = due(fleet)
-    return fleet.cloud.app.due_handlers()["job"](item)
+    return fleet.cloud.app.due_handlers["job"](item)
 
 
 def kill(fleet: Fleet, job_id: str, generation: int = 0) -> None:
-    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
     machine = fleet.cloud.names.machines["DownloadJobMachine"]
-    name = fleet.cloud.app.job_executions._name(job).rsplit("-", 1)[0] + f"-{generation}"
+    name = fleet.cloud.app.distribution.executions._name(job).rsplit("-", 1)[0] + f"-{generation}"
     arn = machine.replace(":stateMachine:", ":execution:") + f":{name}"
     fleet.cloud.client("stepfunctions").stop_execution(executionArn=arn, cause="killed")
 
@@ -36,7 +36,7 @@ def test_a_job_whose_execution_was_never_started_is_started(fleet: Fleet, monkey
         raise RuntimeError("Step Functions is away")
 
     with monkeypatch.context() as away:
-        away.setattr(fleet.cloud.app.job_executions, "start", failing)
+        away.setattr(fleet.cloud.app.distribution.executions, "start", failing)
         made = fleet.submit("a-1")
     assert executions(fleet) == {}
     fleet.pass_window()
@@ -77,14 +77,14 @@ def test_a_job_whose_execution_died_goes_on_where_it_was_without_a_second_dispat
 def test_two_who_look_at_once_start_one_execution(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     kill(fleet, job_id)
-    job = fleet.cloud.app.job_store.get(fleet.project.id, job_key(job_id))
+    job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
-    store = fleet.cloud.app.job_store
+    store = fleet.cloud.app.distribution.jobs
     now = fleet.cloud.clock()
     first, second = store.next_generation(job, now), store.next_generation(job, now)
     assert first.generation == second.generation == 1
-    fleet.cloud.app.job_executions.start(first)
-    fleet.cloud.app.job_executions.start(second)
+    fleet.cloud.app.distribution.executions.start(first)
+    fleet.cloud.app.distribution.executions.start(second)
     assert executions(fleet) == {"0": "ABORTED", "1": "RUNNING"}
 
 

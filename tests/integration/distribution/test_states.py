@@ -27,7 +27,7 @@ def test_0_115_and_7_then_the_deadline_then_a_late_0(fleet: Fleet) -> None:
     assert fleet.task(tasks["a-4"])["progress"] == 40
     assert fleet.job(job_id)["counts"] == {"total": 5, "success": 3, "failed": 1, "downloading": 1, "timeout": 0}
 
-    fleet.cloud.clock.advance(fleet.cloud.app.windows.job_timeout + 1)
+    fleet.cloud.clock.advance(fleet.cloud.app.distribution.windows.job_timeout + 1)
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
     assert fleet.step("finish_job", job_id)["state"] == "ended"
 
@@ -87,7 +87,7 @@ def test_a_missing_source_fails_the_job_with_that_reason(fleet: Fleet) -> None:
     fleet.collect()
     fleet.pass_window()
     fleet.step("close_window", made["job_id"])
-    bucket = fleet.cloud.app.bucket.name
+    bucket = fleet.cloud.app.files.bucket.name
     fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
 
     fleet.step("finish_job", made["job_id"], error=failing_step(fleet, made["job_id"]))
@@ -106,7 +106,7 @@ def test_a_wrong_checksum_fails_the_job_with_that_reason(fleet: Fleet) -> None:
     fleet.pass_window()
     fleet.step("close_window", job_id)
     key = content_object(fleet.project.id, fleet.signature)
-    fleet.cloud.client("s3").put_object(Bucket=fleet.cloud.app.bucket.name, Key=key, Body=b"not the tide")
+    fleet.cloud.client("s3").put_object(Bucket=fleet.cloud.app.files.bucket.name, Key=key, Body=b"not the tide")
 
     fleet.step("finish_job", job_id, error=failing_step(fleet, job_id))
 
@@ -137,7 +137,7 @@ def test_a_step_that_aws_stopped_fails_nobody_before_the_deadline(fleet: Fleet) 
     fleet.run_until_dispatched(job_id)
     assert fleet.step("finish_job", job_id, error=caught("States.Timeout", "late"))["state"] == "running"
     assert fleet.states(job_id) == {"a-1": "Running"}
-    fleet.cloud.clock.advance(fleet.cloud.app.windows.job_timeout)
+    fleet.cloud.clock.advance(fleet.cloud.app.distribution.windows.job_timeout)
     assert fleet.step("finish_job", job_id, error=caught("States.Timeout", "late"))["state"] == "ended"
     assert fleet.job(job_id)["status"] == "Timeout"
 

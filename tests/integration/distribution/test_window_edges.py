@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -138,16 +139,16 @@ class Held:
 def test_1000_submits_straddling_an_edge_with_collectors_delayed_at_random(fleet: Fleet) -> None:
     """Every Task ends, the Jobs' targets sum to 1,000, no target is dispatched twice."""
     rng = random.Random(7)
-    app, clock, windows = fleet.cloud.app, fleet.cloud.clock, fleet.cloud.app.windows
+    app, clock, windows = fleet.cloud.app, fleet.cloud.clock, fleet.cloud.app.distribution.windows
     parcel = parcel_of(fleet)
     edge = clock() + timedelta(seconds=windows.seconds)
     offsets = sorted(rng.uniform(-0.1, 0.1) for _ in range(1000))
-    queue = Held()
-    app.submit._queue = queue
+    queue: Any = Held()
+    app.distribution.submit._queue = queue
     tasks: dict[str, str] = {}
     for number, offset in enumerate(offsets):
         clock.move_to(edge + timedelta(seconds=offset))
-        taken = app.submit.submit(fleet.project.id, parcel, [Target(f"a-{number}")])
+        taken = app.distribution.submit.submit(fleet.project.id, parcel, [Target(f"a-{number}")])
         tasks[taken.tasks[0].uuid] = f"a-{number}"
     waiting = queue.messages
     rng.shuffle(waiting)
@@ -157,7 +158,7 @@ def test_1000_submits_straddling_an_edge_with_collectors_delayed_at_random(fleet
     for _ in range(40):
         some = waiting[: rng.randint(0, 300)]
         waiting = waiting[len(some) :]
-        assert app.collect.collect(some) == []
+        assert app.distribution.collect.collect(some) == []
         clock.advance(rng.uniform(1, windows.seconds))
         for job in fleet.get("/v1/jobs", limit=100)["items"]:
             if job["job_id"] in done or job["window_closes_at"] > clock().isoformat():
@@ -176,5 +177,5 @@ def test_1000_submits_straddling_an_edge_with_collectors_delayed_at_random(fleet
     assert sum(job["counts"]["total"] for job in jobs) == 1000
     assert set(dispatched.values()) == {1}
     assert set(dispatched) == set(tasks.values())
-    seen = app.download_lookup._seen(fleet.project.id, app.task_store.get_many(fleet.project.id, tasks))
+    seen = app.distribution.lookup._seen(fleet.project.id, app.distribution.tasks.get_many(fleet.project.id, tasks))
     assert {task["task_id"].rsplit(":", 1)[1]: task["status"] for task in seen} == dict.fromkeys(tasks, "Success")

@@ -17,11 +17,11 @@ def test_a_worker_that_lost_its_attempt_changes_nothing(world: ExportWorld) -> N
     rendered = world.cloud.invoke("render_export", world.cloud.invoke("pull_pages", first))
     world.cloud.invoke("publish_export", {**first, "failure": {"Error": "States.Timeout"}})
     world.attempt(task_id)
-    published = world.cloud.app.queue.get(world.project.id, task_id).result
+    published = world.cloud.app.queue.queue.get(world.project.id, task_id).result
 
     assert world.cloud.invoke("publish_export", rendered)["next"] == "over"
     assert world.cloud.invoke("render_export", first)["next"] == "over"
-    assert world.cloud.app.queue.get(world.project.id, task_id).result == published
+    assert world.cloud.app.queue.queue.get(world.project.id, task_id).result == published
 
 
 def test_a_worker_that_lost_its_attempt_hides_no_page_from_the_next_and_changes_none(world: ExportWorld) -> None:
@@ -82,9 +82,9 @@ def test_what_a_late_worker_left_of_an_export_that_is_over_is_swept_a_day_later(
             world.s3.put_object(Bucket=world.bucket, Key=key, Body=b"late")
     world.s3.put_object(Bucket=world.bucket, Key=spec_object(project_id, done), Body=b"late")
 
-    world.cloud.app.sweep.sweep()
+    world.cloud.app.queue.sweep.sweep()
     assert len(world.objects()) == len(kept) + 5, "what is young may be in the making"
     world.cloud.clock.advance(2 * 24 * 3600)
-    world.cloud.app.sweep.sweep()
+    world.cloud.app.queue.sweep.sweep()
 
     assert world.objects() == kept == [output_object(project_id, done, 1), spec_object(project_id, failed)]

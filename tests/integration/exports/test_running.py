@@ -120,7 +120,7 @@ def test_progress_is_visible_while_it_runs(world: ExportWorld) -> None:
         return honest(source, page, size)
 
     world.source.answer = watch
-    world.cloud.app.export_work._puller._parallel = 1
+    world.cloud.app.exports.steps._puller._parallel = 1
     world.run(task_id)
 
     assert [each["status"] for each in seen] == ["running"] * 3
@@ -135,7 +135,7 @@ def test_time_that_runs_out_hands_over_to_another_invocation(world: ExportWorld)
     world.source.rows = numbered(350)
     task_id = world.submit(step=100)
     state = world.admit(task_id)
-    work = world.cloud.app.export_work
+    work = world.cloud.app.exports.steps
     assert work.pull(state, seconds_left=0)["next"] == "pull"
     assert world.source.pages == {0: 1}
     assert work.pull(state, seconds_left=900)["next"] == "render"

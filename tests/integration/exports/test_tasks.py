@@ -170,7 +170,7 @@ def test_delete_removes_records_and_files_and_cancels_what_runs(world: ExportWor
     assert world.get("/v1/tasks").json()["items"] == []
     assert world.get("/v1/task", task_id=done).status == 404
     assert world.cloud.invoke("pull_pages", state)["next"] == "over"
-    assert world.cloud.app.channel_store.get("export").running == 0  # type: ignore[union-attr]
+    assert world.cloud.app.queue.channel_store.get("export").running == 0  # type: ignore[union-attr]
 
 
 def test_an_admin_names_the_project(world: ExportWorld) -> None:

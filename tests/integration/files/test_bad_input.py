@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.bootstrap import App
 
 GOOD = {"biz_id": 1, "app_id": 1, "file_path": "/a/b"}
 

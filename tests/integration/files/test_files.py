@@ -22,11 +22,13 @@ def announce(cloud: MotoCloud, project: Project, **more: Any) -> str:
 
 
 def upload(cloud: MotoCloud, project: Project, file_id: str, content: bytes = CONTENT) -> None:
-    cloud.client("s3").put_object(Bucket=cloud.app.bucket.name, Key=upload_object(project.id, file_id), Body=content)
+    cloud.client("s3").put_object(
+        Bucket=cloud.app.files.bucket.name, Key=upload_object(project.id, file_id), Body=content
+    )
 
 
 def objects(cloud: MotoCloud) -> list[str]:
-    found = cloud.client("s3").list_objects_v2(Bucket=cloud.app.bucket.name).get("Contents", [])
+    found = cloud.client("s3").list_objects_v2(Bucket=cloud.app.files.bucket.name).get("Contents", [])
     return [entry["Key"] for entry in found]
 
 

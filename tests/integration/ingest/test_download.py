@@ -77,7 +77,7 @@ def test_a_step_that_ran_twice_and_met_itself_is_done_again_and_brings_the_right
     source.files["/a.bin"] = Hosted(large)
     asked = library.ask(source.url("/a.bin"))
     staged = {
-        "Bucket": library.cloud.app.bucket.name,
+        "Bucket": library.cloud.app.files.bucket.name,
         "Key": staging_object(library.project.id, asked["request_id"], 1),
     }
     s3, ours, done = library.cloud.client("s3"), library.cloud.app.s3, list[str]()
@@ -96,7 +96,7 @@ def test_a_step_that_ran_twice_and_met_itself_is_done_again_and_brings_the_right
     assert (waiting["status"], waiting["error"]["code"]) == ("pending", "worker_lost")
 
     library.cloud.clock.advance(61)
-    library.cloud.app.pokes.poke("no_cookie")
+    library.cloud.app.queue.pokes.poke("no_cookie")
     library.run()
 
     assert library.file(asked["file_id"])["signature"] == sha(large)
@@ -142,7 +142,7 @@ def test_a_cut_that_cannot_be_resumed_restarts_later_and_leaves_nothing(library:
     assert library.objects() == {}
 
     library.cloud.clock.advance(61)
-    library.cloud.app.pokes.poke("no_cookie")
+    library.cloud.app.queue.pokes.poke("no_cookie")
     library.run()
 
     assert library.file(asked["file_id"])["signature"] == sha(SMALL)
@@ -183,7 +183,7 @@ def test_a_source_that_changes_meanwhile_is_not_stitched_together(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     hosted = source.files["/a.bin"] = Hosted(large)
-    parts, original = library.cloud.app.parts, library.cloud.app.parts.put_part
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
 
     def change(*args: Any) -> None:
         hosted.body = large[::-1]
@@ -204,7 +204,7 @@ def test_a_fetch_longer_than_one_invocation_goes_on_in_the_next(
     source.files["/a.bin"] = Hosted(large)
     steps = iter(range(10**6))
     # Each look at the clock is ten seconds later: a step has time for a few parts only.
-    library.cloud.app.ingest._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
+    library.cloud.app.ingest.steps._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
 
     asked = library.ask(source.url("/a.bin"), signature=sha(large))
     library.run(seconds_left=110)
@@ -230,7 +230,7 @@ def test_a_retry_after_of_the_source_is_honoured(library: Library, source: FileS
     asked = library.ask(source.url("/a.bin"))
     library.run()
 
-    request = library.cloud.app.queue.get(library.project.id, asked["request_id"])
+    request = library.cloud.app.queue.queue.get(library.project.id, asked["request_id"])
     assert (request.status, request.last_wait_reason) == ("pending", "backoff")
     assert request.not_before == pytest.approx(library.cloud.clock().timestamp() + 200)
 
@@ -283,9 +283,9 @@ def test_cancelling_a_running_download_stops_it_within_5_s_and_leaves_nothing(
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
     asked = library.ask(source.url("/a.bin"))
-    parts, original = library.cloud.app.parts, library.cloud.app.parts.put_part
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
     seconds = iter(range(10**6))
-    library.cloud.app.ingest._monotonic = lambda: float(next(seconds))
+    library.cloud.app.ingest.steps._monotonic = lambda: float(next(seconds))
 
     def cancel_first(*args: Any) -> None:
         path = f"/v1/requests/{asked['request_id']}/cancel"

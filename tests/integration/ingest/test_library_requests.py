@@ -100,7 +100,7 @@ def test_check_says_when_the_source_is_gone(library: Library, source: FileSource
 
 def test_check_finds_a_stored_object_that_was_damaged(library: Library, source: FileSource) -> None:
     file_id = stored(library, source)
-    bucket = library.cloud.app.bucket.name
+    bucket = library.cloud.app.files.bucket.name
     key = content_object(library.project.id, SHA)
     library.cloud.client("s3").put_object(Bucket=bucket, Key=key, Body=b"damaged")
 

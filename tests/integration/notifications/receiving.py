@@ -73,7 +73,7 @@ def told(project: Project, url: str, record_id: str = "req-1", **data: Any) -> N
         cloud.clock(),
     )
     cloud.app.table.transact([notice_write(notice)])
-    cloud.app.notifier.publish([notice])
+    cloud.app.notifications.notifier.publish([notice])
     return notice
 
 
@@ -98,7 +98,7 @@ def compensate(cloud: MotoCloud, seconds: float) -> None:
     """Moves the clock; then what compensation does with work that is overdue."""
     cloud.clock.advance(seconds)
     for item in overdue(cloud):
-        cloud.app.due_handlers()[item["due_kind"]](item)
+        cloud.app.due_handlers[item["due_kind"]](item)
     cloud.deliver("CallbacksQueue")
 
 

@@ -23,7 +23,7 @@ def test_a_callback_url_at_a_private_address_is_refused_at_submission(cloud: Mot
 
     for url in PRIVATE:
         with pytest.raises(UrlNotAllowed) as refused:
-            cloud.app.callbacks.check(public.id, url)
+            cloud.app.notifications.callbacks.check(public.id, url)
         assert refused.value.status == 422
         assert refused.value.errors[0]["loc"] == ["body", "callback"]
 
@@ -31,10 +31,10 @@ def test_a_callback_url_at_a_private_address_is_refused_at_submission(cloud: Mot
 def test_a_project_with_private_urls_may_be_called_back_there_but_not_at_metadata(
     cloud: MotoCloud, project: Project
 ) -> None:
-    cloud.app.callbacks.check(project.id, "http://127.0.0.1:8080/hook")
-    cloud.app.callbacks.check(project.id, None)
+    cloud.app.notifications.callbacks.check(project.id, "http://127.0.0.1:8080/hook")
+    cloud.app.notifications.callbacks.check(project.id, None)
     with pytest.raises(UrlNotAllowed):
-        cloud.app.callbacks.check(project.id, "http://169.254.169.254/latest")
+        cloud.app.notifications.callbacks.check(project.id, "http://169.254.169.254/latest")
 
 
 def test_a_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:
@@ -48,7 +48,7 @@ def test_a_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:
 
 def test_two_secrets_are_valid_during_a_rotation_and_both_sign(cloud: MotoCloud, project: Project) -> None:
     path = f"/v1/projects/{project.id}/callback-secrets"
-    old = cloud.app.projects.get(project.id).callback_secrets[0]
+    old = cloud.app.projects.projects.get(project.id).callback_secrets[0]
     rotated = cloud.http("POST", path, key=cloud.admin_key)
     assert rotated.status == 201
     new = rotated.json()["callback_secret"]
@@ -82,7 +82,9 @@ def test_a_function_that_dies_during_an_attempt_is_made_good(
 ) -> None:
     with receiver() as at:
         with monkeypatch.context() as killed:
-            killed.setattr(cloud.app.deliverer._store, "settle", lambda *_: (_ for _ in ()).throw(SystemExit))
+            killed.setattr(
+                cloud.app.notifications.deliverer._store, "settle", lambda *_: (_ for _ in ()).throw(SystemExit)
+            )
             told(project, at.url)
             with pytest.raises(SystemExit):
                 cloud.deliver("CallbacksQueue")
@@ -100,7 +102,9 @@ def test_a_callback_behind_a_closed_circuit_is_given_up_after_its_day_too(cloud:
         (waiting,) = callbacks(project, task_id="req-3")
         assert waiting["attempts"] == []
         cloud.clock.advance(24 * 3600)
-        cloud.app.deliverer._circuits._store.pause(project.id, at.url.split("/")[2], cloud.clock().timestamp() + 60)
+        cloud.app.notifications.deliverer._circuits._store.pause(
+            project.id, at.url.split("/")[2], cloud.clock().timestamp() + 60
+        )
         cloud.deliver("CallbacksQueue")
 
         (given_up,) = callbacks(project, task_id="req-3")

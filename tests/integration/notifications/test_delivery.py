@@ -12,7 +12,7 @@ from tidegate.notifications.outbox import notice_write
 
 
 def secret_of(project: Project) -> str:
-    return project.cloud.app.projects.get(project.id).callback_secrets[0]
+    return project.cloud.app.projects.projects.get(project.id).callback_secrets[0]
 
 
 def dead_letters(cloud: MotoCloud) -> int:
@@ -57,7 +57,7 @@ def test_an_unpublished_end_is_delivered_after_the_publisher_died(
 ) -> None:
     with receiver() as at:
         with monkeypatch.context() as killed:
-            killed.setattr(cloud.app.notifier, "publish", lambda _: None)
+            killed.setattr(cloud.app.notifications.notifier, "publish", lambda _: None)
             notice = told(project, at.url)
         compensate(cloud, 31)
 
@@ -80,7 +80,7 @@ def test_a_tampered_body_or_a_stale_timestamp_fails_verification(cloud: MotoClou
 def test_every_duplicate_of_a_message_is_delivered_once(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
         notice = told(project, at.url)
-        cloud.app.notifier.publish([notice, notice])
+        cloud.app.notifications.notifier.publish([notice, notice])
         cloud.deliver("CallbacksQueue")
 
         assert len(at.seen) == 1

@@ -42,7 +42,7 @@ def test_a_published_notice_leaves_the_outbox(cloud: MotoCloud, project: Project
     url, notice = listener(cloud), notice_about(project)
     cloud.app.table.transact([notice_write(notice)])
 
-    cloud.app.notifier.publish([notice])
+    cloud.app.notifications.notifier.publish([notice])
 
     (message,) = heard(cloud, url)
     assert (message["type"], message["record_id"], message["data"]) == ("task.completed", "req-1", dict(notice.data))
@@ -67,8 +67,8 @@ def test_a_topic_that_does_not_answer_fails_nobody_and_loses_nothing(
     cloud.app.table.transact([notice_write(notice)])
 
     with monkeypatch.context() as patch:
-        patch.setattr(cloud.app.topic, "publish", lambda _: (_ for _ in ()).throw(Busy("down")))
-        cloud.app.notifier.publish([notice])
+        patch.setattr(cloud.app.notifications.topic, "publish", lambda _: (_ for _ in ()).throw(Busy("down")))
+        cloud.app.notifications.notifier.publish([notice])
     compensate(cloud, 31)
 
     assert len(heard(cloud, url)) == 1
@@ -80,7 +80,7 @@ def test_many_and_large_notices_are_sent_in_batches_that_sns_takes(cloud: MotoCl
     notices.append(notice_about(project, "req-11", data={"request_id": "req-11", "text": "é" * 500_000}))
 
     cloud.app.table.transact([notice_write(notices[-1])])
-    cloud.app.notifier.publish(notices)
+    cloud.app.notifications.notifier.publish(notices)
 
     came = {message["record_id"]: message["data"] for message in heard(cloud, url)}
     assert set(came) == {f"req-{n}" for n in range(12)}
@@ -90,7 +90,7 @@ def test_many_and_large_notices_are_sent_in_batches_that_sns_takes(cloud: MotoCl
 def test_a_subscriber_to_status_failed_sees_only_those(cloud: MotoCloud, project: Project) -> None:
     url = listener(cloud, {"status": ["failed"]})
 
-    cloud.app.notifier.publish(
+    cloud.app.notifications.notifier.publish(
         [
             notice_about(project, "req-1"),
             notice_about(project, "req-2", kind="task.failed", status="failed"),
@@ -118,7 +118,7 @@ def test_progress_costs_one_read_when_nobody_watches(
     url = listener(cloud)
 
     for _ in range(10):
-        cloud.app.live.progress(project.id, "req-1", {"status": "running", "progress": {"rows": 1}})
+        cloud.app.notifications.progress.progress(project.id, "req-1", {"status": "running", "progress": {"rows": 1}})
 
     assert calls == ["GetItem"]
     assert heard(cloud, url) == []

@@ -25,7 +25,7 @@ def line(cloud: MotoCloud, project: Project) -> Line:
 def test_a_record_has_at_most_one_progress_message_a_second_whoever_reports_it(line: Line, project: Project) -> None:
     app = line.cloud.app
     url = listener(line.cloud)
-    functions = [Live(app.watches, app.topic, app.clock) for _ in range(3)]
+    functions = [Live(app.notifications.watches, app.notifications.topic, app.clock) for _ in range(3)]
 
     for _ in range(4):
         for live in functions:
@@ -42,7 +42,7 @@ def test_progress_stops_costing_once_the_watchers_are_gone(line: Line, project: 
     line.push(project, "req-1", "task.progress", task_id="req-1", status="running")
     url = listener(line.cloud)
 
-    line.cloud.app.live.progress(project.id, "req-1", {"status": "running"})
+    line.cloud.app.notifications.progress.progress(project.id, "req-1", {"status": "running"})
 
     assert heard(line.cloud, url) == []
     assert line.items("WATCH") == []
@@ -51,8 +51,8 @@ def test_progress_stops_costing_once_the_watchers_are_gone(line: Line, project: 
 def test_progress_of_other_records_is_not_told(line: Line, project: Project) -> None:
     url, other = listener(line.cloud), line.cloud.project()
 
-    line.cloud.app.live.progress(project.id, "req-2", {"status": "running"})
-    line.cloud.app.live.progress(other.id, "req-1", {"status": "running"})
+    line.cloud.app.notifications.progress.progress(project.id, "req-2", {"status": "running"})
+    line.cloud.app.notifications.progress.progress(other.id, "req-1", {"status": "running"})
 
     assert heard(line.cloud, url) == []
 
@@ -61,6 +61,6 @@ def test_a_failing_table_fails_no_work(line: Line, project: Project, monkeypatch
     def broken(*_: Any) -> bool:
         raise RuntimeError("throttled")
 
-    monkeypatch.setattr(line.cloud.app.watches, "is_watched", broken)
+    monkeypatch.setattr(line.cloud.app.notifications.watches, "is_watched", broken)
 
-    line.cloud.app.live.progress(project.id, "req-1", json.loads('{"status": "running"}'))
+    line.cloud.app.notifications.progress.progress(project.id, "req-1", json.loads('{"status": "running"}'))

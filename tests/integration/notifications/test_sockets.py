@@ -81,7 +81,7 @@ def test_a_watcher_hears_progress_and_the_end_and_then_nothing(line: Line, proje
 
 def test_an_end_between_the_look_and_the_watch_is_not_missed(line: Line, project: Project) -> None:
     seen: list[dict[str, Any]] = [{"task_id": "req-1", "status": "running"}, {"task_id": "req-1", "status": "failed"}]
-    line.cloud.app.records._lookups = {"req-": lambda *_: seen.pop(0)}
+    line.cloud.app.notifications.records._lookups = {"req-": lambda *_: seen.pop(0)}
     client = line.joined(project)
 
     (told,) = line.say(client, action="watch", task_ids=["req-1"])

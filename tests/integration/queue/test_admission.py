@@ -115,11 +115,11 @@ def test_an_owner_that_dies_frees_the_mutex_by_lease(queue: TestQueue) -> None:
     queue.admit()
 
     queue.cloud.clock.advance(181)
-    queue.cloud.app.admission.admit("no_cookie")
+    queue.cloud.app.queue.admission.admit("no_cookie")
 
     assert queue.statuses(heir) == ["running"]
     with pytest.raises(LeaseLost):
-        queue.cloud.app.queue.heartbeat(dead.project_id, dead.request_id, 1)
+        queue.cloud.app.queue.queue.heartbeat(dead.project_id, dead.request_id, 1)
     late = queue.finish(dead, result={"by": "the dead"})
     assert (late.status, late.result) == ("pending", None)
     assert queue.channel().running == 1
@@ -131,13 +131,13 @@ def test_a_living_owner_keeps_the_mutex_by_heartbeats_but_not_beyond_two_hours(q
     queue.admit()
     for _ in range(7200 // 170):
         queue.cloud.clock.advance(170)
-        queue.cloud.app.queue.heartbeat(owner.project_id, owner.request_id, 1)
-    queue.cloud.app.admission.admit("no_cookie")
+        queue.cloud.app.queue.queue.heartbeat(owner.project_id, owner.request_id, 1)
+    queue.cloud.app.queue.admission.admit("no_cookie")
     assert queue.now(other).status == "queued"
 
     queue.cloud.clock.advance(170)
     with pytest.raises(LeaseLost):
-        queue.cloud.app.queue.heartbeat(owner.project_id, owner.request_id, 1)
+        queue.cloud.app.queue.queue.heartbeat(owner.project_id, owner.request_id, 1)
     queue.cloud.clock.advance(20)
-    queue.cloud.app.admission.admit("no_cookie")
+    queue.cloud.app.queue.admission.admit("no_cookie")
     assert queue.now(other).status == "running"

@@ -14,16 +14,16 @@ DAY = 86400
 
 
 def _object(cloud: MotoCloud, key: str) -> None:
-    cloud.client("s3").put_object(Bucket=cloud.app.bucket.name, Key=key, Body=b"x")
+    cloud.client("s3").put_object(Bucket=cloud.app.files.bucket.name, Key=key, Body=b"x")
 
 
 def _objects(cloud: MotoCloud) -> list[str]:
-    found = cloud.client("s3").list_objects_v2(Bucket=cloud.app.bucket.name).get("Contents", [])
+    found = cloud.client("s3").list_objects_v2(Bucket=cloud.app.files.bucket.name).get("Contents", [])
     return [entry["Key"] for entry in found]
 
 
 def _ended(cloud: MotoCloud, project: Project) -> str:
-    made = cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"})
+    made = cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"})
     assert cloud.http("POST", f"/v1/requests/{made.request_id}/cancel", key=project.key).status == 200
     return made.request_id
 
@@ -85,12 +85,12 @@ def test_a_cleanup_that_dies_before_removing_archives_the_same_once_more(
     cloud.invoke("clean_up", {"source": "aws.events"})
 
     (key,) = [key for key in _objects(cloud) if key.startswith("archive/")]
-    stored = cloud.client("s3").get_object(Bucket=cloud.app.bucket.name, Key=key)["Body"].read()
+    stored = cloud.client("s3").get_object(Bucket=cloud.app.files.bucket.name, Key=key)["Body"].read()
     assert [json.loads(line)["request_id"] for line in gzip.decompress(stored).splitlines()] == [ended]
 
 
 def test_orphans_and_stale_uploads_go_and_nothing_else(cloud: MotoCloud, project: Project) -> None:
-    known = cloud.app.queue.submit(project.id, "check", payload={"file_id": "none"}).request_id
+    known = cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"}).request_id
     keep = f"staging/{project.id}/{known}/spec.json"
     orphans = [
         content_object(project.id, "0" * 64),
@@ -100,17 +100,17 @@ def test_orphans_and_stale_uploads_go_and_nothing_else(cloud: MotoCloud, project
     orphans.append(f"rows/{project.id}/{'0' * 64}.csv")
     for key in (keep, *orphans):
         _object(cloud, key)
-    cloud.client("s3").create_multipart_upload(Bucket=cloud.app.bucket.name, Key="staging/half")
+    cloud.client("s3").create_multipart_upload(Bucket=cloud.app.files.bucket.name, Key="staging/half")
 
-    first = cloud.app.sweep.sweep()
+    first = cloud.app.queue.sweep.sweep()
     assert first.orphans == 0, "what is young may be in the making"
     cloud.clock.advance(2 * DAY)
-    swept = cloud.app.sweep.sweep()
+    swept = cloud.app.queue.sweep.sweep()
 
     # moto begins every upload in 2010, so the first sweep took it.
     assert (first.uploads + swept.uploads, swept.orphans) == (1, len(orphans))
     assert _objects(cloud) == [keep]
-    left = cloud.client("s3").list_multipart_uploads(Bucket=cloud.app.bucket.name)
+    left = cloud.client("s3").list_multipart_uploads(Bucket=cloud.app.files.bucket.name)
     assert not left.get("Uploads")
 
 

@@ -23,7 +23,7 @@ def test_50_submitters_and_finishers_against_capacity_5_never_more_than_5_no_lea
 
     def start(request: Request) -> str:
         names.append(f"{request.request_id}-{request.attempt}")
-        most.append(max(len(app.channel_store.slots("no_cookie")), queue.channel().running))
+        most.append(max(len(app.queue.channel_store.slots("no_cookie")), queue.channel().running))
         started.put(request)
         return ""
 
@@ -31,16 +31,16 @@ def test_50_submitters_and_finishers_against_capacity_5_never_more_than_5_no_lea
         """Submits one, and finishes one: whichever runs."""
         submitted = queue.submit()
         running = started.get(timeout=60)
-        app.queue.finish(running.project_id, running.request_id, running.attempt, result={})
+        app.queue.queue.finish(running.project_id, running.request_id, running.attempt, result={})
         return submitted
 
     def admit() -> None:
         while not done.is_set():
-            app.admission.admit("no_cookie")
+            app.queue.admission.admit("no_cookie")
             time.sleep(0.05)
 
     # Two admitters at once are more than the FIFO group allows: the slots hold by themselves.
-    with patch.object(app.runner, "start", start), ThreadPoolExecutor(REQUESTS + 2) as pool:
+    with patch.object(app.queue.runner, "start", start), ThreadPoolExecutor(REQUESTS + 2) as pool:
         admitters = [pool.submit(admit) for _ in range(2)]
         requests = [work.result(60) for work in [pool.submit(submit_and_finish) for _ in range(REQUESTS)]]
         done.set()
@@ -50,6 +50,6 @@ def test_50_submitters_and_finishers_against_capacity_5_never_more_than_5_no_lea
     assert queue.statuses(*requests) == ["completed"] * REQUESTS
     assert 0 < max(most) <= CAPACITY
     assert queue.channel().running == 0
-    assert app.channel_store.slots("no_cookie") == []
-    assert list(app.channel_store.waiting("no_cookie")) == []
+    assert app.queue.channel_store.slots("no_cookie") == []
+    assert list(app.queue.channel_store.waiting("no_cookie")) == []
     assert sorted(names) == sorted(f"{request.request_id}-1" for request in requests)

@@ -33,7 +33,7 @@ def test_a_cancelled_running_one_is_stopped_and_its_slot_freed(queue: TestQueue)
     assert queue.executions()[f"{running.request_id}-1"] == "ABORTED"
     assert queue.statuses(running, waiting) == ["cancelled", "running"]
     with pytest.raises(LeaseLost):
-        queue.cloud.app.queue.heartbeat(running.project_id, running.request_id, 1)
+        queue.cloud.app.queue.queue.heartbeat(running.project_id, running.request_id, 1)
 
 
 def test_pause_and_resume_of_a_waiting_and_of_a_running_request(queue: TestQueue) -> None:

@@ -14,16 +14,16 @@ from tidegate.queue.model import Request
 
 
 def submit(cloud: MotoCloud, project: Project, **more: Any) -> Request:
-    return cloud.app.queue.submit(project.id, more.pop("type", "check"), payload={}, **more)
+    return cloud.app.queue.queue.submit(project.id, more.pop("type", "check"), payload={}, **more)
 
 
 def get(cloud: MotoCloud, request: Request) -> Request:
-    return cloud.app.queue.get(request.project_id, request.request_id)
+    return cloud.app.queue.queue.get(request.project_id, request.request_id)
 
 
 def finish(cloud: MotoCloud, request: Request, **outcome: Any) -> Request:
     now = get(cloud, request)
-    return cloud.app.queue.finish(now.project_id, now.request_id, now.attempt, **outcome)
+    return cloud.app.queue.queue.finish(now.project_id, now.request_id, now.attempt, **outcome)
 
 
 def executions(cloud: MotoCloud) -> list[str]:
@@ -57,14 +57,14 @@ def test_finish_frees_the_slot_and_is_idempotent(cloud: MotoCloud, project: Proj
     cloud.deliver("AdmissionQueue")
 
     done = finish(cloud, request, result={"ok": True})
-    again = cloud.app.queue.finish(project.id, request.request_id, 1, error=NotFound("late"))
+    again = cloud.app.queue.queue.finish(project.id, request.request_id, 1, error=NotFound("late"))
 
     assert (done.status, done.result) == ("completed", {"ok": True})
     assert again.status == "completed"
-    channel = cloud.app.channel_store.get("no_cookie")
+    channel = cloud.app.queue.channel_store.get("no_cookie")
     assert channel is not None
     assert channel.running == 0
-    assert cloud.app.channel_store.slots("no_cookie") == []
+    assert cloud.app.queue.channel_store.slots("no_cookie") == []
 
 
 def test_each_step_costs_a_few_calls(cloud: MotoCloud, project: Project) -> None:
@@ -80,7 +80,7 @@ def test_each_step_costs_a_few_calls(cloud: MotoCloud, project: Project) -> None
 
     submit(cloud, project)
     with count_calls(cloud.app) as calls:
-        cloud.app.admission.admit("no_cookie")
+        cloud.app.queue.admission.admit("no_cookie")
     assert calls.total() == 5, calls
 
 
@@ -89,14 +89,14 @@ def test_a_stale_attempt_changes_nothing(cloud: MotoCloud, project: Project) -> 
     cloud.deliver("AdmissionQueue")
     finish(cloud, request, error=ServiceUnavailable("busy"))
     cloud.clock.advance(5)
-    cloud.app.admission.admit("no_cookie")
+    cloud.app.queue.admission.admit("no_cookie")
 
-    stale = cloud.app.queue.finish(project.id, request.request_id, 1, result={"old": True})
+    stale = cloud.app.queue.queue.finish(project.id, request.request_id, 1, result={"old": True})
 
     assert (stale.status, stale.attempt) == ("running", 2)
     with pytest.raises(LeaseLost):
-        cloud.app.queue.heartbeat(project.id, request.request_id, 1)
-    cloud.app.queue.heartbeat(project.id, request.request_id, 2, {"rows": 7})
+        cloud.app.queue.queue.heartbeat(project.id, request.request_id, 1)
+    cloud.app.queue.queue.heartbeat(project.id, request.request_id, 2, {"rows": 7})
     assert get(cloud, request).progress == {"rows": 7}
 
 
@@ -107,4 +107,4 @@ def test_a_heartbeat_past_the_deadline_says_so(cloud: MotoCloud, project: Projec
     cloud.clock.advance(61)
 
     with pytest.raises(RequestTimedOut):
-        cloud.app.queue.heartbeat(project.id, request.request_id, 1)
+        cloud.app.queue.queue.heartbeat(project.id, request.request_id, 1)

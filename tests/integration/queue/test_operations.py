@@ -51,7 +51,7 @@ def test_stats_of_a_long_queue_count_it_and_fetch_only_its_heads(queue: TestQueu
     queue.cloud.clock.advance(30)
 
     with count_calls(queue.cloud.app) as calls:
-        stats = queue.cloud.app.channels.stats()
+        stats = queue.cloud.app.queue.channels.stats()
 
     (lane,) = [one for one in stats if one.channel == oldest.channel]
     assert (lane.queued, 40 <= lane.oldest_wait_s < 41) == (2003, True)
@@ -96,7 +96,7 @@ def test_stats_by_type_count_success_rate_mean_and_p95(queue: TestQueue) -> None
 def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQueue) -> None:
     done, failed = queue.submit(type="export"), queue.submit(type="export")
     queue.admit()
-    s3, bucket = queue.cloud.client("s3"), queue.cloud.app.bucket.name
+    s3, bucket = queue.cloud.client("s3"), queue.cloud.app.files.bucket.name
     for request in (done, failed):
         s3.put_object(Bucket=bucket, Key=output_object(queue.project.id, request.request_id, 1), Body=b"left over")
     queue.finish(done)
@@ -106,7 +106,7 @@ def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQ
     assert clean(queue) == {"removed": 0, "objects": 0, "more": False}
     queue.cloud.clock.advance(120)
     assert clean(queue)["removed"] == 1
-    kept = [queue.cloud.app.request_store.get(queue.project.id, one.request_id) for one in (done, failed)]
+    kept = [queue.cloud.app.queue.store.get(queue.project.id, one.request_id) for one in (done, failed)]
     # Of an export that is past its time so much stays that its link can say so.
     assert [request and bool(request.expired_at) for request in kept] == [True, False]
     assert s3.list_objects_v2(Bucket=bucket, Prefix="exports/")["KeyCount"] == 1

@@ -67,7 +67,7 @@ def test_many_that_wait_are_looked_after_by_their_channel_not_one_by_one(queue: 
     queue.capacity(no_cookie=1)
     requests = [queue.submit() for _ in range(30)]
     lose_words(queue)
-    queue.cloud.app.admission.admit("no_cookie")
+    queue.cloud.app.queue.admission.admit("no_cookie")
     queue.compensate(31)
 
     assert queue.statuses(*requests)[1:] == ["queued"] * 29
@@ -82,7 +82,7 @@ def test_many_that_wait_are_looked_after_by_their_channel_not_one_by_one(queue: 
 
 def test_a_machine_that_was_never_started_is_started(queue: TestQueue) -> None:
     request = queue.submit()
-    with patch.object(queue.cloud.app.runner, "start", return_value=""):
+    with patch.object(queue.cloud.app.queue.runner, "start", return_value=""):
         queue.admit()
     assert queue.executions() == {}
 
@@ -95,7 +95,7 @@ def test_a_machine_that_was_never_started_is_started(queue: TestQueue) -> None:
 def test_a_machine_that_cannot_be_started_now_is_not_taken_for_started(queue: TestQueue) -> None:
     """Compensation counts what it started, and looks again at what it did not."""
     request = queue.submit()
-    with patch.object(queue.cloud.app.runner, "start", side_effect=Busy("throttled")):
+    with patch.object(queue.cloud.app.queue.runner, "start", side_effect=Busy("throttled")):
         queue.admit()
         with pytest.raises(Busy):
             queue.compensate(46)
@@ -108,7 +108,7 @@ def test_a_machine_that_cannot_be_started_now_is_not_taken_for_started(queue: Te
 def test_a_machine_that_died_gives_back_slot_and_mutex_and_the_request_is_tried_again(queue: TestQueue) -> None:
     request = queue.submit(subscription_id="sub-1")
     queue.admit()
-    queue.cloud.app.runner.stop(queue.now(request), "the cloud restarted")
+    queue.cloud.app.queue.runner.stop(queue.now(request), "the cloud restarted")
 
     queue.compensate(46)
     again = queue.now(request)
@@ -116,7 +116,7 @@ def test_a_machine_that_died_gives_back_slot_and_mutex_and_the_request_is_tried_
     assert queue.channel().running == 0
 
     queue.cloud.clock.advance(6)
-    queue.cloud.app.admission.admit("no_cookie")
+    queue.cloud.app.queue.admission.admit("no_cookie")
     assert queue.now(request).attempt == 2
 
 
@@ -128,7 +128,7 @@ def test_time_outs_end_requests(queue: TestQueue) -> None:
         queue.compensate(91)
         assert queue.executions()[f"{request.request_id}-{attempt}"] == "ABORTED"
         queue.cloud.clock.advance(6)
-        queue.cloud.app.pokes.poke("no_cookie")
+        queue.cloud.app.queue.pokes.poke("no_cookie")
 
     ended = queue.now(request)
     assert (ended.status, ended.error and ended.error["code"]) == ("failed", "request_timeout")
@@ -138,7 +138,7 @@ def test_a_heartbeat_keeps_a_running_request_alone(queue: TestQueue) -> None:
     request = queue.submit(type="download")
     queue.admit()
     for _ in range(5):
-        queue.cloud.app.queue.heartbeat(request.project_id, request.request_id, 1)
+        queue.cloud.app.queue.queue.heartbeat(request.project_id, request.request_id, 1)
         queue.compensate(30)
 
     assert queue.statuses(request) == ["running"]

@@ -18,7 +18,7 @@ def test_an_empty_project_has_channels_and_nothing_else(cloud: MotoCloud, projec
 
 
 def test_requests_show_and_only_those_of_the_project(cloud: MotoCloud, project: Project) -> None:
-    made = cloud.app.queue.submit(project.id, "check", payload={})
+    made = cloud.app.queue.queue.submit(project.id, "check", payload={})
 
     mine = cloud.http("GET", "/v1/overview", key=project.key).json()
     other = cloud.http("GET", "/v1/overview", key=cloud.project().key).json()

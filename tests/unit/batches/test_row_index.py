@@ -89,14 +89,14 @@ def test_a_row_without_end_is_refused() -> None:
 
 def test_rows_are_read_by_range_a_block_ahead_and_the_index_is_made_once() -> None:
     lines = [json.dumps({"n": number}).encode() for number in range(3 * BLOCK_ROWS + 10)]
-    memory = Memory(**{"content/p/sig": b"\n".join(lines)})
+    memory: Any = Memory(**{"content/p/sig": b"\n".join(lines)})
     source = RowSource("file-1", "sig", NDJSON)
     rows = RowFiles(memory).rows("p", source)
     assert [rows.item(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
     wait_for_reads(memory, 2)
     assert rows.item(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
     wait_for_reads(memory, 3)
-    memory.chunks = None  # type: ignore[assignment,method-assign]
+    memory.chunks = None
     assert RowFiles(memory).index("p", source).rows == 3 * BLOCK_ROWS + 10
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from tidegate.common.ports import StoredObject
 from tidegate.errors import Conflict, RecordNotFound
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ _DELETE_LIMIT = 1000
 
 def _status(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    size: int
+    etag: str
 
 
 class Bucket:

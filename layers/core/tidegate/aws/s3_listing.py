@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidegate.aws.s3 import Bucket
-from tidegate.queue.sweep import Found, Upload
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 
-class BucketListing(Bucket):
-    """Implements `services.sweep.Objects` and `services.archive.ArchiveStore`."""
+class Found(NamedTuple):
+    key: str
+    changed_at: datetime
 
+
+class Upload(NamedTuple):
+    key: str
+    upload_id: str
+    begun_at: datetime
+
+
+class BucketListing(Bucket):
     def __init__(self, client: S3Client, name: str) -> None:
         super().__init__(client, name)
         self._s3 = client

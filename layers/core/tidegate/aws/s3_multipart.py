@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import ClientError
 
-from tidegate.aws.s3 import Bucket
+from tidegate.aws.s3 import Bucket, StoredObject
 from tidegate.aws.table import code_of
-from tidegate.common.ports import StoredObject
 from tidegate.errors import Conflict
 
 if TYPE_CHECKING:

@@ -6,12 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from tidegate.errors import Busy
-from tidegate.queue.model import Request
-from tidegate.queue.policies import Policy
-
 if TYPE_CHECKING:
     from mypy_boto3_stepfunctions import SFNClient
 
@@ -45,40 +39,3 @@ class Machines:
 
 def execution_arn(machine_arn: str, name: str) -> str:
     return f"{machine_arn.replace(':stateMachine:', ':execution:')}:{name}"
-
-
-class RequestRunner:
-    """Implements `services.queue_ports.Runner`: the machine of a request's type, named by request and attempt."""
-
-    def __init__(self, machines: Machines, arns: Mapping[str, str], policies: Mapping[str, Policy]) -> None:
-        self._machines = machines
-        self._arns = arns
-        self._policies = policies
-
-    def start(self, request: Request) -> str:
-        data = {
-            "project_id": request.project_id,
-            "request_id": request.request_id,
-            "attempt": request.attempt,
-            "deadline": request.deadline,
-        }
-        try:
-            return self._machines.start(self._machine(request), _name(request), data)
-        except (ClientError, BotoCoreError) as error:
-            raise Busy("the machine could not be started") from error
-
-    def status(self, request: Request) -> str | None:
-        return self._machines.status(self._machine(request), _name(request))
-
-    def stop(self, request: Request, why: str) -> None:
-        try:
-            self._machines.stop(self._machine(request), _name(request), why)
-        except (ClientError, BotoCoreError) as error:
-            raise Busy("the machine could not be stopped") from error
-
-    def _machine(self, request: Request) -> str:
-        return self._arns[self._policies[request.type].machine]
-
-
-def _name(request: Request) -> str:
-    return f"{request.request_id}-{request.attempt}"

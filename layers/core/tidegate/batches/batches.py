@@ -3,56 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.batches.business_calls import BusinessCalls
 from tidegate.batches.model import ACTIVE, CREATED, FINISHED, Batch, LogLine, Progress, RowSource
 from tidegate.batches.registry import Registry
 from tidegate.batches.row_index import format_of
 from tidegate.batches.sliding_window import Ledger
+from tidegate.batches.store import BatchRepository
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import Invalid, RecordNotFound, WrongAuthCode, WrongState
-from tidegate.files.model import READY, File
-from tidegate.queue.model import WAITING, Request
+from tidegate.files.library import Files
+from tidegate.files.model import READY
+from tidegate.queue.model import WAITING
+from tidegate.queue.queue import Queue
 
 LONGEST_DATA = 300_000
 MOST_LOGS_EXPORTED = 50_000
-
-
-class BatchStore(Protocol):
-    def add(self, batch: Batch, progress: Progress, job_data: Any) -> None: ...
-
-    def get(self, project_id: str, batch_id: str) -> Batch | None: ...
-
-    def progress(self, project_id: str, batch_id: str) -> tuple[Progress, float]: ...
-
-    def progress_of(self, batches: Iterable[Batch]) -> dict[str, Progress]: ...
-
-    def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Batch]: ...
-
-    def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str] = ()) -> Batch: ...
-
-    def set_job_data(self, batch: Batch, job_data: Any) -> None: ...
-
-    def add_logs(self, project_id: str, batch_id: str, lines: Iterable[LogLine], now: float) -> None: ...
-
-    def logs(
-        self, project_id: str, batch_id: str, *, index: int | None, limit: int, cursor: str | None
-    ) -> Listed[LogLine]: ...
-
-    def all_logs(self, project_id: str, batch_id: str) -> Iterable[LogLine]: ...
-
-
-class FileLookup(Protocol):
-    def get(self, project_id: str, file_id: str) -> File: ...
-
-
-class RequestLookup(Protocol):
-    def get(self, project_id: str, request_id: str) -> Request: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +48,11 @@ class NewBatch:
 class Batches:
     def __init__(
         self,
-        store: BatchStore,
+        store: BatchRepository,
         registry: Registry,
         calls: BusinessCalls,
-        files: FileLookup,
-        requests: RequestLookup,
+        files: Files,
+        requests: Queue,
         clock: Clock,
     ) -> None:
         self._store = store

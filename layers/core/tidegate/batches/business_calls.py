@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegate.common.ids import Clock
-from tidegate.common.ports import Http, Signer
 from tidegate.errors import BusinessRefused
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
+from tidegate.http.ports import Signer
 from tidegate.projects.model import Project
 
 ASK_LIMITS = Limits(connect=5, read=10, total=10, max_bytes=64 * 1024)
 
 
 class BusinessCalls:
-    def __init__(self, http: Http, sign: Signer, project_of: Callable[[str], Project], clock: Clock) -> None:
+    def __init__(self, http: SafeHttp, sign: Signer, project_of: Callable[[str], Project], clock: Clock) -> None:
         self._http = http
         self._sign = sign
         self._project_of = project_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from tidegate.batches.batches import Batches, about, shown
 from tidegate.batches.business_calls import BusinessCalls
@@ -14,16 +14,16 @@ from tidegate.batches.model import (
     STOPPED,
     WAITING_BIZ,
     Batch,
-    Progress,
     choose_channel,
     next_state,
 )
 from tidegate.batches.registry import Registry
+from tidegate.batches.store import BatchRepository
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, DomainError, WrongState
 from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.notify import Notifier
 from tidegate.queue.model import PAUSED, WAITING
-from tidegate.queue.ports import Notifier
 
 if TYPE_CHECKING:
     from tidegate.queue.control import Control
@@ -33,29 +33,11 @@ if TYPE_CHECKING:
 Loads = Callable[[], Mapping[str, tuple[int, int]]]
 
 
-class ControlStore(Protocol):
-    def progress(self, project_id: str, batch_id: str) -> tuple[Progress, float]: ...
-
-    def move(
-        self,
-        batch: Batch,
-        status: str,
-        sets: Mapping[str, Any] | None = None,
-        *,
-        removes: Sequence[str] = (),
-        due: tuple[float, str] | None = None,
-        notice: Notice | None = None,
-    ) -> Batch: ...
-
-    def start_writes(self, batch: Batch, sets: Mapping[str, Any], *, forget_verdict: bool) -> Sequence[Any]:
-        """The start, for the transaction that makes its request."""
-
-
 class BatchControl:
     def __init__(
         self,
         batches: Batches,
-        store: ControlStore,
+        store: BatchRepository,
         registry: Registry,
         calls: BusinessCalls,
         queue: Queue,

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.batches.batches import shown
-from tidegate.batches.model import ACTIVE, STOPPED, Batch, Progress
+from tidegate.batches.model import ACTIVE, STOPPED, Batch
+from tidegate.batches.run_store import BatchRunRepository
+from tidegate.batches.store import BatchRepository
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped
 from tidegate.queue.model import COMPLETED, Request
 
 
-class EndedBatches(Protocol):
-    def get(self, project_id: str, batch_id: str) -> Batch | None: ...
-
-    def progress(self, project_id: str, batch_id: str) -> tuple[Progress, float]: ...
-
-
-class StoppedWrites(Protocol):
-    def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Any: ...
-
-
 class BatchEnds:
-    def __init__(self, batches: EndedBatches, runs: StoppedWrites, clock: Clock) -> None:
+    def __init__(self, batches: BatchRepository, runs: BatchRunRepository, clock: Clock) -> None:
         self._batches = batches
         self._runs = runs
         self._clock = clock

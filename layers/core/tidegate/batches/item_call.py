@@ -10,9 +10,10 @@ from tidegate.batches.answers import NOTHING, Heard, failed, item_body, read_rep
 from tidegate.batches.model import Batch, LogLine
 from tidegate.batches.run_state import Call, Course
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.ports import Http, Line, Signer
 from tidegate.errors import FetchError, UrlNotAllowed
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
+from tidegate.http.ports import Line, Signer
 
 ITEM_LIMITS = Limits(connect=5, read=30, total=30, max_bytes=256 * 1024)
 MOST_LINES_WAITING = 5000
@@ -45,7 +46,15 @@ class ListedItems:
 
 class ItemWork:
     def __init__(
-        self, batch: Batch, url: str, secrets: Sequence[str], http: Http, sign: Signer, clock: Clock, *, private: bool
+        self,
+        batch: Batch,
+        url: str,
+        secrets: Sequence[str],
+        http: SafeHttp,
+        sign: Signer,
+        clock: Clock,
+        *,
+        private: bool,
     ) -> None:
         self._batch = batch
         self._url = url

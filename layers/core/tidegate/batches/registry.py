@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from tidegate.batches.model import Business, hash_auth_code
+from tidegate.batches.store import BusinessRepository
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound
-
-
-class BusinessStore(Protocol):
-    def add(self, business: Business) -> None: ...
-
-    def replace(self, business: Business) -> None: ...
-
-    def get(self, project_id: str, biz_id: str) -> Business | None: ...
-
-    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Business]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +25,9 @@ class BusinessEntry:
 
 
 class Registry:
-    def __init__(self, store: BusinessStore, check_url: Callable[[str, str | None, str], None], clock: Clock) -> None:
+    def __init__(
+        self, store: BusinessRepository, check_url: Callable[[str, str | None, str], None], clock: Clock
+    ) -> None:
         self._store = store
         self._check_url = check_url
         self._clock = clock

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.batches.model import RowSource
 from tidegate.batches.row_index import BLOCK_ROWS, RowIndex, index_rows, parse_block
+from tidegate.batches.row_objects import RowBucket
 from tidegate.files.model import content_object
 
 _BLOCKS_KEPT = 8
 
 
-class RowObjects(Protocol):
-    """The part of the bucket that rows use."""
-
-    def chunks(self, key: str) -> Iterator[bytes]: ...
-
-    def span(self, key: str, start: int, end: int) -> bytes: ...
-
-    def get(self, key: str) -> bytes | None: ...
-
-    def put(self, key: str, data: bytes) -> None: ...
-
-
 class RowFiles:
-    def __init__(self, objects: RowObjects) -> None:
+    def __init__(self, objects: RowBucket) -> None:
         self._objects = objects
 
     def index(self, project_id: str, source: RowSource) -> RowIndex:
@@ -48,7 +36,7 @@ class RowFiles:
 class RowItems:
     """Workers ask in nearly ascending order: the block after the one in use is read before it is needed."""
 
-    def __init__(self, objects: RowObjects, key: str, index: RowIndex) -> None:
+    def __init__(self, objects: RowBucket, key: str, index: RowIndex) -> None:
         self._objects = objects
         self._key = key
         self._index = index

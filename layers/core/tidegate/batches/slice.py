@@ -9,8 +9,10 @@ from typing import Protocol
 from aws_lambda_powertools import Logger
 
 from tidegate.batches.item_call import Items, ItemWork
-from tidegate.batches.model import STOPPING, Batch, LogLine, Progress
+from tidegate.batches.model import STOPPING, Batch, Progress
 from tidegate.batches.run_state import FINISHED, Course, Verdict
+from tidegate.batches.run_store import BatchRunRepository
+from tidegate.batches.store import BatchRepository
 from tidegate.batches.worker_pool import Crew
 from tidegate.common.ids import Clock
 from tidegate.errors import LeaseLost
@@ -27,18 +29,6 @@ _CLOCK_MARGIN = 1.0
 class Pace:
     slice_seconds: float = 240.0
     lease_seconds: float = 15.0
-
-
-class RunStore(Protocol):
-    def acquire(self, batch: Batch, now: float, lease_seconds: float) -> tuple[int, Progress] | None: ...
-
-    def save(self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None) -> None: ...
-
-
-class BatchReader(Protocol):
-    def get(self, project_id: str, batch_id: str) -> Batch | None: ...
-
-    def add_logs(self, project_id: str, batch_id: str, lines: list[LogLine], now: float) -> None: ...
 
 
 class Preparation(Protocol):
@@ -75,8 +65,8 @@ class _Watch:
 class SliceRunner:
     def __init__(
         self,
-        batches: BatchReader,
-        runs: RunStore,
+        batches: BatchRepository,
+        runs: BatchRunRepository,
         prepare: Preparation,
         clock: Clock,
         pace: Pace | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
@@ -13,10 +13,13 @@ from tidegate.batches.item_call import CountedItems, Items, ItemWork, ListedItem
 from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business, Progress
 from tidegate.batches.rows import RowFiles
 from tidegate.batches.run_state import Verdict
+from tidegate.batches.run_store import BatchRunRepository
 from tidegate.batches.slice import ENDED, SliceRunner
+from tidegate.batches.store import BatchRepository
 from tidegate.common.ids import Clock, iso
-from tidegate.common.ports import Http, Signer
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
+from tidegate.http.client import SafeHttp
+from tidegate.http.ports import Signer
 from tidegate.projects.model import Project
 from tidegate.queue.model import Request
 from tidegate.queue.ports import Refused
@@ -31,24 +34,10 @@ RENEW = "renew"
 HEARTBEAT_SECONDS = 30.0
 
 
-class Ends(Protocol):
-    def end_writes(self, batch: Batch, fence: int, verdict: Verdict, finish_time: str) -> list[Any]: ...
-
-    def set_total(self, batch: Batch, total: int) -> None: ...
-
-
-class RunBatches(Protocol):
-    def get(self, project_id: str, batch_id: str) -> Batch | None: ...
-
-    def job_data(self, project_id: str, batch_id: str) -> Any: ...
-
-    def move(self, batch: Batch, status: str) -> Batch: ...
-
-
 class RequestCharge:
     """Implements `batch_slice.Charge` by the request of the run."""
 
-    def __init__(self, request: Request, queue: Queue, ends: Ends, live: Live, clock: Clock) -> None:
+    def __init__(self, request: Request, queue: Queue, ends: BatchRunRepository, live: Live, clock: Clock) -> None:
         self._request = request
         self._here = (request.project_id, request.request_id, request.attempt)
         self._queue = queue
@@ -84,10 +73,10 @@ class Preparations:
 
     def __init__(
         self,
-        batches: RunBatches,
-        ends: Ends,
+        batches: BatchRepository,
+        ends: BatchRunRepository,
         rows: RowFiles,
-        http: Http,
+        http: SafeHttp,
         sign: Signer,
         clock: Clock,
         business_of: Callable[[str, str], Business],
@@ -128,10 +117,10 @@ class Preparations:
 class BatchMachine:
     def __init__(
         self,
-        batches: RunBatches,
+        batches: BatchRepository,
         runner: SliceRunner,
         queue: Queue,
-        ends: Ends,
+        ends: BatchRunRepository,
         live: Live,
         clock: Clock,
         rounds: int,

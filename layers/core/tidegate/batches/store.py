@@ -12,7 +12,7 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, put, put_new, update
 from tidegate.batches.model import Batch, Business, LogLine, Progress, RowSource
 from tidegate.batches.run_store import progress_attributes, progress_from
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, WrongState
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write

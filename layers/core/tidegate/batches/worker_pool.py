@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tidegate.batches.model import Progress
 from tidegate.batches.run_state import Call, Course
-from tidegate.common.ports import Line
+from tidegate.http.ports import Line
 
 # A stop must not wait for the token of a slow rate.
 _LONGEST_SLEEP = 0.2

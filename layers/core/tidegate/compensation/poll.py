@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.common.ids import Clock
 from tidegate.compensation import interval as compensation
 from tidegate.compensation.interval import OVERDUE_SECONDS, Poll
+from tidegate.compensation.store import CompensationRepository
+from tidegate.compensation.ticks import TickQueue
 
 logger = logging.getLogger(__name__)
 
@@ -19,26 +21,6 @@ DueItem = dict[str, Any]
 DueHandler = Callable[[DueItem], bool | None]
 
 MOST_AT_ONCE = 100
-
-
-class PollStore(Protocol):
-    def read(self) -> Poll | None: ...
-
-    def replace(self, old: Poll | None, new: Poll) -> bool: ...
-
-    def count(self, compensated: int) -> None: ...
-
-    def overdue(self, before: datetime, limit: int) -> list[DueItem]: ...
-
-    def claim(self, item: DueItem, until: datetime) -> bool: ...
-
-    def claim_lane(self, lane: str, now: datetime) -> bool: ...
-
-
-class Ticks(Protocol):
-    def send(self, poll: Poll, delay_seconds: int) -> None: ...
-
-    def start_queue_size(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +32,9 @@ class Report:
 
 
 class Compensator:
-    def __init__(self, store: PollStore, ticks: Ticks, handlers: Mapping[str, DueHandler], clock: Clock) -> None:
+    def __init__(
+        self, store: CompensationRepository, ticks: TickQueue, handlers: Mapping[str, DueHandler], clock: Clock
+    ) -> None:
         self._store = store
         self._ticks = ticks
         self._handlers = handlers

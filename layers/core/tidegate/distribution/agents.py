@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
-from tidegate.common.ports import ObjectStore
 from tidegate.distribution.agent_inbox import Order
-from tidegate.distribution.ports import OrderStore
+from tidegate.distribution.store.agent_inbox import OrderRepository
 from tidegate.distribution.targets import IN_PROGRESS, Report, Target
 from tidegate.errors import RecordNotFound
 from tidegate.files.model import content_disposition, content_object
@@ -40,8 +40,8 @@ class Result:
 class Agents:
     def __init__(
         self,
-        orders: OrderStore,
-        objects: ObjectStore,
+        orders: OrderRepository,
+        objects: Bucket,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 from tidegate.common.ids import Clock
 from tidegate.distribution.model import PENDING, Job
-from tidegate.distribution.ports import JobStore, TargetStore
 from tidegate.distribution.recovery import LOOK_AGAIN
+from tidegate.distribution.store.jobs import JobRepository
+from tidegate.distribution.store.targets import TargetRepository
 from tidegate.distribution.targets import spread
 from tidegate.distribution.transfers import portions
 from tidegate.errors import RecordNotFound
@@ -15,7 +16,13 @@ from tidegate.errors import RecordNotFound
 
 class CloseWindow:
     def __init__(
-        self, jobs: JobStore, targets: TargetStore, clock: Clock, *, job_timeout: int, transfer_max_targets: int
+        self,
+        jobs: JobRepository,
+        targets: TargetRepository,
+        clock: Clock,
+        *,
+        job_timeout: int,
+        transfer_max_targets: int,
     ) -> None:
         self._jobs = jobs
         self._targets = targets

@@ -10,9 +10,12 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
 from tidegate.common.slices import slices
-from tidegate.distribution.job_opener import JobDoor, Windows
+from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, job_key
-from tidegate.distribution.ports import Arrival, JobStore, TargetStore, TaskStore
+from tidegate.distribution.ports import Arrival
+from tidegate.distribution.store.jobs import JobRepository
+from tidegate.distribution.store.targets import TargetRepository
+from tidegate.distribution.store.tasks import TaskRepository
 from tidegate.errors import Busy
 
 logger = Logger(service="tidegate", child=True)
@@ -30,7 +33,13 @@ class Message(NamedTuple):
 
 class Collect:
     def __init__(
-        self, jobs: JobStore, tasks: TaskStore, targets: TargetStore, door: JobDoor, clock: Clock, windows: Windows
+        self,
+        jobs: JobRepository,
+        tasks: TaskRepository,
+        targets: TargetRepository,
+        door: JobOpener,
+        clock: Clock,
+        windows: Windows,
     ) -> None:
         self._jobs = jobs
         self._tasks = tasks

@@ -7,10 +7,14 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.distribution.agent_inbox import transfer_token
 from tidegate.distribution.model import Job
-from tidegate.distribution.ports import Contents, Engine, JobStore, TargetStore, TransferStore
+from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
+from tidegate.distribution.store.jobs import JobRepository
+from tidegate.distribution.store.targets import TargetRepository
+from tidegate.distribution.store.transfers import TransferRepository
 from tidegate.distribution.transfers import INTENDED, REFUSED, SENT, UNKNOWN, Transfer
 from tidegate.errors import AnswerLost, NotAccepted, TransferRefused
+from tidegate.files.contents import ContentRepository
 
 logger = Logger(service="tidegate", child=True)
 DISPATCHED, WAITING, OVER = "dispatched", "waiting", "over"
@@ -21,10 +25,10 @@ _PATIENCE = 60
 class Dispatch:
     def __init__(
         self,
-        jobs: JobStore,
-        targets: TargetStore,
-        transfers: TransferStore,
-        contents: Contents,
+        jobs: JobRepository,
+        targets: TargetRepository,
+        transfers: TransferRepository,
+        contents: ContentRepository,
         engine: Engine,
         heartbeat: Heartbeat,
         clock: Clock,

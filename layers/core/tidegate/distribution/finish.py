@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol
 
 from aws_lambda_powertools import Logger
 
@@ -14,13 +13,19 @@ from tidegate.common.ids import Clock, iso
 from tidegate.common.slices import slices
 from tidegate.distribution.counts import tally
 from tidegate.distribution.model import FAILED, PENDING, SUCCESS, TIMEOUT, Job, Task, job_key
-from tidegate.distribution.ports import Engine, JobStore, TargetStore, TaskStore, TransferStore
+from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import LOOK_AGAIN
+from tidegate.distribution.store.jobs import JobRepository
+from tidegate.distribution.store.targets import TargetRepository
+from tidegate.distribution.store.tasks import TaskRepository
+from tidegate.distribution.store.transfers import TransferRepository
 from tidegate.distribution.targets import CODE_JOB_FAILED, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
 from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
 from tidegate.errors import DomainError, FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused
 from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.notify import Notifier
+from tidegate.notifications.topic import Topic
 
 logger = Logger(service="tidegate", child=True)
 NOT_YET, MORE, ENDED = "running", "more", "ended"
@@ -44,26 +49,16 @@ def failure(error_name: str, cause: str) -> DomainError | None:
     return kind(str(told["errorMessage"]) if isinstance(told, dict) and "errorMessage" in told else cause)
 
 
-class Publisher(Protocol):
-    """Answers the notices that it took."""
-
-    def publish(self, notices: Sequence[Notice]) -> list[Notice]: ...
-
-
-class Notifier(Protocol):
-    def publish(self, notices: Sequence[Notice]) -> None: ...
-
-
 class Finish:
     def __init__(
         self,
-        jobs: JobStore,
-        tasks: TaskStore,
-        targets: TargetStore,
-        transfers: TransferStore,
+        jobs: JobRepository,
+        tasks: TaskRepository,
+        targets: TargetRepository,
+        transfers: TransferRepository,
         engine: Engine,
         notifier: Notifier,
-        topic: Publisher,
+        topic: Topic,
         clock: Clock,
     ) -> None:
         self._jobs = jobs

@@ -9,8 +9,9 @@ from datetime import timedelta
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
+from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job, Parcel, job_key
-from tidegate.distribution.ports import Executions, JobStore
+from tidegate.distribution.store.jobs import JobRepository
 from tidegate.distribution.windows import bucket_of, window_end
 from tidegate.errors import Conflict
 
@@ -38,8 +39,8 @@ class Windows:
         return self.lasts + self.ttl
 
 
-class JobDoor:
-    def __init__(self, jobs: JobStore, executions: Executions, clock: Clock, windows: Windows) -> None:
+class JobOpener:
+    def __init__(self, jobs: JobRepository, executions: JobExecutions, clock: Clock, windows: Windows) -> None:
         self._jobs = jobs
         self._executions = executions
         self._clock = clock

@@ -10,8 +10,11 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.distribution.counts import tally
 from tidegate.distribution.model import Job
-from tidegate.distribution.ports import Engine, JobStore, TargetStore, TransferStore
+from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
+from tidegate.distribution.store.jobs import JobRepository
+from tidegate.distribution.store.targets import TargetRepository
+from tidegate.distribution.store.transfers import TransferRepository
 from tidegate.distribution.targets import Shard
 from tidegate.distribution.transfers import SENT, Transfer
 from tidegate.errors import DomainError, RecordNotFound
@@ -25,9 +28,9 @@ Tell = Callable[[str, str, Mapping[str, Any]], None]
 class Poll:
     def __init__(
         self,
-        jobs: JobStore,
-        targets: TargetStore,
-        transfers: TransferStore,
+        jobs: JobRepository,
+        targets: TargetRepository,
+        transfers: TransferRepository,
         engine: Engine,
         heartbeat: Heartbeat,
         tell: Tell,

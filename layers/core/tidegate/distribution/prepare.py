@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 
-from tidegate.common.ports import ObjectStore, StoredObject
+from tidegate.aws.s3 import Bucket, StoredObject
 from tidegate.distribution.model import Job
-from tidegate.distribution.ports import Content, Contents, Engine
+from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
 from tidegate.distribution.targets import DONE, IN_PROGRESS
 from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
+from tidegate.files.contents import Content, ContentRepository
 from tidegate.files.model import COMING, READY, content_object
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
@@ -18,8 +19,8 @@ READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 class PrepareFile:
     def __init__(
         self,
-        contents: Contents,
-        objects: ObjectStore,
+        contents: ContentRepository,
+        objects: Bucket,
         engine: Engine,
         heartbeat: Heartbeat,
     ) -> None:

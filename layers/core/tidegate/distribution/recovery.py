@@ -7,8 +7,9 @@ from datetime import timedelta
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
+from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job
-from tidegate.distribution.ports import Executions, JobStore
+from tidegate.distribution.store.jobs import JobRepository
 from tidegate.errors import RecordNotFound
 
 logger = Logger(service="tidegate", child=True)
@@ -17,7 +18,7 @@ _RENEW_BEFORE = 45
 
 
 class Heartbeat:
-    def __init__(self, jobs: JobStore, clock: Clock) -> None:
+    def __init__(self, jobs: JobRepository, clock: Clock) -> None:
         self._jobs = jobs
         self._clock = clock
 
@@ -39,7 +40,7 @@ class Heartbeat:
 
 
 class Watch:
-    def __init__(self, jobs: JobStore, executions: Executions, clock: Clock) -> None:
+    def __init__(self, jobs: JobRepository, executions: JobExecutions, clock: Clock) -> None:
         self._jobs = jobs
         self._executions = executions
         self._clock = clock

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidegate.common.ids import Clock, iso
-from tidegate.distribution.job_opener import JobDoor, Windows
+from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, Parcel, Task
-from tidegate.distribution.ports import Arrival, Contents, TargetQueue, TaskStore
+from tidegate.distribution.ports import Arrival
+from tidegate.distribution.store.tasks import TaskRepository
+from tidegate.distribution.target_queue import TargetMessages
 from tidegate.distribution.targets import Target
 from tidegate.errors import FileNotFound
+from tidegate.files.contents import ContentRepository
 from tidegate.files.model import COMING, READY
 
 _REMEMBERED = 2000
@@ -28,10 +31,10 @@ class Submitted:
 class Submit:
     def __init__(
         self,
-        door: JobDoor,
-        tasks: TaskStore,
-        contents: Contents,
-        queue: TargetQueue,
+        door: JobOpener,
+        tasks: TaskRepository,
+        contents: ContentRepository,
+        queue: TargetMessages,
         check_callback: Callable[[str, str], None],
         clock: Clock,
         windows: Windows,

@@ -10,12 +10,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import BadTable, Expired, NotReady, RecordNotFound, WrongState
 from tidegate.exports import model as domain
 from tidegate.exports.model import EXPIRED, Export, ExportSpec
-from tidegate.exports.ports import ExportObjects, ExportStore
+from tidegate.exports.objects import ExportBucket
 from tidegate.exports.rendering.columns import flat_rows
+from tidegate.exports.store import ExportRepository
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class Exports:
         self,
         queue: Queue,
         control: Callable[[], Control],
-        store: ExportStore,
-        objects: ExportObjects,
+        store: ExportRepository,
+        objects: ExportBucket,
         check_url: Callable[[str, str | None, str], None],
         clock: Clock,
         api_url: str,

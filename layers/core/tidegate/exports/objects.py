@@ -10,8 +10,12 @@ from botocore.exceptions import ClientError
 
 from tidegate.aws.s3 import Bucket
 from tidegate.aws.s3_sink import S3Sink
+from tidegate.aws.serialization import Item
 from tidegate.errors import RecordNotFound, WorkerLost
+from tidegate.exports.model import is_spec
 from tidegate.files.model import content_disposition
+from tidegate.queue.items import request_from
+from tidegate.queue.model import COMPLETED
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -76,3 +80,15 @@ class ExportBucket:
 
     def link(self, key: str, seconds: int, file_name: str) -> str:
         return self._bucket.presign_get(key, seconds, disposition=content_disposition(file_name))
+
+
+def still_staged(item: Item, key: str) -> bool:
+    """What a late worker staged for a request that is over is nobody's; the order of one that failed is kept."""
+    request = request_from(item)
+    return not request.is_over or (request.status != COMPLETED and is_spec(key))
+
+
+def still_rendered(item: Item, key: str) -> bool:
+    """Of an export that is over only the published file is kept, not what a late attempt rendered as well."""
+    request = request_from(item)
+    return not request.is_over or (request.result or {}).get("key") == key

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
-
-from tidegate.common.ports import Listed
-from tidegate.exports.model import Export
-from tidegate.queue.model import Request
+from typing import Protocol
 
 
 class Sink(Protocol):
@@ -22,43 +17,5 @@ class Sink(Protocol):
     def abort(self) -> None: ...
 
 
-class ExportObjects(Protocol):
-    """The part of the bucket that exports use."""
-
-    def put(self, key: str, data: bytes, content_type: str = "application/json") -> None: ...
-
-    def put_first(self, key: str, data: bytes) -> bytes:
-        """Writes what is not there yet; answers what lies there then: who came first wins."""
-
-    def get(self, key: str) -> bytes | None: ...
-
-    def keys(self, prefix: str) -> Iterator[str]: ...
-
-    def remove(self, prefix: str, keep: str = "") -> None: ...
-
-    def sink(self, key: str, content_type: str) -> Sink: ...
-
-    def abort_uploads(self, prefix: str) -> int: ...
-
-    def link(self, key: str, seconds: int, file_name: str) -> str: ...
-
-
-class ExportStore(Protocol):
-    def write(self, export: Export) -> Any:
-        """The write that goes into the transaction of its request."""
-
-    def page(
-        self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]
-    ) -> Listed[tuple[Export, Request | None]]: ...
-
-    def remove(self, project_id: str, task_id: str) -> None: ...
-
-
 class ReadPage(Protocol):
     def __call__(self, source_url: str, page: int, step: int) -> bytes: ...
-
-
-class PageSource(Protocol):
-    """Fetches pages of a task's sources, as their raw answers. The project is read once, not for each page."""
-
-    def reader(self, project_id: str, task_id: str) -> ReadPage: ...

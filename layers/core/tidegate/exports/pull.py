@@ -11,8 +11,10 @@ from typing import Any
 
 from tidegate.errors import DomainError
 from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
+from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import Page, TablePages, read_page, rows_pulled, total_of
-from tidegate.exports.ports import ExportObjects, PageSource, ReadPage
+from tidegate.exports.ports import ReadPage
+from tidegate.exports.source import SignedSource
 from tidegate.queue.model import Request
 
 PARALLEL = 4
@@ -29,13 +31,13 @@ class Ledger:
         self.tables = tables
 
     @classmethod
-    def load(cls, objects: ExportObjects, request: Request, count: int) -> Ledger:
+    def load(cls, objects: ExportBucket, request: Request, count: int) -> Ledger:
         kept = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
         if kept is None:
             return cls([TablePages() for _ in range(count)])
         return cls([TablePages.from_data(table) for table in json.loads(kept)])
 
-    def save(self, objects: ExportObjects, request: Request) -> None:
+    def save(self, objects: ExportBucket, request: Request) -> None:
         data = json.dumps([table.as_data() for table in self.tables], ensure_ascii=False)
         objects.put(ledger_object(request.project_id, request.request_id, request.attempt), data.encode())
 
@@ -46,8 +48,8 @@ class Ledger:
 class Puller:
     def __init__(
         self,
-        objects: ExportObjects,
-        source: PageSource,
+        objects: ExportBucket,
+        source: SignedSource,
         parallel: int = PARALLEL,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -17,8 +17,8 @@ from tidegate.exports.model import (
     page_object,
     progress_of,
 )
+from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import TablePages, read_page
-from tidegate.exports.ports import ExportObjects
 from tidegate.exports.pull import Ledger
 from tidegate.exports.rendering.columns import Row, flat_rows, keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions
@@ -44,7 +44,7 @@ def output_of(spec: ExportSpec) -> Output:
 
 
 class Renderer:
-    def __init__(self, objects: ExportObjects) -> None:
+    def __init__(self, objects: ExportBucket) -> None:
         self._objects = objects
 
     def render(self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None]) -> Rendered:

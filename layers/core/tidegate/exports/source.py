@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 from tidegate.common.ids import Clock, digest
-from tidegate.common.ports import Http, Signer
 from tidegate.errors import FetchError
 from tidegate.exports.paging import page_url
 from tidegate.exports.ports import ReadPage
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits
+from tidegate.http.ports import Signer
 from tidegate.projects.model import Project
 
 _LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
@@ -21,7 +22,7 @@ class SignedSource:
 
     def __init__(
         self,
-        http: Http,
+        http: SafeHttp,
         sign: Signer,
         project_of: Callable[[str], Project],
         clock: Clock,

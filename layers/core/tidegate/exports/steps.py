@@ -16,7 +16,7 @@ from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
 from tidegate.exports.heartbeat import Pulse
 from tidegate.exports.model import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
-from tidegate.exports.ports import ExportObjects
+from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
 from tidegate.queue.model import COMPLETED, Request
 
@@ -37,7 +37,7 @@ class ExportWork:
     def __init__(
         self,
         queue: Queue,
-        objects: ExportObjects,
+        objects: ExportBucket,
         puller: Puller,
         renderer: Callable[[], Renderer],
         live: Live,

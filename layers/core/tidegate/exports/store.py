@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put, update
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
 from tidegate.exports.model import Export
 from tidegate.queue.items import request_from

@@ -11,13 +11,14 @@ from typing import Any
 from tidegate.common.ids import Clock, new_id
 from tidegate.errors import UseAsync
 from tidegate.exports.model import PREFIX, ExportSpec, default_file_name, file_name_for, sync_object
+from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import Page, TablePages, read_page
-from tidegate.exports.ports import ExportObjects, PageSource
 from tidegate.exports.pull import PARALLEL
 from tidegate.exports.render import output_of
 from tidegate.exports.rendering.columns import flat_rows, keys_of
 from tidegate.exports.rendering.files import CONTENT_TYPES, extension, render
 from tidegate.exports.rendering.xlsx_writer import TableRows
+from tidegate.exports.source import SignedSource
 
 MAX_ROWS = 50_000
 MAX_BYTES = 4_500_000
@@ -38,8 +39,8 @@ class SyncFile:
 class SyncExports:
     def __init__(
         self,
-        objects: ExportObjects,
-        source: PageSource,
+        objects: ExportBucket,
+        source: SignedSource,
         check: Callable[[str, ExportSpec], None],
         clock: Clock,
     ) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import update
-from tidegate.distribution.ports import Content
+
+
+class Content(NamedTuple):
+    state: str
+    size: int
+    checked_etag: str | None
 
 
 class ContentRepository:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
+from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.ports import Listed, ObjectStore
+from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, SignatureMismatch, WrongState
 from tidegate.files.model import (
     COMING,
@@ -22,21 +21,10 @@ from tidegate.files.model import (
     name_of,
     upload_object,
 )
+from tidegate.files.store import FileRepository
 
 UPLOAD_SECONDS = 3600
 LINK_SECONDS = 300
-
-
-class FileStore(Protocol):
-    def add(self, file: File) -> None: ...
-
-    def get(self, project_id: str, file_id: str) -> File | None: ...
-
-    def find(self, project_id: str, place: tuple[int, int, str], limit: int, cursor: str | None) -> Listed[File]: ...
-
-    def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[File]: ...
-
-    def finish(self, file: File, *, was: Sequence[str]) -> File: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,7 @@ def new_file(project_id: str, announced: Announcement, state: str, now: datetime
 
 
 class Files:
-    def __init__(self, store: FileStore, objects: ObjectStore, clock: Clock) -> None:
+    def __init__(self, store: FileRepository, objects: Bucket, clock: Clock) -> None:
         self._store = store
         self._objects = objects
         self._clock = clock

@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, put_new, update
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
 from tidegate.files.model import COMING, FAILED, READY, File
 

@@ -6,18 +6,26 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from tidegate.common.ports import StoredObject
+from tidegate.aws.s3 import StoredObject
+from tidegate.aws.s3_multipart import MultipartStore
+from tidegate.aws.secrets import CredentialStore
 from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
+from tidegate.files.store import FileRepository
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote
 from tidegate.ingest.model import Unfinished, staging_object
-from tidegate.ingest.ports import Credentials, FileWrites, Outcome, PartStore, Step
+from tidegate.ingest.ports import Outcome, Step
 from tidegate.projects.projects import Projects
 
 
 class Download:
     def __init__(
-        self, fetcher: Fetcher, parts: PartStore, files: FileWrites, projects: Projects, credentials: Credentials
+        self,
+        fetcher: Fetcher,
+        parts: MultipartStore,
+        files: FileRepository,
+        projects: Projects,
+        credentials: CredentialStore,
     ) -> None:
         self._fetcher = fetcher
         self._parts = parts

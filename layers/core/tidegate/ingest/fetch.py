@@ -11,11 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from tidegate.common.ports import Http, Stream
+from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, LeaseLost
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
+from tidegate.http.ports import Stream
 from tidegate.ingest.model import MAX_BYTES, PART_BYTES, Source, Unfinished, parts_of, source_of
-from tidegate.ingest.ports import PartStore, Pulse
+from tidegate.ingest.ports import Pulse
 from tidegate.ingest.ranges import Ranged, same_version, until_cut
 
 # Parts in memory at once: being fetched, stored or waiting for their turn to be hashed.
@@ -47,7 +49,7 @@ class Fetched:
 
 
 class Fetcher:
-    def __init__(self, http: Http, parts: PartStore, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, http: SafeHttp, parts: MultipartStore, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._http = http
         self._parts = parts
         self._monotonic = monotonic
@@ -62,8 +64,8 @@ class Fetcher:
 class _Run:
     def __init__(
         self,
-        http: Http,
-        parts: PartStore,
+        http: SafeHttp,
+        parts: MultipartStore,
         remote: Remote,
         key: str,
         pulse: Pulse,

@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidegate.common.ports import Http
+from tidegate.aws.s3_multipart import MultipartStore
+from tidegate.aws.secrets import CredentialStore
 from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
+from tidegate.files.store import FileRepository
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
 from tidegate.ingest.model import MAX_BYTES
-from tidegate.ingest.ports import Credentials, FileWrites, Outcome, PartStore, Step
+from tidegate.ingest.ports import Outcome, Step
 from tidegate.projects.projects import Projects
 
 
 class Associate:
-    def __init__(self, parts: PartStore, files: FileWrites) -> None:
+    def __init__(self, parts: MultipartStore, files: FileRepository) -> None:
         self._parts = parts
         self._files = files
 
@@ -35,7 +38,12 @@ class Associate:
 
 class Check:
     def __init__(
-        self, http: Http, parts: PartStore, files: FileWrites, projects: Projects, credentials: Credentials
+        self,
+        http: SafeHttp,
+        parts: MultipartStore,
+        files: FileRepository,
+        projects: Projects,
+        credentials: CredentialStore,
     ) -> None:
         self._http = http
         self._parts = parts
@@ -93,7 +101,7 @@ def _compared(file: File, headers: Mapping[str, str]) -> str:
     return "unknown" if not told else "same" if all(told) else "changed"
 
 
-def _file(files: FileWrites, project_id: str, payload: Mapping[str, Any]) -> File:
+def _file(files: FileRepository, project_id: str, payload: Mapping[str, Any]) -> File:
     file = files.get(project_id, str(payload["file_id"]))
     if file is None:
         raise RecordNotFound("the file's record is gone")

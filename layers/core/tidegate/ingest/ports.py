@@ -2,49 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tidegate.common.ports import StoredObject
-from tidegate.files.model import File
 from tidegate.queue.model import Request
-
-
-class PartStore(Protocol):
-    def head(self, key: str) -> StoredObject | None: ...
-
-    def read(self, key: str) -> tuple[StoredObject, Iterator[bytes]]: ...
-
-    def put(self, key: str, data: bytes | bytearray) -> None: ...
-
-    def begin(self, key: str) -> str: ...
-
-    def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None: ...
-
-    def complete(self, key: str, upload_id: str) -> StoredObject: ...
-
-    def abort(self, key: str, upload_id: str) -> None: ...
-
-    def copy(self, source: str, target: str, *, only_if: StoredObject) -> None: ...
-
-    def delete(self, *keys: str) -> None: ...
-
-
-class FileWrites(Protocol):
-    """Files as parts of a request's own transactions."""
-
-    def get(self, project_id: str, file_id: str) -> File | None: ...
-
-    def has_content(self, project_id: str, signature: str) -> bool: ...
-
-    def coming_writes(self, file: File, *, brings_content: bool = True) -> Sequence[Any]: ...
-
-    def finish_writes(self, file: File, *, was: Sequence[str]) -> Sequence[Any]: ...
-
-
-class Credentials(Protocol):
-    def headers(self, project_id: str, name: str) -> Mapping[str, str]: ...
 
 
 class Pulse(Protocol):

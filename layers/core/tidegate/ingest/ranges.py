@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-from tidegate.common.ports import Stream
 from tidegate.errors import ConnectionFailed, FetchTimeout, UpstreamError
+from tidegate.http.ports import Stream
 from tidegate.ingest.model import Source, starts_at
 
 _CHUNK = 256 * 1024

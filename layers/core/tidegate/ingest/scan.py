@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
+from tidegate.aws.secrets import CredentialStore
 from tidegate.common.ids import Clock, iso
-from tidegate.common.ports import Http
 from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed
 from tidegate.files.library import Announcement
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits, Reply
 from tidegate.ingest.manifests import Entry, entries_of
-from tidegate.ingest.ports import Credentials, Outcome, Step
+from tidegate.ingest.ports import Outcome, Step
+from tidegate.ingest.store import SubscriptionRepository
 from tidegate.ingest.submit import Intake
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.projects import Projects
@@ -21,24 +23,14 @@ _AT_ONCE = 8
 _LIMITS = Limits(total=120, max_bytes=32 * 1024 * 1024)
 
 
-class ManifestStore(Protocol):
-    def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
-
-    def seen(self, project_id: str, subscription_id: str) -> dict[str, str]: ...
-
-    def seen_writes(self, subscription: Subscription, entry: Entry) -> Sequence[Any]: ...
-
-    def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Any: ...
-
-
 class Scan:
     def __init__(
         self,
-        http: Http,
-        store: ManifestStore,
+        http: SafeHttp,
+        store: SubscriptionRepository,
         intake: Intake,
         projects: Projects,
-        credentials: Credentials,
+        credentials: CredentialStore,
         clock: Clock,
     ) -> None:
         self._http = http

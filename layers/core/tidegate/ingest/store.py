@@ -10,7 +10,7 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, check, delete, put, put_new, update
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.ingest.manifests import Entry
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, Subscription
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.common.ids import Clock, new_id
-from tidegate.common.ports import Http
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import COMING, File
-from tidegate.ingest.ports import FileWrites
+from tidegate.files.store import FileRepository
+from tidegate.http.client import SafeHttp
+from tidegate.ingest.store import SubscriptionRepository
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.projects import Projects
@@ -21,19 +22,15 @@ from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
 from tidegate.queue.queue import Queue
 
 
-class SubscriptionLookup(Protocol):
-    def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
-
-
 class Intake:
     def __init__(
         self,
         queue: Queue,
         channels: Channels,
-        files: FileWrites,
-        subscriptions: SubscriptionLookup,
+        files: FileRepository,
+        subscriptions: SubscriptionRepository,
         projects: Projects,
-        http: Http,
+        http: SafeHttp,
         clock: Clock,
     ) -> None:
         self._queue = queue

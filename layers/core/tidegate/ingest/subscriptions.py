@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Protocol
 
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, digest, iso, new_id
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.common.schedules import next_run
 from tidegate.errors import Conflict, RecordNotFound, WrongState
+from tidegate.ingest.store import SubscriptionRepository
 from tidegate.ingest.submit import Intake
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.queue.control import Control
 from tidegate.queue.model import TERMINAL, Request
-from tidegate.queue.ports import RequestLists
 from tidegate.queue.queue import Queue
+from tidegate.queue.store import RequestRepository
 
 logger = Logger(service="tidegate", child=True)
 
@@ -26,29 +25,11 @@ logger = Logger(service="tidegate", child=True)
 _BY_HAND, _BY_SCHEDULE = 3, 5
 
 
-class SubscriptionStore(Protocol):
-    def add(self, subscription: Subscription) -> None: ...
-
-    def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
-
-    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]: ...
-
-    def due(self, now: float) -> Iterable[Subscription]: ...
-
-    def fired_write(self, subscription: Subscription, due_at: int, request_id: str) -> Any: ...
-
-    def skip(self, subscription: Subscription, due_at: int) -> None: ...
-
-    def begin_delete(self, project_id: str, subscription_id: str, now: float) -> bool: ...
-
-    def delete(self, project_id: str, subscription_id: str) -> None: ...
-
-
 class Subscriptions:
     def __init__(
         self,
-        store: SubscriptionStore,
-        requests: RequestLists,
+        store: SubscriptionRepository,
+        requests: RequestRepository,
         queue: Queue,
         control: Control,
         intake: Intake,

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from tidegate.common.ids import Clock
-from tidegate.common.ports import Http, Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, UrlNotAllowed
+from tidegate.http.client import SafeHttp
+from tidegate.notifications.callback_queue import CallbackQueue
 from tidegate.notifications.delivery_model import Delivery, redelivered
+from tidegate.notifications.delivery_store import DeliveryRepository
 from tidegate.projects.model import Project
-
-
-class CallbackStore(Protocol):
-    def get(self, project_id: str, delivery_id: str) -> Delivery | None: ...
-
-    def list(
-        self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
-    ) -> Listed[Delivery]: ...
-
-    def restart(self, delivery: Delivery, now: float) -> None: ...
-
-
-class Waiting(Protocol):
-    def later(self, delivery: Delivery, seconds: float) -> None: ...
 
 
 class Callbacks:
     def __init__(
         self,
-        store: CallbackStore,
-        queue: Callable[[], Waiting],
-        http: Callable[[], Http],
+        store: DeliveryRepository,
+        queue: Callable[[], CallbackQueue],
+        http: Callable[[], SafeHttp],
         project_of: Callable[[str], Project],
         clock: Clock,
     ) -> None:

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from tidegate.notifications.circuit_rules import PROBE_SECONDS, SLOW_SECONDS, pause_after
-
-
-class CircuitStore(Protocol):
-    def open_until(self, project_id: str, host: str) -> float | None: ...
-
-    def probe(self, project_id: str, host: str, now: float, until: float) -> bool: ...
-
-    def fail(self, project_id: str, host: str, now: float) -> int: ...
-
-    def pause(self, project_id: str, host: str, until: float) -> None: ...
-
-    def slow(self, project_id: str, host: str, now: float) -> None: ...
-
-    def clear(self, project_id: str, host: str) -> None: ...
+from tidegate.notifications.delivery_store import CircuitRepository
 
 
 class Circuits:
-    def __init__(self, store: CircuitStore) -> None:
+    def __init__(self, store: CircuitRepository) -> None:
         self._store = store
 
     def enter(self, project_id: str, host: str, now: float) -> tuple[bool, float]:

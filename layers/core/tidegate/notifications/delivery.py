@@ -6,16 +6,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
-from tidegate.common.ports import Http, Signer
 from tidegate.errors import DomainError
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits, error_for
+from tidegate.http.ports import Signer
+from tidegate.notifications.callback_queue import CallbackQueue
 from tidegate.notifications.circuit_breaker import Circuits
 from tidegate.notifications.delivery_model import DEAD, PENDING, Attempt, Delivery, after, new_delivery
+from tidegate.notifications.delivery_store import DeliveryRepository
 from tidegate.notifications.notice import webhook_body
 from tidegate.projects.model import Project
 
@@ -24,29 +27,13 @@ logger = Logger(service="tidegate", child=True)
 LEASE_SECONDS = 45.0
 
 
-class DeliveryStore(Protocol):
-    def add(self, delivery: Delivery, lease_until: float) -> bool: ...
-
-    def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> Delivery | None: ...
-
-    def settle(self, delivery: Delivery, lease_until: float, now: float) -> bool: ...
-
-    def get(self, project_id: str, delivery_id: str) -> Delivery | None: ...
-
-
-class DeliveryQueue(Protocol):
-    def later(self, delivery: Delivery, seconds: float) -> None: ...
-
-    def bury(self, delivery: Delivery) -> None: ...
-
-
 class Deliverer:
     def __init__(
         self,
-        store: DeliveryStore,
+        store: DeliveryRepository,
         circuits: Circuits,
-        queue: DeliveryQueue,
-        http: Http,
+        queue: CallbackQueue,
+        http: SafeHttp,
         sign: Signer,
         project_of: Callable[[str], Project],
         clock: Clock,

@@ -9,7 +9,7 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
 from tidegate.notifications.delivery_model import KEPT_SECONDS, PENDING, Attempt, Delivery
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from aws_lambda_powertools import Logger
 
 from tidegate.notifications.notice import Notice
+from tidegate.notifications.outbox import Outbox
+from tidegate.notifications.topic import Topic
 
 logger = Logger(service="tidegate", child=True)
 
 
-class Publisher(Protocol):
-    def publish(self, notices: Sequence[Notice]) -> list[Notice]: ...
-
-
-class NoticeStore(Protocol):
-    def remove(self, notices: Iterable[Notice]) -> None: ...
-
-
 class Notifier:
-    def __init__(self, topic: Publisher, outbox: NoticeStore) -> None:
+    def __init__(self, topic: Topic, outbox: Outbox) -> None:
         self._topic = topic
         self._outbox = outbox
 

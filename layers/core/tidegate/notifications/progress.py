@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
 from tidegate.notifications.notice import Notice, id_field, kind_of, notice_id_for
+from tidegate.notifications.topic import Topic
+from tidegate.notifications.websocket_store import Watches
 
 logger = Logger(service="tidegate", child=True)
 
@@ -16,18 +18,8 @@ INTERVAL_SECONDS = 1.0
 _REMEMBERED = 4096
 
 
-class WatchStore(Protocol):
-    def is_watched(self, project_id: str, record_id: str) -> bool: ...
-
-    def take_turn(self, project_id: str, record_id: str, now: float, interval: float) -> bool: ...
-
-
-class Publisher(Protocol):
-    def publish(self, notices: Sequence[Notice]) -> list[Notice]: ...
-
-
 class Live:
-    def __init__(self, watches: WatchStore, topic: Publisher, clock: Clock) -> None:
+    def __init__(self, watches: Watches, topic: Topic, clock: Clock) -> None:
         self._watches = watches
         self._topic = topic
         self._clock = clock

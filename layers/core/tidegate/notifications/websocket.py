@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import DomainError, RecordNotFound
 from tidegate.notifications.notice import followed_id, is_over, kind_of
 from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, Said, Watch, error_message, message, parse
+from tidegate.notifications.websocket_sender import Connections
+from tidegate.notifications.websocket_store import ConnectionRepository, Watches
 
 Lookup = Callable[[str, str], dict[str, Any] | None]
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TASK_PREFIX = "AsyncDownloadTask"
-
-
-class ConnectionStore(Protocol):
-    def redeem(self, ticket: str, now: float) -> str | None: ...
-
-    def add(self, connection_id: str, project_id: str, expires_at: int) -> None: ...
-
-    def project_of(self, connection_id: str) -> str | None: ...
-
-    def remove(self, connection_id: str) -> None: ...
-
-
-class WatchStore(Protocol):
-    def add(self, watch: Watch, expires_at: int) -> None: ...
-
-    def remove(self, watches: Iterable[Watch]) -> None: ...
-
-
-class Outgoing(Protocol):
-    def send(self, messages: Iterable[tuple[str, str]]) -> set[str]: ...
 
 
 class Records:
@@ -53,7 +35,7 @@ class Records:
 
 class Sockets:
     def __init__(
-        self, connections: ConnectionStore, watches: WatchStore, records: Records, outgoing: Outgoing, clock: Clock
+        self, connections: ConnectionRepository, watches: Watches, records: Records, outgoing: Connections, clock: Clock
     ) -> None:
         self._connections = connections
         self._watches = watches

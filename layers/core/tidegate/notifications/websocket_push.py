@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from tidegate.common.ids import Clock
 from tidegate.notifications.notice import followed_id, is_over, kind_of
-from tidegate.notifications.websocket import Outgoing, Records
+from tidegate.notifications.websocket import Records
 from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, Watch, message
+from tidegate.notifications.websocket_sender import Connections
+from tidegate.notifications.websocket_store import ConnectionRepository, Watches
 
 # Above this, those who watch a Job's Tasks hear of their ends only: each costs reads of its own.
 _FOLLOWERS_TOLD_PROGRESS = 50
 
 
-class WatchStore(Protocol):
-    def on(self, project_id: str, followed_id: str) -> list[Watch]: ...
-
-    def add(self, watch: Watch, expires_at: int) -> None: ...
-
-    def remove(self, watches: Iterable[Watch]) -> None: ...
-
-    def unmark(self, project_id: str, followed_id: str) -> None: ...
-
-
-class ConnectionStore(Protocol):
-    def remove(self, connection_id: str) -> None: ...
-
-
 class Pusher:
     def __init__(
-        self, watches: WatchStore, connections: ConnectionStore, records: Records, outgoing: Outgoing, clock: Clock
+        self, watches: Watches, connections: ConnectionRepository, records: Records, outgoing: Connections, clock: Clock
     ) -> None:
         self._watches = watches
         self._connections = connections

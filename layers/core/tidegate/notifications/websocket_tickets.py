@@ -5,14 +5,10 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
 
 from tidegate.common.ids import Clock, iso
 from tidegate.notifications.websocket_messages import TICKET_SECONDS
-
-
-class TicketStore(Protocol):
-    def add_ticket(self, ticket: str, project_id: str, expires_at: int) -> None: ...
+from tidegate.notifications.websocket_store import ConnectionRepository
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +18,7 @@ class Ticket:
 
 
 class Tickets:
-    def __init__(self, store: TicketStore, clock: Clock) -> None:
+    def __init__(self, store: ConnectionRepository, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 

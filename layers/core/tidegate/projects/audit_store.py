@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import Table
 from tidegate.aws.writes import Write, put
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.projects.audit import AuditLine
 
 _KEPT = timedelta(days=60)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from tidegate.errors import RecordNotFound, WrongState
-from tidegate.projects.model import Project
 from tidegate.projects.projects import new_callback_secret
-
-
-class SecretStore(Protocol):
-    def get(self, project_id: str) -> Project | None: ...
-
-    def set_callback_secrets(self, project_id: str, was: tuple[str, ...], now: tuple[str, ...]) -> None: ...
+from tidegate.projects.store import ProjectRepository
 
 
 class CallbackSecrets:
-    def __init__(self, store: SecretStore) -> None:
+    def __init__(self, store: ProjectRepository) -> None:
         self._store = store
 
     def rotate(self, project_id: str) -> str:

@@ -6,26 +6,12 @@ import base64
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.projects.model import ApiKey, Project, format_key, hash_key, is_key, key_id_of
-
-
-class ProjectStore(Protocol):
-    def create(self, project: Project) -> None: ...
-
-    def get(self, project_id: str) -> Project | None: ...
-
-    def list(self, limit: int, cursor: str | None) -> Listed[Project]: ...
-
-    def add_key(self, key: ApiKey) -> None: ...
-
-    def get_key(self, key_id: str) -> ApiKey | None: ...
-
-    def remove_key(self, key_id: str) -> bool: ...
+from tidegate.projects.store import ProjectRepository
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +26,7 @@ def new_callback_secret() -> str:
 
 
 class Projects:
-    def __init__(self, store: ProjectStore, clock: Clock, admin_key_sha256: str) -> None:
+    def __init__(self, store: ProjectRepository, clock: Clock, admin_key_sha256: str) -> None:
         self._store = store
         self._clock = clock
         self._admin_key_sha256 = admin_key_sha256

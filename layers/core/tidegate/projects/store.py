@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put, put_new, update
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import ProjectExists
 from tidegate.projects.model import ApiKey, Project
 

@@ -12,10 +12,13 @@ from tidegate.errors import DomainError
 from tidegate.projects.audit import SYSTEM
 from tidegate.queue import ports as queue_ports
 from tidegate.queue.channel_model import Channel, Place
+from tidegate.queue.channel_store import ChannelRepository
 from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, WAITING, Request, moved
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import ChannelStore, Refused, RequestStore, Runner
+from tidegate.queue.ports import Refused
 from tidegate.queue.queue import Queue
+from tidegate.queue.runner import RequestRunner
+from tidegate.queue.store import RequestRepository
 
 logger = Logger(service="tidegate", child=True)
 
@@ -44,9 +47,9 @@ class _Run:
 class Admission:
     def __init__(
         self,
-        store: RequestStore,
-        channels: ChannelStore,
-        runner: Runner,
+        store: RequestRepository,
+        channels: ChannelRepository,
+        runner: RequestRunner,
         clock: Clock,
         policies: Mapping[str, Policy],
         capacities: Mapping[str, int],

@@ -5,22 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
-from typing import Any, Protocol
+from typing import Any
 
+from tidegate.aws.s3_listing import BucketListing
 from tidegate.common.ids import Clock, digest
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import Invalid
 from tidegate.queue.model import Request
-
-
-class ArchiveStore(Protocol):
-    def put(self, key: str, data: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-    def keys(self, prefix: str) -> Iterable[str]: ...
 
 
 def _prefix(project_id: str, day: date) -> str:
@@ -28,7 +21,7 @@ def _prefix(project_id: str, day: date) -> str:
 
 
 class Archive:
-    def __init__(self, store: ArchiveStore, clock: Clock) -> None:
+    def __init__(self, store: BucketListing, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 

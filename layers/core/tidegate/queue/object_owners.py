@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import Table
-from tidegate.exports.model import is_spec
-from tidegate.queue.items import request_from
-from tidegate.queue.model import COMPLETED
 
 KeyOf = Callable[[str, str], dict[str, str]]
 Needs = Callable[[Item, str], bool]
@@ -33,24 +29,3 @@ class RecordOwners:
     def _owner(self, key: str) -> dict[str, str]:
         project_id, name = key.removeprefix(self.prefix).split("/")[:2]
         return self._key_of(project_id, name.partition(".")[0])
-
-
-def _still_staged(item: Item, key: str) -> bool:
-    """What a late worker staged for a request that is over is nobody's; the order of one that failed is kept."""
-    request = request_from(item)
-    return not request.is_over or (request.status != COMPLETED and is_spec(key))
-
-
-def _still_rendered(item: Item, key: str) -> bool:
-    """Of an export that is over only the published file is kept, not what a late attempt rendered as well."""
-    request = request_from(item)
-    return not request.is_over or (request.result or {}).get("key") == key
-
-
-def all_owners(table: Table) -> list[RecordOwners]:
-    return [
-        RecordOwners(table, "content/", keys.content),
-        RecordOwners(table, "rows/", keys.content),
-        RecordOwners(table, "exports/", keys.request, _still_rendered),
-        RecordOwners(table, "staging/", keys.request, _still_staged),
-    ]

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
-from tidegate.common.ports import Listed
 from tidegate.errors import Conflict
-from tidegate.notifications.notice import Notice
-from tidegate.projects.audit import AuditLine
-from tidegate.queue.channel_model import Channel, Place
 from tidegate.queue.model import Request
 
 REQUEST, CHANNEL, SLOT, MUTEX, PLACE, OTHER = "request", "channel", "slot", "mutex", "place", "other"
@@ -26,88 +21,3 @@ class Refused(Conflict):
     def __init__(self, parts: Iterable[str]) -> None:
         self.parts = frozenset(parts)
         super().__init__(f"refused by: {', '.join(sorted(self.parts))}")
-
-
-class RequestStore(Protocol):
-    def add(self, request: Request, line: AuditLine, extra_writes: Sequence[Any] = ()) -> Request: ...
-
-    def get(self, project_id: str, request_id: str) -> Request | None: ...
-
-    def move(
-        self,
-        old: Request,
-        new: Request,
-        line: AuditLine,
-        *,
-        now: datetime,
-        keep_seconds: int = 0,
-        notice: Notice | None = None,
-        extra_writes: Sequence[Any] = (),
-        without: frozenset[str] = frozenset(),
-    ) -> None: ...
-
-    def beat(self, request: Request, now: datetime, due_at: float, progress: dict[str, Any] | None) -> None: ...
-
-    def look_again(self, request: Request, due_at: float | None) -> None: ...
-
-    def note_wait(self, place: Place, reason: str) -> None: ...
-
-
-class RequestLists(Protocol):
-    def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Request]: ...
-
-    def of_subscription(
-        self, project_id: str, subscription_id: str, limit: int, cursor: str | None
-    ) -> Listed[Request]: ...
-
-    def since(self, project_id: str, since: str) -> Iterable[Request]: ...
-
-
-class ChannelStore(Protocol):
-    def get(self, name: str) -> Channel | None: ...
-
-    def all(self) -> list[Channel]: ...
-
-    def ensure(self, name: str, capacity: int) -> Channel: ...
-
-    def set_capacity(self, name: str, capacity: int, now: float) -> None: ...
-
-    def set_paused(self, name: str, paused: bool, now: float) -> None: ...
-
-    def count_waiting(self, name: str) -> int: ...
-
-    def queue_of(self, name: str) -> tuple[int, str | None]: ...
-
-    def waiting(self, name: str) -> Iterable[Place]: ...
-
-    def drop_place(self, place: Place) -> None: ...
-
-    def slots(self, name: str) -> list[tuple[str, str, int]]: ...
-
-    def drop_slot(self, name: str, request_id: str, attempt: int) -> bool: ...
-
-    def recount(self, channel: Channel, running: int) -> bool: ...
-
-    def look_again(self, name: str, due_at: float | None) -> None: ...
-
-
-class Pokes(Protocol):
-    """Best effort: what is lost here is found again by the index of what is due."""
-
-    def poke(self, *channels: str) -> None: ...
-
-    def wake(self, channel: str, at: datetime, now: datetime) -> None: ...
-
-
-class Runner(Protocol):
-    """The machines of the types."""
-
-    def start(self, request: Request) -> str: ...
-
-    def status(self, request: Request) -> str | None: ...
-
-    def stop(self, request: Request, why: str) -> None: ...
-
-
-class Notifier(Protocol):
-    def publish(self, notices: Sequence[Notice]) -> None: ...

@@ -9,22 +9,14 @@ from typing import Any
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, DomainError, Invalid, LeaseLost, RecordNotFound, RequestTimedOut, WorkerLost
 from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.notify import Notifier
 from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.queue import policies as request_policies
+from tidegate.queue.admission_queue import AdmissionPokes
 from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import (
-    CHANNEL,
-    MUTEX,
-    REQUEST,
-    SLOT,
-    Ending,
-    Notifier,
-    Pokes,
-    Refused,
-    RequestStore,
-    View,
-)
+from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused, View
+from tidegate.queue.store import RequestRepository
 
 # A worker that was silent this long is looked after.
 SILENCE_SECONDS = 60
@@ -34,8 +26,8 @@ _TRIES = 5
 class Queue:
     def __init__(
         self,
-        store: RequestStore,
-        pokes: Pokes,
+        store: RequestRepository,
+        pokes: AdmissionPokes,
         notifier: Notifier,
         clock: Clock,
         policies: Mapping[str, Policy],

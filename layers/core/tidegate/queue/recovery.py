@@ -7,9 +7,12 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, RequestTimedOut, WorkerLost
 from tidegate.queue.admission import Admission
+from tidegate.queue.admission_queue import AdmissionPokes
+from tidegate.queue.channel_store import ChannelRepository
 from tidegate.queue.model import CAPACITY, CHANNEL_PAUSED, PENDING, RUNNING, Request
-from tidegate.queue.ports import ChannelStore, Pokes, RequestStore, Runner
 from tidegate.queue.queue import SILENCE_SECONDS, Queue
+from tidegate.queue.runner import RequestRunner
+from tidegate.queue.store import RequestRepository
 
 logger = Logger(service="tidegate", child=True)
 
@@ -21,10 +24,10 @@ class Watch:
         self,
         queue: Queue,
         admission: Admission,
-        store: RequestStore,
-        channels: ChannelStore,
-        pokes: Pokes,
-        runner: Runner,
+        store: RequestRepository,
+        channels: ChannelRepository,
+        pokes: AdmissionPokes,
+        runner: RequestRunner,
         clock: Clock,
     ) -> None:
         self._queue = queue

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Protocol
 
 from aws_lambda_powertools import Logger
 
+from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
+from tidegate.queue.archive import Archive
 from tidegate.queue.model import Request
 from tidegate.queue.policies import Policy
+from tidegate.queue.retention_store import RetentionRepository
 
 logger = Logger(service="tidegate", child=True)
 
 # The objects of a request of one type: exports own their files, the library's content belongs to no request.
 Objects = Callable[[Request], Sequence[str]]
-
-
-class RetentionStore(Protocol):
-    def past(self, now: float, limit: int) -> Iterable[Request]: ...
-
-    def remove(self, request: Request) -> bool: ...
-
-    def expire(self, request: Request, expires_at: float) -> bool: ...
-
-
-class Keeper(Protocol):
-    def keep(self, requests: Sequence[Request]) -> None: ...
-
-
-class ObjectRemover(Protocol):
-    def delete(self, *keys: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +31,12 @@ class Cleaned:
 class Retention:
     def __init__(
         self,
-        store: RetentionStore,
-        objects: ObjectRemover,
+        store: RetentionRepository,
+        objects: Bucket,
         clock: Clock,
         policies: Mapping[str, Policy],
         owned: Mapping[str, Objects],
-        archive: Keeper,
+        archive: Archive,
     ) -> None:
         self._store = store
         self._objects = objects

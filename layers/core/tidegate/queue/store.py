@@ -10,7 +10,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put, put_new, update
 from tidegate.common.ids import iso
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.errors import Conflict, LeaseLost
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write

@@ -14,8 +14,8 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
     IdempotencyValidationError,
 )
 
+from tidegate.app import app as tidegate
 from tidegate.aws import keys
-from tidegate.bootstrap import app as tidegate
 from tidegate.errors import IdempotencyConflict, IdempotencyInProgress, Invalid
 from tidegate.web.authentication import Caller, current_caller
 

@@ -9,7 +9,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 from pydantic import BaseModel
 
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.web.authentication import Caller, current_caller
 
 Limit = Annotated[int, Query(ge=1, le=100, description="how many, at most")]

@@ -7,8 +7,8 @@ from typing import cast
 
 from aws_lambda_powertools.event_handler import Response
 
+from tidegate.app import app
 from tidegate.aws import keys
-from tidegate.bootstrap import app
 from tidegate.web.openapi import Api, contract
 from tidegate.web.routing import Router
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from tidegate.common.ids import Clock
 from tidegate.distribution.agent_inbox import Order
 from tidegate.distribution.model import Job
-from tidegate.distribution.ports import OrderStore, Results
+from tidegate.distribution.ports import Results
+from tidegate.distribution.store.agent_inbox import OrderRepository
 from tidegate.distribution.targets import DONE, Report, Shard, Target
 from tidegate.distribution.transfers import Transfer
 
@@ -16,7 +17,7 @@ class AgentEngine:
     # Orders are written under names that follow from the token, so writing them again changes nothing.
     repeatable = True
 
-    def __init__(self, orders: OrderStore, clock: Clock) -> None:
+    def __init__(self, orders: OrderRepository, clock: Clock) -> None:
         self._orders = orders
         self._clock = clock
 

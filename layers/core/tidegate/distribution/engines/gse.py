@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from tidegate.common.ids import Clock
-from tidegate.common.ports import Http
 from tidegate.distribution.agent_inbox import Order, staging_id
 from tidegate.distribution.model import Job
-from tidegate.distribution.ports import OrderStore, Results
+from tidegate.distribution.ports import Results
+from tidegate.distribution.store.agent_inbox import OrderRepository
 from tidegate.distribution.targets import DONE, IN_PROGRESS, Report, Shard, Target
 from tidegate.distribution.transfers import Transfer
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, SourceBroken, TransferRefused, UrlNotAllowed
+from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits, Reply
+
+if TYPE_CHECKING:
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+
+    from tidegate.settings import Settings
 
 _LIMITS = Limits(connect=5, read=25, total=30, max_bytes=64 * MEGABYTE)
 _PATH = "/api/v2/task/extensions/"
@@ -40,11 +47,31 @@ class GseConfig:
     download_speed: int = 0
 
 
+def gse_engine(
+    settings: Settings, http: SafeHttp, secretsmanager: SecretsManagerClient, inbox: OrderRepository, clock: Clock
+) -> GseEngine:
+    config = GseConfig(
+        settings.gse_base_url,
+        settings.gse_tenant_id,
+        Target(settings.gse_source_agent_id, settings.gse_source_container_id),
+        settings.gse_source_user,
+        settings.gse_store_dir,
+    )
+
+    @cache
+    def credentials() -> Mapping[str, str]:
+        stored = secretsmanager.get_secret_value(SecretId=settings.gse_credentials_id)
+        secret: dict[str, str] = json.loads(stored["SecretString"])
+        return secret
+
+    return GseEngine(http, config, credentials, inbox, clock)
+
+
 class GseEngine:
     repeatable = False
 
     def __init__(
-        self, http: Http, config: GseConfig, credentials: Credentials, orders: OrderStore, clock: Clock
+        self, http: SafeHttp, config: GseConfig, credentials: Credentials, orders: OrderRepository, clock: Clock
     ) -> None:
         self._http = http
         self._config = config

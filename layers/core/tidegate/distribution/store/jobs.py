@@ -11,7 +11,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, check, put_new, update
 from tidegate.common.ids import iso
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, Parcel, states_before
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write

@@ -9,7 +9,7 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import decode_cursor, encode_cursor, unknown_cursor
 from tidegate.aws.table import Table
 from tidegate.aws.writes import Write, put_new, update
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
 from tidegate.distribution.model import Job, Task, job_key
 from tidegate.distribution.targets import Target
 

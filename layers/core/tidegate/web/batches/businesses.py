@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aws_lambda_powertools.event_handler import Response
 
+from tidegate.app import app
 from tidegate.batches.model import Business
 from tidegate.batches.registry import BusinessEntry
-from tidegate.bootstrap import app
 from tidegate.web.batches.schemas import BusinessAnswer, BusinessBody, BusinessList
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -23,21 +23,23 @@ def _shown(business: Business) -> BusinessAnswer:
 
 @router.post("/v1/biz", tags=_TAGS, summary="Register a business", status_code=201, middlewares=[idempotent])
 def register(body: BusinessBody) -> Response[BusinessAnswer]:
-    return answer(_shown(app().businesses.add(router.caller.project_id, BusinessEntry(**body.model_dump()))), 201)
+    return answer(
+        _shown(app().batches.businesses.add(router.caller.project_id, BusinessEntry(**body.model_dump()))), 201
+    )
 
 
 @router.get("/v1/biz", tags=_TAGS, summary="List businesses")
 def list_businesses(limit: Limit = 20, cursor: Cursor = None) -> BusinessList:
-    page = app().businesses.list(router.caller.project_id, limit, cursor)
+    page = app().batches.businesses.list(router.caller.project_id, limit, cursor)
     return BusinessList(items=[_shown(business) for business in page.items], next_cursor=page.next_cursor)
 
 
 @router.get("/v1/biz/<biz_id>", tags=_TAGS, summary="One business")
 def show(biz_id: str) -> BusinessAnswer:
-    return _shown(app().businesses.get(router.caller.project_id, biz_id))
+    return _shown(app().batches.businesses.get(router.caller.project_id, biz_id))
 
 
 @router.put("/v1/biz/<biz_id>", tags=_TAGS, summary="Replace a business's entry")
 def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
     entry = BusinessEntry(**body.model_dump())
-    return _shown(app().businesses.replace(router.caller.project_id, biz_id, entry))
+    return _shown(app().batches.businesses.replace(router.caller.project_id, biz_id, entry))

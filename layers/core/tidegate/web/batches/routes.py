@@ -7,9 +7,9 @@ from typing import Annotated
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
+from tidegate.app import app
 from tidegate.batches.batches import NewBatch
 from tidegate.batches.model import Batch
-from tidegate.bootstrap import app
 from tidegate.web.batches.schemas import (
     BatchAnswer,
     BatchBody,
@@ -32,65 +32,65 @@ _TAGS = ["Batches"]
 
 
 def _shown(batch: Batch) -> BatchAnswer:
-    return BatchAnswer.model_validate(app().batches.shown(batch))
+    return BatchAnswer.model_validate(app().batches.batches.shown(batch))
 
 
 @router.post("/v1/batches", tags=_TAGS, summary="Make a batch", status_code=201, middlewares=[idempotent])
 def create(body: BatchBody) -> Response[BatchAnswer]:
     told = body.model_dump(exclude={"source"})
     source = body.source.model_dump() if body.source else {}
-    return answer(_shown(app().batches.create(router.caller.project_id, NewBatch(**told, **source))), 201)
+    return answer(_shown(app().batches.batches.create(router.caller.project_id, NewBatch(**told, **source))), 201)
 
 
 @router.get("/v1/batches", tags=_TAGS, summary="List batches")
 def list_batches(
     status: Annotated[str | None, Query(max_length=20)] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> Response[BatchList]:
-    page = app().batches.list(router.caller.project_id, status, limit, cursor)
+    page = app().batches.batches.list(router.caller.project_id, status, limit, cursor)
     items = [BatchAnswer.model_validate(item) for item in page.items]
     return answer(BatchList(items=items, next_cursor=page.next_cursor))
 
 
 @router.get("/v1/batches/<batch_id>", tags=_TAGS, summary="One batch and how far it is")
 def show(batch_id: str) -> Response[BatchAnswer]:
-    return answer(_shown(app().batches.get(router.caller.project_id, batch_id)))
+    return answer(_shown(app().batches.batches.get(router.caller.project_id, batch_id)))
 
 
 @router.patch("/v1/batches/<batch_id>", tags=_TAGS, summary="Change the rate, max_errors or data", status_code=202)
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     changes = body.model_dump(exclude_unset=True)
-    return answer(_shown(app().batches.update(router.caller.project_id, batch_id, changes)), 202)
+    return answer(_shown(app().batches.batches.update(router.caller.project_id, batch_id, changes)), 202)
 
 
 @router.post("/v1/batches/<batch_id>/start", tags=_TAGS, summary="Start, or go on where it stopped", status_code=202)
 def start(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
-    return answer(_shown(app().batch_control.start(caller.project_id, batch_id, caller.key_id)), 202)
+    return answer(_shown(app().batches.control.start(caller.project_id, batch_id, caller.key_id)), 202)
 
 
 @router.post("/v1/batches/<batch_id>/stop", tags=_TAGS, summary="Stop; it keeps its place", status_code=202)
 def stop(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
-    return answer(_shown(app().batch_control.stop(caller.project_id, batch_id, caller.key_id)), 202)
+    return answer(_shown(app().batches.control.stop(caller.project_id, batch_id, caller.key_id)), 202)
 
 
 @router.post("/v1/batches/<batch_id>/biz-start", tags=_TAGS, summary="The business is ready", status_code=202)
 def biz_start(batch_id: str, body: BizStartBody) -> Response[BatchAnswer]:
     caller = router.caller
-    started = app().batch_control.biz_start(caller.project_id, batch_id, body.auth_code, caller.key_id)
+    started = app().batches.control.biz_start(caller.project_id, batch_id, body.auth_code, caller.key_id)
     return answer(_shown(started), 202)
 
 
 @router.post("/v1/batches/<batch_id>/biz-stop", tags=_TAGS, summary="The business cannot go on", status_code=202)
 def biz_stop(batch_id: str, body: BizStopBody) -> Response[BatchAnswer]:
     caller = router.caller
-    stopped = app().batch_control.biz_stop(caller.project_id, batch_id, body.auth_code, body.reason, caller.key_id)
+    stopped = app().batches.control.biz_stop(caller.project_id, batch_id, body.auth_code, body.reason, caller.key_id)
     return answer(_shown(stopped), 202)
 
 
 @router.post("/v1/batches/<batch_id>/data", tags=_TAGS, summary="Change the data", status_code=202)
 def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
-    changed = app().batches.set_data(router.caller.project_id, batch_id, body.job_data, body.auth_code)
+    changed = app().batches.batches.set_data(router.caller.project_id, batch_id, body.job_data, body.auth_code)
     return answer(_shown(changed), 202)
 
 
@@ -99,7 +99,7 @@ def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
 )
 def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     lines = [line.model_dump() for line in body.items]
-    return answer(LogsAdded(added=app().batches.add_logs(router.caller.project_id, batch_id, lines)), 201)
+    return answer(LogsAdded(added=app().batches.batches.add_logs(router.caller.project_id, batch_id, lines)), 201)
 
 
 @router.get("/v1/batches/<batch_id>/logs", tags=_TAGS, summary="Log lines, newest first")
@@ -109,7 +109,7 @@ def logs(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> LogList:
-    page = app().batches.logs(router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
+    page = app().batches.batches.logs(router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
     return LogList(items=[LogAnswer.model_validate(line) for line in page.items], next_cursor=page.next_cursor)
 
 
@@ -122,4 +122,4 @@ def logs(
 )
 def export_logs(batch_id: str) -> Response[LogsExported]:
     caller = router.caller
-    return answer(LogsExported(task_id=app().export_batch_logs(caller.project_id, batch_id, caller.key_id)), 202)
+    return answer(LogsExported(task_id=app().batches.export_logs(caller.project_id, batch_id, caller.key_id)), 202)

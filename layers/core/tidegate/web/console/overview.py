@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.common.ids import Clock
-from tidegate.common.ports import Listed
+from tidegate.common.listing import Listed
+from tidegate.distribution.lookup import Lookup
 from tidegate.distribution.model import ENDED, PENDING, SUCCESS
 from tidegate.queue.model import COMPLETED, FAILED, Request
+from tidegate.queue.store import RequestRepository
 from tidegate.web.console.summary import SPAN, Ended, TypeSummary, by_type
 
 # The newest of each kind that are read; a busier hour is summed up from these.
@@ -30,18 +32,8 @@ class Glance:
     complete: bool
 
 
-class Jobs(Protocol):
-    def job(self, project_id: str, given: str) -> Record: ...
-
-    def jobs(self, project_id: str, limit: int, cursor: str | None) -> Listed[Record]: ...
-
-
-class Requests(Protocol):
-    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Request]: ...
-
-
 class Overview:
-    def __init__(self, jobs: Jobs, requests: Requests, clock: Clock) -> None:
+    def __init__(self, jobs: Lookup, requests: RequestRepository, clock: Clock) -> None:
         self._jobs = jobs
         self._requests = requests
         self._clock = clock

@@ -6,8 +6,9 @@ from urllib.parse import urlsplit
 
 from aws_lambda_powertools.event_handler import Response
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.errors import RecordNotFound, RouteNotFound
+from tidegate.web.console import overview as overviews
 from tidegate.web.console.bundle import Asset, console
 from tidegate.web.console.schemas import Lane, Me, Overview, TypeAnswer
 from tidegate.web.distribution.job_schemas import JobAnswer
@@ -47,9 +48,9 @@ def me() -> Me:
 
 @router.get("/v1/overview", tags=_TAGS, summary="Everything at a glance")
 def overview() -> Overview:
-    glance = app().overview.of(router.caller.project_id)
+    glance = overviews.Overview(app().distribution.lookup, app().queue.store, app().clock).of(router.caller.project_id)
     return Overview(
-        channels=[Lane.model_validate(channel) for channel in app().channels.stats()],
+        channels=[Lane.model_validate(channel) for channel in app().queue.channels.stats()],
         jobs=[JobAnswer.model_validate(job) for job in glance.jobs],
         requests=[RequestAnswer.model_validate(request.shown()) for request in glance.requests],
         stats=[TypeAnswer.model_validate(summary) for summary in glance.stats],
@@ -61,7 +62,7 @@ def overview() -> Overview:
 def _name_of(project_id: str) -> str | None:
     """None for an admin who has not chosen a project yet."""
     try:
-        return app().projects.get(project_id).name
+        return app().projects.projects.get(project_id).name
     except RecordNotFound:
         return None
 
@@ -86,7 +87,7 @@ def _sent(asset: Asset, more: dict[str, str]) -> Response[str]:
 
 def _policy() -> str:
     """Only this page's own files, the API beside it, its socket and the bucket that uploads go to."""
-    reached = {"'self'", _origin(app().bucket.presign_put("uploads/", 60))}
+    reached = {"'self'", _origin(app().files.bucket.presign_put("uploads/", 60))}
     if endpoint := app().settings.ws_endpoint:
         # Browsers connect where functions post, over the other scheme.
         reached.add(_origin(endpoint.replace("http", "ws", 1)))

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.distribution.agents import Offer, Result
 from tidegate.distribution.targets import Report
 from tidegate.errors import ScopeMissing
@@ -24,13 +24,13 @@ def build_router() -> Router:
 
     @router.get("/v1/agents/<agent_id>/transfers", tags=_TAGS, summary="What the agent has to fetch; waits for it")
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
-        offers = app().agents.inbox(router.caller.project_id, _own(router.caller, agent_id), wait)
+        offers = app().distribution.agents.inbox(router.caller.project_id, _own(router.caller, agent_id), wait)
         return TransferList(items=[_shown(offer) for offer in offers])
 
     @router.post("/v1/agents/<agent_id>/results", tags=_TAGS, summary="What became of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
-        app().agents.report(router.caller.project_id, _own(router.caller, agent_id), results)
+        app().distribution.agents.report(router.caller.project_id, _own(router.caller, agent_id), results)
         return TakenAnswer(taken=len(results))
 
     return router

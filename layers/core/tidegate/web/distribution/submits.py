@@ -8,7 +8,7 @@ from typing import Any
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.distribution.model import Parcel
 from tidegate.distribution.targets import Target
 from tidegate.web.distribution.task_schemas import (
@@ -64,7 +64,7 @@ def build_router() -> Router:
 
 def _one(project_id: str, body: ParcelBody, target: Target) -> SubmittedAnswer:
     parcel = _parcel(body)
-    taken = app().submit.submit(project_id, parcel, [target], body.callback)
+    taken = app().distribution.submit.submit(project_id, parcel, [target], body.callback)
     (task,) = taken.tasks
     return SubmittedAnswer(
         task_id=parcel.task_id(task.uuid), job_id=taken.job.job_id, window_closes_at=taken.job.closes_at
@@ -73,7 +73,7 @@ def _one(project_id: str, body: ParcelBody, target: Target) -> SubmittedAnswer:
 
 def _many(project_id: str, body: ParcelBody, targets: Sequence[Target]) -> SubmittedBatchAnswer:
     parcel = _parcel(body)
-    taken = app().submit.submit(project_id, parcel, targets, body.callback)
+    taken = app().distribution.submit.submit(project_id, parcel, targets, body.callback)
     tasks = [
         SubmittedTask(
             task_id=parcel.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id

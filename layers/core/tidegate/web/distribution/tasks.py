@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.web.distribution.task_schemas import Status, TaskAnswer, TaskList
 from tidegate.web.routing import Cursor, Limit, Router
 
@@ -17,7 +17,7 @@ _TAGS = ["Distribution"]
 
 @router.get("/v1/downloads/<task>", tags=_TAGS, summary="One Task")
 def show(task: str) -> TaskAnswer:
-    return TaskAnswer.model_validate(app().download_lookup.task(router.caller.project_id, unquote(task)))
+    return TaskAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, unquote(task)))
 
 
 @router.get("/v1/downloads", tags=_TAGS, summary="List Tasks")
@@ -27,5 +27,5 @@ def list_tasks(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> TaskList:
-    page = app().download_lookup.tasks(router.caller.project_id, job_id, status, limit, cursor)
+    page = app().distribution.lookup.tasks(router.caller.project_id, job_id, status, limit, cursor)
     return TaskList(items=[TaskAnswer.model_validate(task) for task in page.items], next_cursor=page.next_cursor)

@@ -9,7 +9,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import BaseModel, ValidationError
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.errors import Invalid
 from tidegate.files.model import content_disposition
 from tidegate.web.exports.schemas import (
@@ -53,13 +53,13 @@ def submit_multiple(body: MultipleBody) -> Response[TaskAccepted]:
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     project_id = router.caller.acting_for(body.project_id)
-    task_id = app().exports.submit(project_id, body.spec(), body.order(), router.caller.key_id)
+    task_id = app().exports.exports.submit(project_id, body.spec(), body.order(), router.caller.key_id)
     return answer(TaskAccepted(task_id=task_id), 202)
 
 
 @router.get("/v1/task", tags=_TAGS, summary="One export")
 def show(task_id: TaskId) -> Response[TaskAnswer]:
-    return answer(TaskAnswer(**app().exports.get(router.caller.project_id, task_id)))
+    return answer(TaskAnswer(**app().exports.exports.get(router.caller.project_id, task_id)))
 
 
 @router.get("/v1/tasks", tags=_TAGS, summary="List exports")
@@ -78,7 +78,7 @@ def list_tasks(
         "merchant_id": merchant_id,
         "name": name,
     }
-    page = app().exports.list(
+    page = app().exports.exports.list(
         router.caller.project_id,
         status=status,
         wanted={field: value for field, value in wanted.items() if value is not None},
@@ -91,17 +91,17 @@ def list_tasks(
 @router.post("/v1/tasks/delete", tags=_TAGS, summary="Delete exports and their files")
 def delete(body: TaskIds) -> Deleted:
     caller = router.caller
-    return Deleted(deleted=app().exports.delete(caller.project_id, body.task_ids, caller.key_id))
+    return Deleted(deleted=app().exports.exports.delete(caller.project_id, body.task_ids, caller.key_id))
 
 
 @router.get("/v1/download/url", tags=_TAGS, summary="A link that lives 300 s")
 def link(task_id: TaskId) -> Response[LinkAnswer]:
-    return answer(LinkAnswer.model_validate(app().exports.link(router.caller.project_id, task_id)))
+    return answer(LinkAnswer.model_validate(app().exports.exports.link(router.caller.project_id, task_id)))
 
 
 @router.get("/v1/download/async", tags=_TAGS, summary="The permanent URL: leads to a fresh link", status_code=302)
 def permanent(task_id: TaskId) -> Response[None]:
-    made = app().exports.link(router.caller.project_id, task_id)
+    made = app().exports.exports.link(router.caller.project_id, task_id)
     return answer(None, 302, {"location": made.url})
 
 
@@ -137,7 +137,7 @@ def _from_query(model: type[B]) -> B:
 
 def _handed_over(body: SyncBody | SyncMultipleBody) -> Response[Any]:
     project_id = router.caller.acting_for(body.project_id)
-    made = app().sync_exports.make(project_id, body.spec(), body.file_name)
+    made = app().exports.sync.make(project_id, body.spec(), body.file_name)
     if made.url:
         return answer(None, 303, {"location": made.url})
     headers: dict[str, str | list[str]] = {

@@ -7,7 +7,7 @@ from typing import Annotated
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.files.library import Announcement
 from tidegate.web.files.schemas import FileAnswer, FileBody, FileList, IngestAnswer, LinkAnswer, UploadAnswer
 from tidegate.web.idempotency import idempotent
@@ -23,13 +23,13 @@ def announce(body: FileBody) -> Response[UploadAnswer | IngestAnswer]:
     announced = Announcement(body.biz_id, body.app_id, body.file_path, body.file_name, body.signature, body.size)
     if body.source_url:
         return answer(_ingested(body, body.source_url, announced), 202)
-    file, link = app().files.announce(router.caller.project_id, announced)
+    file, link = app().files.library.announce(router.caller.project_id, announced)
     return answer(UploadAnswer(file_id=file.file_id, upload_url=link.url, expires_at=link.expires_at), 201)
 
 
 def _ingested(body: FileBody, source_url: str, announced: Announcement) -> IngestAnswer:
     caller = router.caller
-    file, request = app().intake.download(
+    file, request = app().ingest.submit.download(
         caller.project_id,
         announced,
         source_url,
@@ -43,12 +43,12 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
 
 @router.post("/v1/files/<file_id>/complete", tags=_TAGS, summary="Check an upload and keep it")
 def complete(file_id: str) -> FileAnswer:
-    return FileAnswer.model_validate(app().files.complete(router.caller.project_id, file_id))
+    return FileAnswer.model_validate(app().files.library.complete(router.caller.project_id, file_id))
 
 
 @router.get("/v1/files/<file_id>", tags=_TAGS, summary="One file")
 def show(file_id: str) -> FileAnswer:
-    return FileAnswer.model_validate(app().files.get(router.caller.project_id, file_id))
+    return FileAnswer.model_validate(app().files.library.get(router.caller.project_id, file_id))
 
 
 @router.get("/v1/files", tags=_TAGS, summary="List files")
@@ -59,7 +59,7 @@ def list_files(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> FileList:
-    page = app().files.list(
+    page = app().files.library.list(
         router.caller.project_id, biz_id=biz_id, app_id=app_id, file_path=file_path, limit=limit, cursor=cursor
     )
     return FileList(items=[FileAnswer.model_validate(file) for file in page.items], next_cursor=page.next_cursor)
@@ -67,4 +67,4 @@ def list_files(
 
 @router.get("/v1/files/<file_id>/url", tags=_TAGS, summary="A link that lives 300 s")
 def link(file_id: str) -> LinkAnswer:
-    return LinkAnswer.model_validate(app().files.link(router.caller.project_id, file_id))
+    return LinkAnswer.model_validate(app().files.library.link(router.caller.project_id, file_id))

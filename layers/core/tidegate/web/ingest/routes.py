@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.ingest.subscription_model import Subscription
 from tidegate.web.idempotency import idempotent
 from tidegate.web.ingest.schemas import CredentialBody, SubscriptionAnswer, SubscriptionBody, SubscriptionList
@@ -24,18 +24,18 @@ def _shown(subscription: Subscription) -> SubscriptionAnswer:
 @router.post("/v1/subscriptions", tags=_TAGS, summary="Watch a source", status_code=201, middlewares=[idempotent])
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     described = Subscription("", router.caller.project_id, created_at="", **body.model_dump())
-    return answer(_shown(app().subscriptions.create(described)), 201)
+    return answer(_shown(app().ingest.subscriptions.create(described)), 201)
 
 
 @router.get("/v1/subscriptions", tags=_TAGS, summary="List subscriptions")
 def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> SubscriptionList:
-    page = app().subscriptions.list(router.caller.project_id, limit, cursor)
+    page = app().ingest.subscriptions.list(router.caller.project_id, limit, cursor)
     return SubscriptionList(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
 
 
 @router.get("/v1/subscriptions/<subscription_id>", tags=_TAGS, summary="One subscription")
 def show(subscription_id: str) -> SubscriptionAnswer:
-    return _shown(app().subscriptions.get(router.caller.project_id, subscription_id))
+    return _shown(app().ingest.subscriptions.get(router.caller.project_id, subscription_id))
 
 
 @router.delete(
@@ -43,7 +43,7 @@ def show(subscription_id: str) -> SubscriptionAnswer:
 )
 def delete(subscription_id: str) -> Response[Any]:
     caller = router.caller
-    app().subscriptions.delete(caller.project_id, subscription_id, caller.key_id)
+    app().ingest.subscriptions.delete(caller.project_id, subscription_id, caller.key_id)
     return answer(None, 204)
 
 
@@ -56,24 +56,24 @@ def delete(subscription_id: str) -> Response[Any]:
 )
 def download(subscription_id: str) -> Response[RequestAnswer]:
     caller = router.caller
-    request = app().subscriptions.download(caller.project_id, subscription_id, caller.key_id)
+    request = app().ingest.subscriptions.download(caller.project_id, subscription_id, caller.key_id)
     return answer(RequestAnswer.model_validate(request.shown()), 202)
 
 
 @router.get("/v1/subscriptions/<subscription_id>/tasks", tags=_TAGS, summary="Its requests")
 def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> RequestList:
-    page = app().subscriptions.tasks(router.caller.project_id, subscription_id, limit, cursor)
+    page = app().ingest.subscriptions.tasks(router.caller.project_id, subscription_id, limit, cursor)
     items = [RequestAnswer.model_validate(item.shown()) for item in page.items]
     return RequestList(items=items, next_cursor=page.next_cursor)
 
 
 @router.put("/v1/credentials/<name>", tags=_TAGS, summary="Keep headers for a source under a name", status_code=204)
 def put_credential(name: str, body: CredentialBody) -> Response[Any]:
-    app().credentials.put(router.caller.project_id, name, body.headers)
+    app().ingest.credentials.put(router.caller.project_id, name, body.headers)
     return answer(None, 204)
 
 
 @router.delete("/v1/credentials/<name>", tags=_TAGS, summary="Forget them", status_code=204)
 def delete_credential(name: str) -> Response[Any]:
-    app().credentials.delete(router.caller.project_id, name)
+    app().ingest.credentials.delete(router.caller.project_id, name)
     return answer(None, 204)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.notifications.delivery_model import Delivery
 from tidegate.web.idempotency import idempotent
@@ -30,20 +30,22 @@ def list_callbacks(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> CallbackList:
-    page = app().callbacks.list(router.caller.project_id, record_id=task_id, state=state, limit=limit, cursor=cursor)
+    page = app().notifications.callbacks.list(
+        router.caller.project_id, record_id=task_id, state=state, limit=limit, cursor=cursor
+    )
     return CallbackList(items=[_shown(delivery) for delivery in page.items], next_cursor=page.next_cursor)
 
 
 @router.get("/v1/callbacks/<delivery_id>", tags=_TAGS, summary="One callback, with its body")
 def show_callback(delivery_id: str) -> CallbackAnswer:
-    return _shown(app().callbacks.get(router.caller.project_id, delivery_id))
+    return _shown(app().notifications.callbacks.get(router.caller.project_id, delivery_id))
 
 
 @router.post(
     "/v1/callbacks/<delivery_id>/redeliver", tags=_TAGS, summary="Deliver a callback once more", status_code=202
 )
 def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
-    return answer(_shown(app().callbacks.redeliver(router.caller.project_id, delivery_id)), 202)
+    return answer(_shown(app().notifications.callbacks.redeliver(router.caller.project_id, delivery_id)), 202)
 
 
 @router.post(
@@ -54,12 +56,12 @@ def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
     middlewares=[idempotent],
 )
 def rotate_secret(project_id: str) -> Response[SecretAnswer]:
-    return answer(SecretAnswer(callback_secret=app().callback_secrets.rotate(project_id)), 201)
+    return answer(SecretAnswer(callback_secret=app().projects.callback_secrets.rotate(project_id)), 201)
 
 
 @router.delete(
     "/v1/projects/<project_id>/callback-secrets/previous", tags=_TAGS, summary="End a rotation", status_code=204
 )
 def retire_secret(project_id: str) -> Response[Any]:
-    app().callback_secrets.retire(project_id)
+    app().projects.callback_secrets.retire(project_id)
     return answer(None, 204)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aws_lambda_powertools.event_handler import Response
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.web.idempotency import idempotent
 from tidegate.web.notifications.schemas import TicketAnswer
 from tidegate.web.routing import Router, answer
@@ -20,7 +20,7 @@ router = Router()
     middlewares=[idempotent],
 )
 def ticket() -> Response[TicketAnswer]:
-    made = app().tickets.issue(router.caller.project_id)
+    made = app().notifications.tickets.issue(router.caller.project_id)
     # The endpoint that functions post to and the one that clients connect to differ by their scheme alone.
     ws_url = app().settings.ws_endpoint.replace("http", "ws", 1)
     return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)

@@ -6,7 +6,7 @@ from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.web.idempotency import idempotent
 from tidegate.web.projects.schemas import KeyAnswer, KeyBody, ProjectAnswer, ProjectBody, ProjectList
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -16,13 +16,13 @@ router = Router()
 
 @router.post("/v1/projects", tags=["Projects"], summary="Create a project", status_code=201, middlewares=[idempotent])
 def create_project(body: ProjectBody) -> Response[ProjectAnswer]:
-    project = app().projects.create(body.name, body.group, allow_private_urls=body.allow_private_urls)
+    project = app().projects.projects.create(body.name, body.group, allow_private_urls=body.allow_private_urls)
     return answer(ProjectAnswer.model_validate(project), 201)
 
 
 @router.get("/v1/projects", tags=["Projects"], summary="List projects")
 def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
-    page = app().projects.list(limit, cursor)
+    page = app().projects.projects.list(limit, cursor)
     return ProjectList(items=[ProjectAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
 
 
@@ -34,11 +34,11 @@ def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
     middlewares=[idempotent],
 )
 def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
-    key = app().projects.add_key(project_id, body.scopes, body.agent_id)
+    key = app().projects.projects.add_key(project_id, body.scopes, body.agent_id)
     return answer(KeyAnswer.model_validate(key), 201)
 
 
 @router.delete("/v1/keys/<key_id>", tags=["Projects"], summary="Revoke a key", status_code=204)
 def delete_key(key_id: str) -> Response[Any]:
-    app().projects.remove_key(key_id)
+    app().projects.projects.remove_key(key_id)
     return answer(None, 204)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.compensation.interval import Poll
 from tidegate.web.routing import Router
@@ -34,10 +34,10 @@ def _shown(poll: Poll, queue_size: int) -> CompensationAnswer:
 
 @router.get("/v1/compensation", tags=_TAGS, summary="How the poll for overdue work is doing")
 def show() -> CompensationAnswer:
-    return _shown(*app().compensator.status())
+    return _shown(*app().compensation.poll.status())
 
 
 @router.post("/v1/compensation/trigger", tags=_TAGS, summary="Poll now")
 def trigger() -> CompensationAnswer:
-    app().compensator.trigger()
-    return _shown(*app().compensator.status())
+    app().compensation.poll.trigger()
+    return _shown(*app().compensation.poll.status())

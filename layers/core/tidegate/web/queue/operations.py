@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.queue.stats import stats_by_type
 from tidegate.web.queue.schemas import ArchiveList, AuditList, CleanupAnswer, StatsAnswer, TypeStats
@@ -24,7 +24,7 @@ def stats(
 ) -> StatsAnswer:
     now = app().clock()
     start = since.replace(tzinfo=since.tzinfo or UTC).astimezone(UTC) if since else now - _DEFAULT_PERIOD
-    figures = stats_by_type(app().request_store.since(router.caller.project_id, iso(start)))
+    figures = stats_by_type(app().queue.store.since(router.caller.project_id, iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
 
@@ -33,13 +33,13 @@ def stats(
 def audit(
     record: Annotated[str | None, Query(max_length=2048)] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> AuditList:
-    page = app().audit.list(router.caller.project_id, record, limit, cursor)
+    page = app().projects.audit.list(router.caller.project_id, record, limit, cursor)
     return AuditList(items=[line.shown() for line in page.items], next_cursor=page.next_cursor)
 
 
 @router.post("/v1/cleanup", tags=_TAGS, summary="Remove what is past its retention")
 def cleanup() -> CleanupAnswer:
-    return CleanupAnswer.model_validate(app().retention.clean())
+    return CleanupAnswer.model_validate(app().queue.retention.clean())
 
 
 @router.get("/v1/archive", tags=_TAGS, summary="Requests that left the table on a day")
@@ -53,5 +53,5 @@ def archive(
 ) -> ArchiveList:
     fields = {"type": type, "status": status, "request_id": request_id}
     wanted = {name: value for name, value in fields.items() if value}
-    page = app().archive.read(router.caller.project_id, day, limit, cursor, **wanted)
+    page = app().queue.archive.read(router.caller.project_id, day, limit, cursor, **wanted)
     return ArchiveList(items=page.items, next_cursor=page.next_cursor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aws_lambda_powertools.event_handler import Response
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.queue.model import Request
 from tidegate.web.idempotency import idempotent
 from tidegate.web.queue.request_payloads import checked_payload
@@ -22,7 +22,7 @@ def _shown(request: Request) -> RequestAnswer:
 @router.post("/v1/requests", tags=_TAGS, summary="Queue work", status_code=202, middlewares=[idempotent])
 def create(body: RequestBody) -> Response[RequestAnswer]:
     caller = router.caller
-    request = app().intake.submit(
+    request = app().ingest.submit.submit(
         caller.project_id,
         body.type,
         checked_payload(body.type, body.payload),
@@ -36,34 +36,34 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
 
 @router.get("/v1/requests/<request_id>", tags=_TAGS, summary="One request")
 def show(request_id: str) -> RequestAnswer:
-    return _shown(app().queue.get(router.caller.project_id, request_id))
+    return _shown(app().queue.queue.get(router.caller.project_id, request_id))
 
 
 @router.post("/v1/requests/<request_id>/cancel", tags=_TAGS, summary="Never run it, or stop it")
 def cancel(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _shown(app().control.cancel(caller.project_id, request_id, caller.key_id))
+    return _shown(app().queue.control.cancel(caller.project_id, request_id, caller.key_id))
 
 
 @router.post("/v1/requests/<request_id>/pause", tags=_TAGS, summary="Hold it back until it is resumed")
 def pause(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _shown(app().control.pause(caller.project_id, request_id, caller.key_id))
+    return _shown(app().queue.control.pause(caller.project_id, request_id, caller.key_id))
 
 
 @router.post("/v1/requests/<request_id>/resume", tags=_TAGS, summary="Queue it again")
 def resume(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _shown(app().control.resume(caller.project_id, request_id, caller.key_id))
+    return _shown(app().queue.control.resume(caller.project_id, request_id, caller.key_id))
 
 
 @router.post("/v1/requests/<request_id>/retry", tags=_TAGS, summary="Try a failed one again")
 def retry(request_id: str) -> RequestAnswer:
     caller = router.caller
-    return _shown(app().control.retry(caller.project_id, request_id, caller.key_id))
+    return _shown(app().queue.control.retry(caller.project_id, request_id, caller.key_id))
 
 
 @router.post("/v1/requests/<request_id>/prioritize", tags=_TAGS, summary="1 goes first, 10 last")
 def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
     caller = router.caller
-    return _shown(app().control.prioritize(caller.project_id, request_id, body.priority, caller.key_id))
+    return _shown(app().queue.control.prioritize(caller.project_id, request_id, body.priority, caller.key_id))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
-from tidegate.bootstrap import app
+from tidegate.app import app
 from tidegate.queue.channel_model import ALL
 from tidegate.web.queue.schemas import (
     CapacityBody,
@@ -25,7 +25,9 @@ Status = Literal["pending", "queued", "running", "completed", "failed", "cancell
 
 
 def _stats() -> QueueStats:
-    return QueueStats(channels={entry.channel: ChannelAnswer.model_validate(entry) for entry in app().channels.stats()})
+    return QueueStats(
+        channels={entry.channel: ChannelAnswer.model_validate(entry) for entry in app().queue.channels.stats()}
+    )
 
 
 @router.get("/v1/queue/stats", tags=_TAGS, summary="Every channel: capacity, running, queued, paused")
@@ -41,7 +43,7 @@ def list_queue(
     cursor: Cursor = None,
 ) -> RequestList:
     wanted = {name: value for name, value in {"channel": channel, "status": status}.items() if value}
-    page = app().request_store.list(router.caller.project_id, limit, cursor, **wanted)
+    page = app().queue.store.list(router.caller.project_id, limit, cursor, **wanted)
     return RequestList(
         items=[RequestAnswer.model_validate(item.shown()) for item in page.items], next_cursor=page.next_cursor
     )
@@ -49,17 +51,17 @@ def list_queue(
 
 @router.post("/v1/queue/capacity", tags=_TAGS, summary="How many may run at once, by channel")
 def capacity(body: CapacityBody) -> QueueStats:
-    app().channels.set_capacities(body.root)
+    app().queue.channels.set_capacities(body.root)
     return _stats()
 
 
 @router.post("/v1/queue/pause", tags=_TAGS, summary="Admit nothing, in one channel or in all")
 def pause(body: ScopeBody | None = None) -> QueueStats:
-    app().channels.set_paused(body.scope if body else ALL, True)
+    app().queue.channels.set_paused(body.scope if body else ALL, True)
     return _stats()
 
 
 @router.post("/v1/queue/resume", tags=_TAGS, summary="Admit again")
 def resume(body: ScopeBody | None = None) -> QueueStats:
-    app().channels.set_paused(body.scope if body else ALL, False)
+    app().queue.channels.set_paused(body.scope if body else ALL, False)
     return _stats()

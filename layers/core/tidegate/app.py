@@ -1,0 +1,633 @@
+"""The composition root: every capability wired once, when a function first asks for it.
+
+Read it top to bottom: settings and clients, one class for each capability in the order of the import contract, and
+last the App, which makes them and holds the registries that connect them.
+
+Imports stand inside the classes because they pay there: a capability costs a cold start 5 to 50 ms (exports with
+openpyxl 200 ms), and a function needs two or three of them. `tests/bench/cold_start.py` measures it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tidegate.aws.clients import lazy_client
+from tidegate.aws.table import Table
+from tidegate.common.ids import Clock
+from tidegate.errors import RecordNotFound
+from tidegate.settings import Settings
+
+if TYPE_CHECKING:
+    from tidegate.compensation.poll import DueHandler
+    from tidegate.distribution.ports import Engine
+    from tidegate.exports.render import Renderer
+    from tidegate.exports.sync import SyncExports
+    from tidegate.http.client import SafeHttp
+    from tidegate.queue.model import Request
+    from tidegate.queue.ports import Ending, View
+    from tidegate.queue.retention import Objects
+
+    Lookup = Callable[[str, str], dict[str, Any] | None]
+
+
+class ProjectsPart:
+    """Tenants, their keys, and who did what."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.projects.audit_store import AuditRepository
+        from tidegate.projects.callback_secrets import CallbackSecrets
+        from tidegate.projects.projects import Projects
+        from tidegate.projects.store import ProjectRepository
+
+        store = ProjectRepository(app.table)
+        self.projects = Projects(store, app.clock, app.settings.admin_key_sha256)
+        self.callback_secrets = CallbackSecrets(store)
+        self.audit = AuditRepository(app.table)
+
+
+class FilesPart:
+    """The library of files."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.aws.s3 import Bucket
+        from tidegate.files.contents import ContentRepository
+        from tidegate.files.library import Files
+        from tidegate.files.store import FileRepository
+
+        self.bucket = Bucket(app.s3, app.settings.files_bucket)
+        self.store = FileRepository(app.table)
+        self.contents = ContentRepository(app.table)
+        self.library = Files(self.store, self.bucket, app.clock)
+
+
+class NotificationsPart:
+    """What the outside is told: the topic, callbacks, the WebSocket."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.aws.clients import credentials, region
+        from tidegate.aws.sqs import Queue
+        from tidegate.notifications.callback_queue import CallbackQueue
+        from tidegate.notifications.callbacks import Callbacks
+        from tidegate.notifications.circuit_breaker import Circuits
+        from tidegate.notifications.delivery import Deliverer
+        from tidegate.notifications.delivery_store import CircuitRepository, DeliveryRepository
+        from tidegate.notifications.notify import Notifier
+        from tidegate.notifications.outbox import Outbox
+        from tidegate.notifications.progress import Live
+        from tidegate.notifications.topic import Topic
+        from tidegate.notifications.websocket import Records, Sockets
+        from tidegate.notifications.websocket_push import Pusher
+        from tidegate.notifications.websocket_sender import Connections
+        from tidegate.notifications.websocket_store import ConnectionRepository, Watches
+        from tidegate.notifications.websocket_tickets import Tickets
+
+        settings, clock, table = app.settings, app.clock, app.table
+        self.topic = Topic(app.sns, settings.notifications_topic_arn)
+        self.notifier = Notifier(self.topic, Outbox(table))
+
+        deliveries = DeliveryRepository(table)
+        self.callback_queue = CallbackQueue(
+            Queue(app.sqs, settings.callbacks_queue_url), Queue(app.sqs, settings.callbacks_dead_queue_url)
+        )
+        project = app.projects.projects.get
+        self.callbacks = Callbacks(deliveries, lambda: self.callback_queue, lambda: app.http, project, clock)
+        self.deliverer = Deliverer(
+            deliveries,
+            Circuits(CircuitRepository(table)),
+            self.callback_queue,
+            app.http,
+            app.sign,
+            project,
+            clock,
+            random.SystemRandom().random,
+            settings.callback_timeout_seconds,
+        )
+
+        connections = ConnectionRepository(table)
+        self.watches = Watches(table)
+        self.progress = Live(self.watches, self.topic, clock)
+        self.outgoing = Connections(settings.ws_endpoint, region(), credentials)
+        self.records = Records(app.record_lookups)
+        self.tickets = Tickets(connections, clock)
+        self.websocket = Sockets(connections, self.watches, self.records, self.outgoing, clock)
+        self.pusher = Pusher(self.watches, connections, self.records, self.outgoing, clock)
+
+
+class CompensationPart:
+    """The poll that starts what should have started."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.aws.sqs import Queue
+        from tidegate.compensation.poll import Compensator
+        from tidegate.compensation.store import CompensationRepository
+        from tidegate.compensation.ticks import TickQueue
+
+        ticks = TickQueue(
+            Queue(app.sqs, app.settings.compensation_queue_url), Queue(app.sqs, app.settings.admission_queue_url)
+        )
+        self.poll = Compensator(CompensationRepository(app.table), ticks, app.due_handlers, app.clock)
+
+
+class QueuePart:
+    """The request queue: admission, control, recovery, retention."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.aws.s3_listing import BucketListing
+        from tidegate.aws.sfn import Machines
+        from tidegate.aws.sqs import Queue as SqsQueue
+        from tidegate.queue.admission import Admission
+        from tidegate.queue.admission_queue import AdmissionPokes
+        from tidegate.queue.archive import Archive
+        from tidegate.queue.channel_store import ChannelRepository
+        from tidegate.queue.channels import Channels
+        from tidegate.queue.control import Control
+        from tidegate.queue.policies import capacities_from, policies_from
+        from tidegate.queue.queue import Queue
+        from tidegate.queue.recovery import Watch
+        from tidegate.queue.retention import Retention
+        from tidegate.queue.retention_store import RetentionRepository
+        from tidegate.queue.runner import RequestRunner
+        from tidegate.queue.store import RequestRepository
+        from tidegate.queue.sweep import Sweep
+
+        settings, clock, table = app.settings, app.clock, app.table
+        self.policies = policies_from(settings.request_policies)
+        capacities = capacities_from(settings.channel_capacities)
+        self.store = RequestRepository(table)
+        self.channel_store = ChannelRepository(table)
+        self.pokes = AdmissionPokes(
+            SqsQueue(app.sqs, settings.admission_queue_url), SqsQueue(app.sqs, settings.wakeups_queue_url)
+        )
+        machines = {
+            "ingest": settings.ingest_machine_arn,
+            "export": settings.export_machine_arn,
+            "batch": settings.batch_machine_arn,
+        }
+        self.runner = RequestRunner(Machines(app.sfn), machines, self.policies)
+        self.queue = Queue(
+            self.store,
+            self.pokes,
+            app.notifications.notifier,
+            clock,
+            self.policies,
+            app.request_views,
+            app.request_endings,
+        )
+        self.control = Control(self.queue, self.store, self.pokes, self.runner, clock)
+        self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
+        self.admission = Admission(self.store, self.channel_store, self.runner, clock, self.policies, capacities)
+        self.recovery = Watch(
+            self.queue, self.admission, self.store, self.channel_store, self.pokes, self.runner, clock
+        )
+
+        listing = BucketListing(app.s3, settings.files_bucket)
+        self.archive = Archive(listing, clock)
+        self.retention = Retention(
+            RetentionRepository(table), app.files.bucket, clock, self.policies, app.request_objects, self.archive
+        )
+        self.sweep = Sweep(listing, lambda: app.object_owners, clock)
+
+    def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:
+        request = self.store.get(project_id, request_id)
+        return self.queue.shown(request) if request else None
+
+
+class DistributionPart:
+    """Tasks, Jobs, targets, transfers."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.aws.sfn import Machines
+        from tidegate.aws.sqs import Queue
+        from tidegate.distribution.agents import Agents
+        from tidegate.distribution.close import CloseWindow
+        from tidegate.distribution.collect import Collect
+        from tidegate.distribution.dispatch import Dispatch
+        from tidegate.distribution.executions import JobExecutions
+        from tidegate.distribution.finish import Finish
+        from tidegate.distribution.job_opener import JobOpener, Windows
+        from tidegate.distribution.lookup import Lookup
+        from tidegate.distribution.poll import Poll
+        from tidegate.distribution.prepare import PrepareFile
+        from tidegate.distribution.recovery import Heartbeat, Watch
+        from tidegate.distribution.store.agent_inbox import OrderRepository
+        from tidegate.distribution.store.jobs import JobRepository
+        from tidegate.distribution.store.targets import TargetRepository
+        from tidegate.distribution.store.tasks import TaskRepository
+        from tidegate.distribution.store.transfers import TransferRepository
+        from tidegate.distribution.submit import Submit
+        from tidegate.distribution.target_queue import TargetMessages
+
+        settings, clock, table = app.settings, app.clock, app.table
+        self.windows = Windows(
+            settings.collect_window_seconds,
+            settings.collect_grace_seconds,
+            settings.job_timeout_seconds,
+            settings.record_ttl_seconds,
+        )
+        self.jobs = JobRepository(table, ttl=self.windows.ttl, lasts=self.windows.lasts)
+        self.tasks = TaskRepository(table)
+        self.targets = TargetRepository(table, lasts=self.windows.longest)
+        self.transfers = TransferRepository(table, lasts=self.windows.longest)
+        self.inbox = OrderRepository(table, ttl=self.windows.ttl)
+        self._app = app
+
+        self.executions = JobExecutions(
+            Machines(app.sfn),
+            settings.download_job_machine_arn,
+            grace=self.windows.grace,
+            job_timeout=self.windows.job_timeout,
+        )
+        self.opener = JobOpener(self.jobs, self.executions, clock, self.windows)
+        messages = TargetMessages(Queue(app.sqs, settings.targets_queue_url))
+        contents = app.files.contents
+        self.submit = Submit(self.opener, self.tasks, contents, messages, self._check_callback, clock, self.windows)
+        self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)
+        self.close_window = CloseWindow(
+            self.jobs,
+            self.targets,
+            clock,
+            job_timeout=self.windows.job_timeout,
+            transfer_max_targets=settings.transfer_max_targets,
+        )
+
+        self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)
+        self.recovery = Watch(self.jobs, self.executions, clock)
+        self.prepare_file = PrepareFile(contents, app.files.bucket, self.engine, heartbeat)
+        self.dispatch = Dispatch(self.jobs, self.targets, self.transfers, contents, self.engine, heartbeat, clock)
+        progress = app.notifications.progress.progress
+        self.poll_transfer = Poll(self.jobs, self.targets, self.transfers, self.engine, heartbeat, progress, clock)
+        told = app.notifications
+        self.finish_job = Finish(
+            self.jobs, self.tasks, self.targets, self.transfers, self.engine, told.notifier, told.topic, clock
+        )
+        self.lookup = Lookup(self.jobs, self.tasks, self.targets)
+        self.agents = Agents(self.inbox, app.files.bucket, clock)
+
+    @cached_property
+    def engine(self) -> Engine:
+        app, settings = self._app, self._app.settings
+        if settings.transfer_engine == "gse":
+            from tidegate.distribution.engines.gse import gse_engine
+
+            return gse_engine(settings, app.http, app.secretsmanager, self.inbox, app.clock)
+        from tidegate.distribution.engines.agent import AgentEngine
+
+        return AgentEngine(self.inbox, app.clock)
+
+    def _check_callback(self, project_id: str, url: str) -> None:
+        project = self._app.projects.projects.get(project_id)
+        self._app.http.check_url(url, allow_private=project.allow_private_urls)
+
+
+class ExportsPart:
+    """CSV and Excel files from rows."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.exports.exports import Exports
+        from tidegate.exports.model import shown
+        from tidegate.exports.objects import ExportBucket
+        from tidegate.exports.pull import Puller
+        from tidegate.exports.source import SignedSource
+        from tidegate.exports.steps import ExportWork
+        from tidegate.exports.store import ExportRepository
+
+        settings, clock, queue = app.settings, app.clock, app.queue
+        self._app = app
+        self.objects = ExportBucket(app.s3, app.files.bucket)
+        self.store = ExportRepository(app.table)
+        self.shown: Callable[[Request], dict[str, Any]] = lambda request: shown(request, clock(), settings.api_url)
+        self.exports = Exports(
+            queue.queue,
+            lambda: queue.control,
+            self.store,
+            self.objects,
+            app.notifications.callbacks.check,
+            clock,
+            settings.api_url,
+        )
+        source = SignedSource(app.http, app.sign, app.projects.projects.get, clock)
+        self.steps = ExportWork(
+            queue.queue,
+            self.objects,
+            Puller(self.objects, source, settings.export_pull_parallel),
+            lambda: self._renderer,
+            app.notifications.progress,
+            clock,
+            self.shown,
+        )
+
+    @cached_property
+    def _renderer(self) -> Renderer:
+        """Imports openpyxl: of the steps only rendering pays for it."""
+        from tidegate.exports.render import Renderer
+
+        return Renderer(self.objects)
+
+    @cached_property
+    def sync(self) -> SyncExports:
+        """Imports openpyxl too."""
+        from tidegate.exports.source import SignedSource
+        from tidegate.exports.sync import SyncExports
+        from tidegate.http.model import Limits
+
+        app = self._app
+        # A caller waits, and API Gateway does not wait longer than 30 s.
+        source = SignedSource(app.http, app.sign, app.projects.projects.get, app.clock, Limits(total=15.0))
+        return SyncExports(self.objects, source, self.exports.check, app.clock)
+
+
+class BatchesPart:
+    """N items through a business, at a rate."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.batches.batches import Batches
+        from tidegate.batches.business_calls import BusinessCalls
+        from tidegate.batches.control import BatchControl
+        from tidegate.batches.ends import BatchEnds
+        from tidegate.batches.registry import Registry
+        from tidegate.batches.row_objects import RowBucket
+        from tidegate.batches.rows import RowFiles
+        from tidegate.batches.run_store import BatchRunRepository
+        from tidegate.batches.slice import Pace, SliceRunner
+        from tidegate.batches.steps import BatchMachine, Preparations
+        from tidegate.batches.store import BatchRepository, BusinessRepository
+
+        settings, clock, queue, project = app.settings, app.clock, app.queue, app.projects.projects.get
+        self._app = app
+        self.store = BatchRepository(app.table)
+        runs = BatchRunRepository(app.table)
+        calls = BusinessCalls(app.http, app.sign, project, clock)
+        self.businesses = Registry(BusinessRepository(app.table), app.notifications.callbacks.check, clock)
+        self.batches = Batches(self.store, self.businesses, calls, app.files.library, queue.queue, clock)
+        self.control = BatchControl(
+            self.batches,
+            self.store,
+            self.businesses,
+            calls,
+            queue.queue,
+            lambda: queue.control,
+            self._runner_loads,
+            app.notifications.notifier,
+            clock,
+        )
+        prepare = Preparations(
+            self.store,
+            runs,
+            RowFiles(RowBucket(app.s3, app.files.bucket)),
+            app.http,
+            app.sign,
+            clock,
+            self.businesses.get,
+            project,
+        )
+        pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
+        runner = SliceRunner(self.store, runs, prepare, clock, pace)
+        progress = app.notifications.progress
+        self.machine = BatchMachine(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
+        self.ends = BatchEnds(self.store, runs, clock)
+
+    def _runner_loads(self) -> Mapping[str, tuple[int, int]]:
+        """Asked for only where there are several runner channels to choose from."""
+        names = [name for name in self._app.settings.batch_channels.split(",") if name]
+        if len(names) < 2:
+            return {}
+        channels = self._app.queue.channels.stats()
+        stats = {found.channel: (found.running + found.queued, found.capacity) for found in channels}
+        return {name: stats.get(name, (0, 1)) for name in names}
+
+    def shown(self, project_id: str, batch_id: str) -> dict[str, Any] | None:
+        batch = self.store.get(project_id, batch_id)
+        return self.batches.shown(batch) if batch else None
+
+    def export_logs(self, project_id: str, batch_id: str, who: str) -> str:
+        """The lines as an export like any other: queued, rendered, fetched by its task_id."""
+        from tidegate.exports.exports import Order
+        from tidegate.exports.model import CSV, ExportSpec, TableSpec
+
+        columns = {"time": "time", "index": "index", "level": "level", "message": "message"}
+        rows = self.batches.log_rows(project_id, batch_id)
+        spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))
+        order = Order(name="Batch logs", file_name=f"{batch_id}-logs")
+        return self._app.exports.exports.submit(project_id, spec, order, who)
+
+
+class IngestPart:
+    """What brings files into the library: downloads, scans of subscriptions."""
+
+    def __init__(self, app: App) -> None:
+        from tidegate.aws.s3_multipart import MultipartStore
+        from tidegate.aws.secrets import CredentialStore
+        from tidegate.ingest.download import Download
+        from tidegate.ingest.fetch import Fetcher
+        from tidegate.ingest.library_steps import Associate, Check
+        from tidegate.ingest.scan import Scan
+        from tidegate.ingest.steps import Ingest
+        from tidegate.ingest.store import SubscriptionRepository
+        from tidegate.ingest.submit import Intake
+        from tidegate.ingest.subscriptions import Subscriptions
+
+        settings, clock, queue, files = app.settings, app.clock, app.queue, app.files.store
+        projects = app.projects.projects
+        self._files = files
+        self.credentials = CredentialStore(app.secretsmanager, settings.secrets_prefix)
+        self.parts = MultipartStore(app.s3, settings.files_bucket)
+        self.store = SubscriptionRepository(app.table)
+        self.submit = Intake(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
+        self.subscriptions = Subscriptions(self.store, queue.store, queue.queue, queue.control, self.submit, clock)
+        parts, credentials = self.parts, self.credentials
+        self.steps = Ingest(
+            queue.queue,
+            {
+                "download": Download(Fetcher(app.http, parts), parts, files, projects, credentials),
+                "scan": Scan(app.http, self.store, self.submit, projects, credentials, clock),
+                "associate": Associate(parts, files),
+                "check": Check(app.http, parts, files, projects, credentials),
+            },
+            app.notifications.progress.progress,
+        )
+
+    def without_file(self, ended: Request) -> list[Any]:
+        """A file that will not come says so; the subscription's next scan takes it for new."""
+        if ended.status == "completed" or "file_id" not in ended.payload:
+            return []
+        why = ended.error["detail"] if ended.error else ended.status
+        writes: list[Any] = self._files.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
+        if ended.subscription_id and "source_url" in ended.payload:
+            url = str(ended.payload["source_url"])
+            writes.append(self.store.forget_write(ended.project_id, ended.subscription_id, url))
+        return writes
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class App:
+    def __init__(self, settings: Settings | None = None, clock: Clock = _utc_now) -> None:
+        self.settings = settings or Settings.from_env()
+        self.clock = clock
+        self.dynamodb = lazy_client("dynamodb")
+        self.s3 = lazy_client("s3")
+        self.sqs = lazy_client("sqs")
+        self.sns = lazy_client("sns")
+        self.sfn = lazy_client("stepfunctions")
+        self.secretsmanager = lazy_client("secretsmanager")
+
+    @cached_property
+    def table(self) -> Table:
+        return Table(self.dynamodb, self.settings.table_name)
+
+    @cached_property
+    def http(self) -> SafeHttp:
+        """The one client for URLs that callers name."""
+        from tidegate.http.client import SafeHttp
+
+        return SafeHttp(
+            allowed_hosts=self.settings.url_allow_list.split(","),
+            # Lambda's own control endpoint is on loopback, which a project with private URLs may otherwise reach.
+            refused_endpoints=filter(None, [os.environ.get("AWS_LAMBDA_RUNTIME_API")]),
+        )
+
+    @cached_property
+    def sign(self) -> Callable[..., dict[str, str]]:
+        from tidegate.http.signing import signed_headers
+
+        return signed_headers
+
+    # --- capabilities, in the order of the import contract
+
+    @cached_property
+    def projects(self) -> ProjectsPart:
+        return ProjectsPart(self)
+
+    @cached_property
+    def files(self) -> FilesPart:
+        return FilesPart(self)
+
+    @cached_property
+    def notifications(self) -> NotificationsPart:
+        return NotificationsPart(self)
+
+    @cached_property
+    def compensation(self) -> CompensationPart:
+        return CompensationPart(self)
+
+    @cached_property
+    def queue(self) -> QueuePart:
+        return QueuePart(self)
+
+    @cached_property
+    def distribution(self) -> DistributionPart:
+        return DistributionPart(self)
+
+    @cached_property
+    def exports(self) -> ExportsPart:
+        return ExportsPart(self)
+
+    @cached_property
+    def batches(self) -> BatchesPart:
+        return BatchesPart(self)
+
+    @cached_property
+    def ingest(self) -> IngestPart:
+        return IngestPart(self)
+
+    # --- registries: how capabilities below reach those above without importing them
+
+    @cached_property
+    def record_lookups(self) -> dict[str, Lookup]:
+        """Prefix of an id → (project_id, record_id) → the record as its route shows it."""
+        return {
+            "AsyncDownloadTask": lambda project, record: _found(self.distribution.lookup.task, project, record),
+            "AsyncDownloadJob": lambda project, record: _found(self.distribution.lookup.job, project, record),
+            "req-": lambda project, record: self.queue.shown(project, record),
+            "exp-": lambda project, record: self.queue.shown(project, record),
+            "bat-": lambda project, record: self.batches.shown(project, record),
+        }
+
+    @cached_property
+    def due_handlers(self) -> dict[str, DueHandler]:
+        """`due_kind` of an overdue record → what moves it on."""
+        from tidegate.notifications.delivery_store import delivery_of
+        from tidegate.notifications.outbox import notice_of
+
+        told = self.notifications
+        return {
+            "notice": lambda item: told.notifier.send([notice_of(item)]),
+            "callback": lambda item: told.callback_queue.later(delivery_of(item), 0),
+            "request": lambda item: self.queue.recovery.request(item["project_id"], item["request_id"]),
+            "channel": lambda item: self.queue.recovery.channel(item["name"]),
+            "job": lambda item: self.distribution.recovery.look(item["project_id"], item["key"]),
+            "subscription": lambda item: self.ingest.subscriptions.finish_delete(
+                item["project_id"], item["subscription_id"]
+            ),
+            "batch_ask": lambda item: self.batches.control.ask_again(item["project_id"], item["batch_id"]),
+            "batch_wait": lambda item: self.batches.control.give_up_waiting(item["project_id"], item["batch_id"]),
+        }
+
+    @cached_property
+    def request_views(self) -> dict[str, View]:
+        """Type of a request → how its end is told, where not as the request itself."""
+        return {
+            "export": lambda request: self.exports.shown(request),
+            "batch": lambda request: self.batches.ends.shown(request),
+        }
+
+    @cached_property
+    def request_endings(self) -> dict[str, Ending]:
+        """Type of a request → what else is written in the transaction that ends it."""
+        return {
+            "download": lambda ended: self.ingest.without_file(ended),
+            "associate": lambda ended: self.ingest.without_file(ended),
+            "export": lambda ended: self.exports.store.ending(ended),
+            "batch": lambda ended: self.batches.ends.writes(ended),
+        }
+
+    @cached_property
+    def request_objects(self) -> dict[str, Objects]:
+        """Type of a request → the keys of the objects that go when it is past its retention."""
+        from tidegate.exports.model import owned_objects
+
+        return {"export": owned_objects}
+
+    @cached_property
+    def object_owners(self) -> list[Any]:
+        """Who owns which objects of the bucket, for the daily sweep."""
+        from tidegate.aws import keys
+        from tidegate.exports.objects import still_rendered, still_staged
+        from tidegate.queue.object_owners import RecordOwners
+
+        return [
+            RecordOwners(self.table, "content/", keys.content),
+            RecordOwners(self.table, "rows/", keys.content),
+            RecordOwners(self.table, "exports/", keys.request, still_rendered),
+            RecordOwners(self.table, "staging/", keys.request, still_staged),
+        ]
+
+
+def _found(read: Callable[[str, str], dict[str, Any]], project_id: str, record_id: str) -> dict[str, Any] | None:
+    try:
+        return {name: value for name, value in read(project_id, record_id).items() if value is not None}
+    except RecordNotFound:
+        return None
+
+
+_installed: App | None = None
+
+
+def app() -> App:
+    global _installed
+    if _installed is None:
+        _installed = App()
+    return _installed
+
+
+def install(application: App | None) -> None:
+    """Puts another App in its place, or None for a new one at the next call: a test's clock comes in here."""
+    global _installed
+    _installed = application

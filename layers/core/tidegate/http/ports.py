@@ -1,0 +1,35 @@
+"""What the shared services ask of the outside. A port that one service alone needs stands beside that service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from tidegate.http.model import Reply
+
+
+class Stream(Protocol):
+    """An answer whose body is still to come; header names are lower-case."""
+
+    status: int
+    headers: Mapping[str, str]
+    url: str
+
+    def chunks(self, size: int = ...) -> Iterator[bytes]: ...
+
+    def raise_for_status(self) -> None: ...
+
+
+class Line(Protocol):
+    """A kept connection to one URL: cheap posts, one after another, no redirects."""
+
+    def post(self, body: bytes, headers: Mapping[str, str]) -> Reply: ...
+
+    def close(self) -> None: ...
+
+
+class Signer(Protocol):
+    """Standard Webhooks headers of a message: one signature for each secret that is valid now."""
+
+    def __call__(self, secrets: Sequence[str], message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]: ...
