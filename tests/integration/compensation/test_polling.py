@@ -58,7 +58,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return {"probe": start}
 
-    monkeypatch.setattr(App, "due_handlers", handlers)
+    monkeypatch.setattr(App, "due_handlers", property(handlers))
     return found
 
 
@@ -197,7 +197,7 @@ def test_a_start_that_fails_is_tried_again(ticks: Ticks, monkeypatch: pytest.Mon
 
         return {"probe": start}
 
-    monkeypatch.setattr(App, "due_handlers", handlers)
+    monkeypatch.setattr(App, "due_handlers", property(handlers))
     _stuck(ticks.cloud, "one")
     ticks.cloud.invoke("compensate", {"source": "aws.events"})
     for _ in range(8):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.notifications.websocket import Records
 
 
 class Outgoing:
@@ -35,8 +34,9 @@ class Line:
     records: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cloud.app.__dict__["outgoing"] = self.outgoing
-        self.cloud.app.__dict__["records"] = Records({"": lambda project, record: self.records.get((project, record))})
+        told = self.cloud.app.notifications
+        told.outgoing.send = self.outgoing.send  # type: ignore[method-assign]
+        told.records._lookups = {"": lambda project, record: self.records.get((project, record))}
 
     def ticket(self, project: Project) -> str:
         answer = self.cloud.http("POST", "/v1/ws-tickets", key=project.key)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-ROOT = Path(__file__).parent / "console"
+ROOT = Path(__file__).parent
 ENTRY = "js/main.js"
 _IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "([\w./-]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
