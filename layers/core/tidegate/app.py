@@ -17,12 +17,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tidegate.aws.clients import lazy_client
-from tidegate.aws.table import Table
 from tidegate.common.ids import Clock
 from tidegate.errors import RecordNotFound
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
+    from tidegate.aws.table import Table
     from tidegate.compensation.poll import DueHandler
     from tidegate.distribution.ports import Engine
     from tidegate.exports.render import Renderer
@@ -480,6 +480,8 @@ class App:
 
     @cached_property
     def table(self) -> Table:
+        from tidegate.aws.table import Table
+
         return Table(self.dynamodb, self.settings.table_name)
 
     @cached_property

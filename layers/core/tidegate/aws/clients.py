@@ -1,15 +1,15 @@
-"""boto3 clients with the time-outs and retries that suit a function of a few seconds."""
+"""boto3 clients with the time-outs and retries that suit a function of a few seconds.
+
+boto3 is imported by the first client that is used: every handler imports this module, boto3 is half of a cold start.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import NoCredentialsError
-
 if TYPE_CHECKING:
+    import boto3
     from botocore.credentials import ReadOnlyCredentials
 
 _COMMON: dict[str, Any] = {
@@ -25,6 +25,9 @@ _OWN: dict[str, dict[str, Any]] = {
 
 
 def client(service: str, endpoint_url: str | None = None) -> Any:
+    import boto3
+    from botocore.config import Config
+
     config = Config(**_COMMON, **_OWN.get(service, {}))
     return boto3.client(service, config=config, endpoint_url=endpoint_url)
 
@@ -48,11 +51,15 @@ def lazy_client(service: str) -> Any:
 
 @cache
 def _session() -> boto3.Session:
+    import boto3
+
     return boto3.Session()
 
 
 def credentials() -> ReadOnlyCredentials:
     """The function's own, for requests that are signed without a client."""
+    from botocore.exceptions import NoCredentialsError
+
     found = _session().get_credentials()
     if found is None:
         raise NoCredentialsError
