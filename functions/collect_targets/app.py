@@ -8,7 +8,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.collect import Message
+from tidegate.distribution.collect import TargetMessage
 from tidegate.distribution.ports import Arrival
 
 logger = Logger(service="tidegate")
@@ -27,7 +27,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
 
-def _message(record: dict[str, Any]) -> Message:
+def _message(record: dict[str, Any]) -> TargetMessage:
     body = json.loads(record["body"])
     arrivals = [Arrival(*row) for row in body["targets"]]
-    return Message(record["messageId"], body["project_id"], body["job_id"], arrivals)
+    return TargetMessage(record["messageId"], body["project_id"], body["job_id"], arrivals)

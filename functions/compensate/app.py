@@ -9,8 +9,8 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from tidegate.app import app
-from tidegate.compensation.interval import Poll
-from tidegate.compensation.poll import Report
+from tidegate.compensation.interval import PollState
+from tidegate.compensation.poll import PollReport
 
 logger = Logger(service="tidegate")
 metrics = Metrics(namespace="Tidegate", service="compensation")
@@ -23,7 +23,7 @@ def handler(event: dict[str, Any], context: Any) -> None:
         _tell_state()
         return
     for record in event["Records"]:
-        report = app().compensation.poll.tick(Poll.from_data(json.loads(record["body"])))
+        report = app().compensation.poll.tick(PollState.from_data(json.loads(record["body"])))
         if report:
             _tell_poll(report)
 
@@ -37,7 +37,7 @@ def _tell_state() -> None:
     metrics.add_metric("WaitingRequests", MetricUnit.Count, sum(app().queue.channels.waiting().values()))
 
 
-def _tell_poll(report: Report) -> None:
+def _tell_poll(report: PollReport) -> None:
     logger.info("compensated", found=report.found, compensated=report.compensated, oldest=report.oldest_overdue_s)
     metrics.add_metric("CompensationFound", MetricUnit.Count, report.found)
     metrics.add_metric("Compensated", MetricUnit.Count, report.compensated)

@@ -40,11 +40,11 @@ MEMORY_GROWTH = 1.10
 
 
 def tidegate_xlsx(rows: Rows, path: Path) -> None:
-    from tidegate.exports.rendering.table import Table
+    from tidegate.exports.rendering.table import SheetTable
     from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
 
     with path.open("wb") as out:
-        out.writelines(xlsx_chunks([TableRows(Table(), KEYS, rows)]))
+        out.writelines(xlsx_chunks([TableRows(SheetTable(), KEYS, rows)]))
 
 
 def tidegate_csv(rows: Rows, path: Path) -> None:

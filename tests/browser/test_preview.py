@@ -13,7 +13,7 @@ from tests.support.console import Console
 from tidegate.exports.rendering.columns import flat_rows
 from tidegate.exports.rendering.header_tree import HeadCell
 from tidegate.exports.rendering.row_heads import gather
-from tidegate.exports.rendering.table import Table, lay_out
+from tidegate.exports.rendering.table import SheetTable, lay_out
 from tidegate.exports.rendering.template_parser import parse_template
 
 CELLS = """() => [...document.querySelectorAll(".sheet-head")].map(
@@ -45,7 +45,7 @@ def test_any_tree_of_columns_is_merged_as_in_the_file(desk: Console) -> None:
     for seed in range(25):
         template = tree(random.Random(seed), 4)
         show(desk, template, [{}])
-        assert desk.page.evaluate(CELLS) == spans(list(lay_out(Table(parse_template(template))).head))
+        assert desk.page.evaluate(CELLS) == spans(list(lay_out(SheetTable(parse_template(template))).head))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_heads_at_the_side_grow_with_their_rows_as_in_the_file(desk: Console, ro
     show(desk, template, rows)
 
     parsed = parse_template(template)
-    layout = lay_out(Table(parsed, title="Staff by team"))
+    layout = lay_out(SheetTable(parsed, title="Staff by team"))
     gathered = gather(parsed.rows, flat_rows(rows), top=layout.data_top)
     assert desk.page.evaluate(CELLS) == spans([*layout.head, *gathered.heads])
     expect(desk.page.locator(".sheet-cell")).to_have_count(len(gathered.rows))

@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.batches.item_call import CountedItems, Items, ItemWork, ListedItems
+from tidegate.batches.item_call import CountedItems, ItemCaller, Items, ListedItems
 from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.batches.run_state import Verdict
-from tidegate.batches.run_store import BatchRunRepository
+from tidegate.batches.run_store import BatchRunStore
 from tidegate.batches.slice import CONTINUE, ENDED, Pace, SliceRunner
-from tidegate.batches.sliding_window import Ledger
-from tidegate.batches.store import BatchRepository
+from tidegate.batches.sliding_window import WindowState
+from tidegate.batches.store import BatchStore
 from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Reply
-from tidegate.http.ports import Line
+from tidegate.http.ports import KeptConnection
 from tidegate.http.signing import signed_headers
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -34,7 +34,7 @@ class Killed(BaseException):
     """The process is gone: nothing after it runs, nothing it knew is written."""
 
 
-class MortalStore(BatchRunRepository):
+class MortalStore(BatchRunStore):
     """Dies with its process: `dead` set, it writes no more."""
 
     def __init__(self, table: Table, dead: threading.Event) -> None:
@@ -53,7 +53,7 @@ class MortalStore(BatchRunRepository):
 
 
 class MortalLine:
-    def __init__(self, line: Line, dead: threading.Event) -> None:
+    def __init__(self, line: KeptConnection, dead: threading.Event) -> None:
         self._line = line
         self._dead = dead
 
@@ -85,8 +85,8 @@ class Lab:
     pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
-        self.batches = BatchRepository(self.table)
-        self.runs = BatchRunRepository(self.table)
+        self.batches = BatchStore(self.table)
+        self.runs = BatchRunStore(self.table)
         self.http = SafeHttp()
 
     def batch(self, total: int, rate: float, *, start_index: int = 0, job_data: Any = None, **more: Any) -> Batch:
@@ -103,13 +103,13 @@ class Lab:
             run=1,
             **more,
         )
-        self.batches.add(batch, Progress(Ledger(start_index)), job_data)
+        self.batches.add(batch, Progress(WindowState(start_index)), job_data)
         return batch
 
     # --- Preparation
 
-    def work(self, batch: Batch) -> ItemWork:
-        return ItemWork(batch, self.url, [SECRET], self.http, signed_headers, real_clock, private=True)
+    def work(self, batch: Batch) -> ItemCaller:
+        return ItemCaller(batch, self.url, [SECRET], self.http, signed_headers, real_clock, private=True)
 
     def items(self, batch: Batch) -> Items:
         data = self.batches.job_data(batch.project_id, batch.batch_id)

@@ -13,7 +13,7 @@ from tests.support.deployed import Deployed
 from tidegate.aws import keys
 from tidegate.aws.table import Table
 from tidegate.common.ids import iso, new_id
-from tidegate.distribution.model import FAILED, SUCCESS, Counts, Job, Parcel, job_key
+from tidegate.distribution.model import FAILED, SUCCESS, Counts, Job, TransferSpec, job_key
 from tidegate.files.model import READY, File
 from tidegate.files.store import file_item
 from tidegate.queue.items import request_item
@@ -66,7 +66,7 @@ def _jobs(project_id: str, count: int, now: datetime, chance: random.Random) -> 
     for number in range(count):
         created = now - timedelta(seconds=chance.uniform(90, 3600))
         name = chance.choice(_NAMES)
-        parcel = Parcel(1, 1, f"/releases/{number}/{name}", name, f"{number:064x}", "deploy", "/srv/app")
+        parcel = TransferSpec(1, 1, f"/releases/{number}/{name}", name, f"{number:064x}", "deploy", "/srv/app")
         total = chance.randint(4, 400)
         failed = chance.randint(1, 3) if chance.random() < 0.05 else 0
         (job_id, *_) = parcel.job_ids(number)

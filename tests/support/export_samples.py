@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.template_parser import parse_template
 
 
@@ -40,7 +40,7 @@ SEED_TEMPLATE: dict[str, Any] = {
         ),
     ],
 }
-SEED_TABLE = Table(
+SEED_TABLE = SheetTable(
     parse_template(SEED_TEMPLATE),
     title="员工信息表",
     summary="本表按部门统计员工的基本信息<br/>数据截至当日零点",

@@ -39,15 +39,15 @@ class ProjectsPart:
     """Tenants, their keys, and who did what."""
 
     def __init__(self, app: App) -> None:
-        from tidegate.projects.audit_store import AuditRepository
+        from tidegate.projects.audit_store import AuditStore
         from tidegate.projects.callback_secrets import CallbackSecrets
         from tidegate.projects.projects import Projects
-        from tidegate.projects.store import ProjectRepository
+        from tidegate.projects.store import ProjectStore
 
-        store = ProjectRepository(app.table)
+        store = ProjectStore(app.table)
         self.projects = Projects(store, app.clock, app.settings.admin_key_sha256)
         self.callback_secrets = CallbackSecrets(store)
-        self.audit = AuditRepository(app.table)
+        self.audit = AuditStore(app.table)
 
 
 class FilesPart:
@@ -55,14 +55,14 @@ class FilesPart:
 
     def __init__(self, app: App) -> None:
         from tidegate.aws.s3 import Bucket
-        from tidegate.files.contents import ContentRepository
-        from tidegate.files.library import Files
-        from tidegate.files.store import FileRepository
+        from tidegate.files.contents import ContentStore
+        from tidegate.files.library import Library
+        from tidegate.files.store import FileStore
 
         self.bucket = Bucket(app.s3, app.settings.files_bucket)
-        self.store = FileRepository(app.table)
-        self.contents = ContentRepository(app.table)
-        self.library = Files(self.store, self.bucket, app.clock)
+        self.store = FileStore(app.table)
+        self.contents = ContentStore(app.table)
+        self.library = Library(self.store, self.bucket, app.clock)
 
 
 class NotificationsPart:
@@ -70,35 +70,36 @@ class NotificationsPart:
 
     def __init__(self, app: App) -> None:
         from tidegate.aws.clients import credentials, region
-        from tidegate.aws.sqs import Queue
+        from tidegate.aws.sqs import SqsQueue
         from tidegate.notifications.callback_queue import CallbackQueue
         from tidegate.notifications.callbacks import Callbacks
-        from tidegate.notifications.circuit_breaker import Circuits
+        from tidegate.notifications.circuit_breaker import CircuitBreaker
         from tidegate.notifications.delivery import Deliverer
-        from tidegate.notifications.delivery_store import CircuitRepository, DeliveryRepository
+        from tidegate.notifications.delivery_store import CircuitStore, DeliveryStore
         from tidegate.notifications.notify import Notifier
         from tidegate.notifications.outbox import Outbox
-        from tidegate.notifications.progress import Live
+        from tidegate.notifications.progress import ProgressFeed
         from tidegate.notifications.topic import Topic
-        from tidegate.notifications.websocket import Records, Sockets
+        from tidegate.notifications.websocket import RecordLookup, WebSocketClients
         from tidegate.notifications.websocket_push import Pusher
-        from tidegate.notifications.websocket_sender import Connections
-        from tidegate.notifications.websocket_store import ConnectionRepository, Watches
+        from tidegate.notifications.websocket_sender import WebSocketSender
+        from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
         from tidegate.notifications.websocket_tickets import Tickets
 
         settings, clock, table = app.settings, app.clock, app.table
         self.topic = Topic(app.sns, settings.notifications_topic_arn)
         self.notifier = Notifier(self.topic, Outbox(table))
 
-        deliveries = DeliveryRepository(table)
+        deliveries = DeliveryStore(table)
         self.callback_queue = CallbackQueue(
-            Queue(app.sqs, settings.callbacks_queue_url), Queue(app.sqs, settings.callbacks_dead_queue_url)
+            SqsQueue(app.sqs, settings.callbacks_queue_url),
+            SqsQueue(app.sqs, settings.callbacks_dead_queue_url),
         )
         project = app.projects.projects.get
         self.callbacks = Callbacks(deliveries, lambda: self.callback_queue, lambda: app.http, project, clock)
         self.deliverer = Deliverer(
             deliveries,
-            Circuits(CircuitRepository(table)),
+            CircuitBreaker(CircuitStore(table)),
             self.callback_queue,
             app.http,
             app.sign,
@@ -108,13 +109,13 @@ class NotificationsPart:
             settings.callback_timeout_seconds,
         )
 
-        connections = ConnectionRepository(table)
-        self.watches = Watches(table)
-        self.progress = Live(self.watches, self.topic, clock)
-        self.outgoing = Connections(settings.ws_endpoint, region(), credentials)
-        self.records = Records(app.record_lookups)
+        connections = ConnectionStore(table)
+        self.watches = WatchStore(table)
+        self.progress = ProgressFeed(self.watches, self.topic, clock)
+        self.outgoing = WebSocketSender(settings.ws_endpoint, region(), credentials)
+        self.records = RecordLookup(app.record_lookups)
         self.tickets = Tickets(connections, clock)
-        self.websocket = Sockets(connections, self.watches, self.records, self.outgoing, clock)
+        self.websocket = WebSocketClients(connections, self.watches, self.records, self.outgoing, clock)
         self.pusher = Pusher(self.watches, connections, self.records, self.outgoing, clock)
 
 
@@ -122,15 +123,16 @@ class CompensationPart:
     """The poll that starts what should have started."""
 
     def __init__(self, app: App) -> None:
-        from tidegate.aws.sqs import Queue
+        from tidegate.aws.sqs import SqsQueue
         from tidegate.compensation.poll import Compensator
-        from tidegate.compensation.store import CompensationRepository
+        from tidegate.compensation.store import CompensationStore
         from tidegate.compensation.ticks import TickQueue
 
         ticks = TickQueue(
-            Queue(app.sqs, app.settings.compensation_queue_url), Queue(app.sqs, app.settings.admission_queue_url)
+            SqsQueue(app.sqs, app.settings.compensation_queue_url),
+            SqsQueue(app.sqs, app.settings.admission_queue_url),
         )
-        self.poll = Compensator(CompensationRepository(app.table), ticks, app.due_handlers, app.clock)
+        self.poll = Compensator(CompensationStore(app.table), ticks, app.due_handlers, app.clock)
 
 
 class QueuePart:
@@ -139,28 +141,28 @@ class QueuePart:
     def __init__(self, app: App) -> None:
         from tidegate.aws.s3_listing import BucketListing
         from tidegate.aws.sfn import Machines
-        from tidegate.aws.sqs import Queue as SqsQueue
+        from tidegate.aws.sqs import SqsQueue
         from tidegate.queue.admission import Admission
-        from tidegate.queue.admission_queue import AdmissionPokes
+        from tidegate.queue.admission_queue import AdmissionQueue
         from tidegate.queue.archive import Archive
-        from tidegate.queue.channel_store import ChannelRepository
+        from tidegate.queue.channel_store import ChannelStore
         from tidegate.queue.channels import Channels
         from tidegate.queue.control import Control
         from tidegate.queue.policies import capacities_from, policies_from
-        from tidegate.queue.queue import Queue
-        from tidegate.queue.recovery import Watch
+        from tidegate.queue.queue import RequestQueue
+        from tidegate.queue.recovery import RequestRecovery
         from tidegate.queue.retention import Retention
-        from tidegate.queue.retention_store import RetentionRepository
+        from tidegate.queue.retention_store import RetentionStore
         from tidegate.queue.runner import RequestRunner
-        from tidegate.queue.store import RequestRepository
+        from tidegate.queue.store import RequestStore
         from tidegate.queue.sweep import Sweep
 
         settings, clock, table = app.settings, app.clock, app.table
         self.policies = policies_from(settings.request_policies)
         capacities = capacities_from(settings.channel_capacities)
-        self.store = RequestRepository(table)
-        self.channel_store = ChannelRepository(table)
-        self.pokes = AdmissionPokes(
+        self.store = RequestStore(table)
+        self.channel_store = ChannelStore(table)
+        self.pokes = AdmissionQueue(
             SqsQueue(app.sqs, settings.admission_queue_url), SqsQueue(app.sqs, settings.wakeups_queue_url)
         )
         machines = {
@@ -169,7 +171,7 @@ class QueuePart:
             "batch": settings.batch_machine_arn,
         }
         self.runner = RequestRunner(Machines(app.sfn), machines, self.policies)
-        self.queue = Queue(
+        self.queue = RequestQueue(
             self.store,
             self.pokes,
             app.notifications.notifier,
@@ -181,14 +183,14 @@ class QueuePart:
         self.control = Control(self.queue, self.store, self.pokes, self.runner, clock)
         self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
         self.admission = Admission(self.store, self.channel_store, self.runner, clock, self.policies, capacities)
-        self.recovery = Watch(
+        self.recovery = RequestRecovery(
             self.queue, self.admission, self.store, self.channel_store, self.pokes, self.runner, clock
         )
 
         listing = BucketListing(app.s3, settings.files_bucket)
         self.archive = Archive(listing, clock)
         self.retention = Retention(
-            RetentionRepository(table), app.files.bucket, clock, self.policies, app.request_objects, self.archive
+            RetentionStore(table), app.files.bucket, clock, self.policies, app.request_objects, self.archive
         )
         self.sweep = Sweep(listing, lambda: app.object_owners, clock)
 
@@ -202,7 +204,7 @@ class DistributionPart:
 
     def __init__(self, app: App) -> None:
         from tidegate.aws.sfn import Machines
-        from tidegate.aws.sqs import Queue
+        from tidegate.aws.sqs import SqsQueue
         from tidegate.distribution.agents import Agents
         from tidegate.distribution.close import CloseWindow
         from tidegate.distribution.collect import Collect
@@ -211,14 +213,14 @@ class DistributionPart:
         from tidegate.distribution.finish import Finish
         from tidegate.distribution.job_opener import JobOpener, Windows
         from tidegate.distribution.lookup import Lookup
-        from tidegate.distribution.poll import Poll
+        from tidegate.distribution.poll import PollTransfer
         from tidegate.distribution.prepare import PrepareFile
-        from tidegate.distribution.recovery import Heartbeat, Watch
-        from tidegate.distribution.store.agent_inbox import OrderRepository
-        from tidegate.distribution.store.jobs import JobRepository
-        from tidegate.distribution.store.targets import TargetRepository
-        from tidegate.distribution.store.tasks import TaskRepository
-        from tidegate.distribution.store.transfers import TransferRepository
+        from tidegate.distribution.recovery import Heartbeat, JobRecovery
+        from tidegate.distribution.store.agent_inbox import AgentInboxStore
+        from tidegate.distribution.store.jobs import JobStore
+        from tidegate.distribution.store.targets import TargetStore
+        from tidegate.distribution.store.tasks import TaskStore
+        from tidegate.distribution.store.transfers import TransferStore
         from tidegate.distribution.submit import Submit
         from tidegate.distribution.target_queue import TargetMessages
 
@@ -229,11 +231,11 @@ class DistributionPart:
             settings.job_timeout_seconds,
             settings.record_ttl_seconds,
         )
-        self.jobs = JobRepository(table, ttl=self.windows.ttl, lasts=self.windows.lasts)
-        self.tasks = TaskRepository(table)
-        self.targets = TargetRepository(table, lasts=self.windows.longest)
-        self.transfers = TransferRepository(table, lasts=self.windows.longest)
-        self.inbox = OrderRepository(table, ttl=self.windows.ttl)
+        self.jobs = JobStore(table, ttl=self.windows.ttl, lasts=self.windows.lasts)
+        self.tasks = TaskStore(table)
+        self.targets = TargetStore(table, lasts=self.windows.longest)
+        self.transfers = TransferStore(table, lasts=self.windows.longest)
+        self.inbox = AgentInboxStore(table, ttl=self.windows.ttl)
         self._app = app
 
         self.executions = JobExecutions(
@@ -243,7 +245,7 @@ class DistributionPart:
             job_timeout=self.windows.job_timeout,
         )
         self.opener = JobOpener(self.jobs, self.executions, clock, self.windows)
-        messages = TargetMessages(Queue(app.sqs, settings.targets_queue_url))
+        messages = TargetMessages(SqsQueue(app.sqs, settings.targets_queue_url))
         contents = app.files.contents
         self.submit = Submit(self.opener, self.tasks, contents, messages, self._check_callback, clock, self.windows)
         self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)
@@ -256,11 +258,13 @@ class DistributionPart:
         )
 
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)
-        self.recovery = Watch(self.jobs, self.executions, clock)
+        self.recovery = JobRecovery(self.jobs, self.executions, clock)
         self.prepare_file = PrepareFile(contents, app.files.bucket, self.engine, heartbeat)
         self.dispatch = Dispatch(self.jobs, self.targets, self.transfers, contents, self.engine, heartbeat, clock)
         progress = app.notifications.progress.progress
-        self.poll_transfer = Poll(self.jobs, self.targets, self.transfers, self.engine, heartbeat, progress, clock)
+        self.poll_transfer = PollTransfer(
+            self.jobs, self.targets, self.transfers, self.engine, heartbeat, progress, clock
+        )
         told = app.notifications
         self.finish_job = Finish(
             self.jobs, self.tasks, self.targets, self.transfers, self.engine, told.notifier, told.topic, clock
@@ -293,13 +297,13 @@ class ExportsPart:
         from tidegate.exports.objects import ExportBucket
         from tidegate.exports.pull import Puller
         from tidegate.exports.source import SignedSource
-        from tidegate.exports.steps import ExportWork
-        from tidegate.exports.store import ExportRepository
+        from tidegate.exports.steps import ExportSteps
+        from tidegate.exports.store import ExportStore
 
         settings, clock, queue = app.settings, app.clock, app.queue
         self._app = app
         self.objects = ExportBucket(app.s3, app.files.bucket)
-        self.store = ExportRepository(app.table)
+        self.store = ExportStore(app.table)
         self.shown: Callable[[Request], dict[str, Any]] = lambda request: shown(request, clock(), settings.api_url)
         self.exports = Exports(
             queue.queue,
@@ -311,7 +315,7 @@ class ExportsPart:
             settings.api_url,
         )
         source = SignedSource(app.http, app.sign, app.projects.projects.get, clock)
-        self.steps = ExportWork(
+        self.steps = ExportSteps(
             queue.queue,
             self.objects,
             Puller(self.objects, source, settings.export_pull_parallel),
@@ -352,17 +356,17 @@ class BatchesPart:
         from tidegate.batches.registry import Registry
         from tidegate.batches.row_objects import RowBucket
         from tidegate.batches.rows import RowFiles
-        from tidegate.batches.run_store import BatchRunRepository
+        from tidegate.batches.run_store import BatchRunStore
         from tidegate.batches.slice import Pace, SliceRunner
-        from tidegate.batches.steps import BatchMachine, Preparations
-        from tidegate.batches.store import BatchRepository, BusinessRepository
+        from tidegate.batches.steps import BatchSteps, Preparations
+        from tidegate.batches.store import BatchStore, BusinessStore
 
         settings, clock, queue, project = app.settings, app.clock, app.queue, app.projects.projects.get
         self._app = app
-        self.store = BatchRepository(app.table)
-        runs = BatchRunRepository(app.table)
+        self.store = BatchStore(app.table)
+        runs = BatchRunStore(app.table)
         calls = BusinessCalls(app.http, app.sign, project, clock)
-        self.businesses = Registry(BusinessRepository(app.table), app.notifications.callbacks.check, clock)
+        self.businesses = Registry(BusinessStore(app.table), app.notifications.callbacks.check, clock)
         self.batches = Batches(self.store, self.businesses, calls, app.files.library, queue.queue, clock)
         self.control = BatchControl(
             self.batches,
@@ -388,7 +392,7 @@ class BatchesPart:
         pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
         runner = SliceRunner(self.store, runs, prepare, clock, pace)
         progress = app.notifications.progress
-        self.machine = BatchMachine(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
+        self.machine = BatchSteps(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
         self.ends = BatchEnds(self.store, runs, clock)
 
     def _runner_loads(self) -> Mapping[str, tuple[int, int]]:
@@ -406,14 +410,14 @@ class BatchesPart:
 
     def export_logs(self, project_id: str, batch_id: str, who: str) -> str:
         """The lines as an export like any other: queued, rendered, fetched by its task_id."""
-        from tidegate.exports.exports import Order
+        from tidegate.exports.exports import ExportOptions
         from tidegate.exports.model import CSV, ExportSpec, TableSpec
 
         columns = {"time": "time", "index": "index", "level": "level", "message": "message"}
         rows = self.batches.log_rows(project_id, batch_id)
         spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))
-        order = Order(name="Batch logs", file_name=f"{batch_id}-logs")
-        return self._app.exports.exports.submit(project_id, spec, order, who)
+        options = ExportOptions(name="Batch logs", file_name=f"{batch_id}-logs")
+        return self._app.exports.exports.submit(project_id, spec, options, who)
 
 
 class IngestPart:
@@ -426,9 +430,9 @@ class IngestPart:
         from tidegate.ingest.fetch import Fetcher
         from tidegate.ingest.library_steps import Associate, Check
         from tidegate.ingest.scan import Scan
-        from tidegate.ingest.steps import Ingest
-        from tidegate.ingest.store import SubscriptionRepository
-        from tidegate.ingest.submit import Intake
+        from tidegate.ingest.steps import IngestSteps
+        from tidegate.ingest.store import SubscriptionStore
+        from tidegate.ingest.submit import IngestSubmit
         from tidegate.ingest.subscriptions import Subscriptions
 
         settings, clock, queue, files = app.settings, app.clock, app.queue, app.files.store
@@ -436,11 +440,11 @@ class IngestPart:
         self._files = files
         self.credentials = CredentialStore(app.secretsmanager, settings.secrets_prefix)
         self.parts = MultipartStore(app.s3, settings.files_bucket)
-        self.store = SubscriptionRepository(app.table)
-        self.submit = Intake(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
+        self.store = SubscriptionStore(app.table)
+        self.submit = IngestSubmit(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
         self.subscriptions = Subscriptions(self.store, queue.store, queue.queue, queue.control, self.submit, clock)
         parts, credentials = self.parts, self.credentials
-        self.steps = Ingest(
+        self.steps = IngestSteps(
             queue.queue,
             {
                 "download": Download(Fetcher(app.http, parts), parts, files, projects, credentials),

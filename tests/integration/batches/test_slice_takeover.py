@@ -14,7 +14,7 @@ from tests.support.batch_lab import Killed, Lab
 from tests.support.batch_receiver import Receiver, receiver
 from tests.support.moto_cloud import MotoCloud
 from tidegate.batches.model import FINISHED, Batch, Progress
-from tidegate.batches.run_store import BatchRunRepository
+from tidegate.batches.run_store import BatchRunStore
 from tidegate.batches.slice import BUSY, ENDED, Pace
 from tidegate.errors import LeaseLost
 
@@ -77,7 +77,7 @@ def test_a_runner_killed_at_half_costs_at_most_the_calls_of_its_last_second(lab:
     assert len(repeated) <= RATE * 1.25
 
 
-class Stalled(BatchRunRepository):
+class Stalled(BatchRunStore):
     """A runner whose writes hang, as in a process that was frozen."""
 
     def __init__(self, lab: Lab) -> None:

@@ -14,7 +14,7 @@ from tests.support.moto_cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.compensation.interval import Poll
+from tidegate.compensation.interval import PollState
 
 
 class Ticks:
@@ -22,13 +22,13 @@ class Ticks:
 
     def __init__(self, cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cloud = cloud
-        self.waiting: list[tuple[datetime, Poll]] = []
+        self.waiting: list[tuple[datetime, PollState]] = []
         monkeypatch.setattr("tidegate.compensation.ticks.TickQueue.send", self._send)
 
-    def _send(self, poll: Poll, delay_seconds: int) -> None:
+    def _send(self, poll: PollState, delay_seconds: int) -> None:
         self.waiting.append((self.cloud.clock() + timedelta(seconds=delay_seconds), poll))
 
-    def deliver(self, poll: Poll) -> None:
+    def deliver(self, poll: PollState) -> None:
         self.cloud.invoke("compensate", {"Records": [{"messageId": "1", "body": json.dumps(poll.as_data())}]})
 
     def next(self) -> float:

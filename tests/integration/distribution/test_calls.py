@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
-from tidegate.distribution.model import Parcel
+from tidegate.distribution.model import TransferSpec
 from tidegate.distribution.targets import Target
 
 
-def parcel_of(fleet: Fleet) -> Parcel:
-    return Parcel(**fleet.body())
+def parcel_of(fleet: Fleet) -> TransferSpec:
+    return TransferSpec(**fleet.body())
 
 
 def test_a_warm_submit_is_a_put_and_a_message(fleet: Fleet) -> None:

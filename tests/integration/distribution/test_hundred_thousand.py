@@ -12,8 +12,8 @@ from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tidegate.aws.serialization import to_wire
 from tidegate.common.ids import iso
-from tidegate.distribution.collect import Message
-from tidegate.distribution.model import Parcel, Task, job_key
+from tidegate.distribution.collect import TargetMessage
+from tidegate.distribution.model import Task, TransferSpec, job_key
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.targets import Target
 
@@ -23,7 +23,7 @@ A_BATCH = 10_000
 def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
     """As large submits bring them: messages of 100 targets, 10,000 in an invocation."""
     app = fleet.cloud.app
-    job = app.distribution.opener.enter(fleet.project.id, Parcel(**fleet.body(**more)))
+    job = app.distribution.opener.enter(fleet.project.id, TransferSpec(**fleet.body(**more)))
     arrivals = [Arrival(f"agent-{n:06d}", f"container-{n % 7}", str(uuid.uuid4())) for n in range(count)]
     last = arrivals[-1]
     target = Target(last.agent_id, last.container_id)
@@ -32,7 +32,7 @@ def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
     for start in range(0, count, A_BATCH):
         batch = arrivals[start : start + A_BATCH]
         messages = [
-            Message(str(n), fleet.project.id, job.job_id, batch[n : n + 100]) for n in range(0, len(batch), 100)
+            TargetMessage(str(n), fleet.project.id, job.job_id, batch[n : n + 100]) for n in range(0, len(batch), 100)
         ]
         assert app.distribution.collect.collect(messages) == []
     return job.job_id, last

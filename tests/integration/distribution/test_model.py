@@ -23,10 +23,10 @@ from hypothesis.stateful import (
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
 from tidegate.distribution.agents import Result
-from tidegate.distribution.collect import Message
-from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, Parcel
+from tidegate.distribution.collect import TargetMessage
+from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, TransferSpec
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.targets import Report, Target
+from tidegate.distribution.targets import Target, TargetReport
 from tidegate.errors import RecordNotFound
 
 ORDER = {PENDING: 0, RUNNING: 1}
@@ -48,19 +48,19 @@ class Distribution(RuleBasedStateMachine):
         self.app.distribution.executions.start = lambda job: self.opened.append(job.key)  # type: ignore[method-assign]
         self.project_id = self.fleet.project.id
         self.app.distribution.submit._queue = self  # type: ignore[assignment]
-        self.messages: list[Message] = []
+        self.messages: list[TargetMessage] = []
         self.undelivered: set[int] = set()
         self.tasks: dict[str, str] = {}
         self.seen: dict[str, str] = {}
 
     def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
         self.undelivered.add(len(self.messages))
-        self.messages.append(Message(str(len(self.messages)), project_id, job_id, arrivals))
+        self.messages.append(TargetMessage(str(len(self.messages)), project_id, job_id, arrivals))
 
     @precondition(lambda self: len(self.tasks) < 8)
     @rule(agent=agents)
     def submit(self, agent: str) -> None:
-        taken = self.app.distribution.submit.submit(self.project_id, Parcel(**self.fleet.body()), [Target(agent)])
+        taken = self.app.distribution.submit.submit(self.project_id, TransferSpec(**self.fleet.body()), [Target(agent)])
         self.tasks[taken.tasks[0].uuid] = agent
 
     @precondition(lambda self: self.messages)
@@ -94,7 +94,9 @@ class Distribution(RuleBasedStateMachine):
         transfer_id = self.some_job(pick).transfer_id
         if transfer_id:
             with suppress(RecordNotFound):
-                self.app.distribution.agents.report(self.project_id, agent, [Result(transfer_id, "", Report(code))])
+                self.app.distribution.agents.report(
+                    self.project_id, agent, [Result(transfer_id, "", TargetReport(code))]
+                )
 
     @precondition(lambda self: self.tasks)
     @rule(pick=picks)

@@ -78,9 +78,9 @@ def test_a_poller_that_read_before_the_end_cannot_write_after_it(fleet: Fleet) -
     fleet.step("finish_job", job_id)
     assert fleet.states(job_id) == {"a-1": "Timeout"}
 
-    from tidegate.distribution.targets import Report, Target
+    from tidegate.distribution.targets import Target, TargetReport
 
-    assert not app.distribution.targets.save(slow, [shard.after({Target("a-1"): Report(0)})], fleet.cloud.clock())
+    assert not app.distribution.targets.save(slow, [shard.after({Target("a-1"): TargetReport(0)})], fleet.cloud.clock())
     assert fleet.states(job_id) == {"a-1": "Timeout"}
 
 

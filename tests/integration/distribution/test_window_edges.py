@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import Fleet, collect, messages
-from tidegate.distribution.collect import Message
-from tidegate.distribution.model import Parcel
+from tidegate.distribution.collect import TargetMessage
+from tidegate.distribution.model import TransferSpec
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.targets import Target
 
 
-def parcel_of(fleet: Fleet) -> Parcel:
+def parcel_of(fleet: Fleet) -> TransferSpec:
     body = fleet.body()
-    return Parcel(**body)
+    return TransferSpec(**body)
 
 
 def test_a_target_whose_message_comes_after_its_job_closed_is_in_a_later_job_and_its_task_says_so(fleet: Fleet) -> None:
@@ -129,10 +129,10 @@ class Held:
     """A queue whose messages a test delivers when it likes."""
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[TargetMessage] = []
 
     def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
-        self.messages.append(Message(str(len(self.messages)), project_id, job_id, arrivals))
+        self.messages.append(TargetMessage(str(len(self.messages)), project_id, job_id, arrivals))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.notifications.test_outbox import heard, listener
 from tests.integration.notifications.watching import Line
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.notifications.progress import Live
+from tidegate.notifications.progress import ProgressFeed
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def line(cloud: MotoCloud, project: Project) -> Line:
 def test_a_record_has_at_most_one_progress_message_a_second_whoever_reports_it(line: Line, project: Project) -> None:
     app = line.cloud.app
     url = listener(line.cloud)
-    functions = [Live(app.notifications.watches, app.notifications.topic, app.clock) for _ in range(3)]
+    functions = [ProgressFeed(app.notifications.watches, app.notifications.topic, app.clock) for _ in range(3)]
 
     for _ in range(4):
         for live in functions:

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from tidegate.batches.answers import LONGEST_LINE, MOST_LINES, NOTHING, item_body, read_reply
-from tidegate.batches.run_state import Answer, Call
+from tidegate.batches.run_state import ItemAnswer, ItemCall
 from tidegate.http.model import Reply
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
 
-def heard(body: object, status: int = 200, **headers: str) -> tuple[Answer, tuple[tuple[str, str], ...]]:
+def heard(body: object, status: int = 200, **headers: str) -> tuple[ItemAnswer, tuple[tuple[str, str], ...]]:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     read = read_reply(Reply(status, headers, raw, "http://b/"), NOW)
     return read.answer, read.lines
@@ -55,6 +55,6 @@ def test_log_lines_are_taken_as_they_come_but_not_without_end() -> None:
 
 
 def test_an_item_carries_its_data_if_it_has_any() -> None:
-    assert json.loads(item_body("bat-1", Call(3, 2), NOTHING)) == {"batch_id": "bat-1", "index": 3, "attempt": 2}
-    assert json.loads(item_body("bat-1", Call(3, 2), None))["job_data"] is None
-    assert json.loads(item_body("bat-1", Call(3, 2), "\ud800"))["job_data"] == "\ud800"
+    assert json.loads(item_body("bat-1", ItemCall(3, 2), NOTHING)) == {"batch_id": "bat-1", "index": 3, "attempt": 2}
+    assert json.loads(item_body("bat-1", ItemCall(3, 2), None))["job_data"] is None
+    assert json.loads(item_body("bat-1", ItemCall(3, 2), "\ud800"))["job_data"] == "\ud800"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidegate.batches.sliding_window import Ledger, SlidingWindow
+from tidegate.batches.sliding_window import SlidingWindow, WindowState
 
 TOTAL = 40
 
@@ -17,7 +17,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         super().__init__()
         self.size = 7
         self.start = 5
-        self.window = SlidingWindow(TOTAL, self.size, Ledger(self.start))
+        self.window = SlidingWindow(TOTAL, self.size, WindowState(self.start))
         self.acknowledged = [index < self.start for index in range(TOTAL)]
         self.taken: set[int] = set()
 
@@ -71,7 +71,7 @@ TestAgainstNaiveModel = AgainstNaiveModel.TestCase
 
 @given(st.integers(0, 10**10), st.sets(st.integers(1, 2000)))
 def test_a_ledger_survives_being_stored(offset: int, above: set[int]) -> None:
-    window = SlidingWindow(offset + 2001, 2001, Ledger(offset))
+    window = SlidingWindow(offset + 2001, 2001, WindowState(offset))
     for _ in range(2001):
         window.take()
     for place in above:
@@ -84,23 +84,23 @@ def test_a_ledger_survives_being_stored(offset: int, above: set[int]) -> None:
 
 
 def test_an_index_that_was_never_handed_out_cannot_be_acknowledged() -> None:
-    window = SlidingWindow(10, 5, Ledger(0))
+    window = SlidingWindow(10, 5, WindowState(0))
     window.take()
     with pytest.raises(ValueError, match="never handed out"):
         window.acknowledge(1)
 
 
 def test_acknowledging_twice_changes_nothing() -> None:
-    window = SlidingWindow(10, 5, Ledger(0))
+    window = SlidingWindow(10, 5, WindowState(0))
     for _ in range(3):
         window.take()
     for index in (1, 1, 0, 0, 1):
         window.acknowledge(index)
-    assert (window.offset, window.ledger()) == (2, Ledger(2))
+    assert (window.offset, window.ledger()) == (2, WindowState(2))
 
 
 def test_ten_billion_items_cost_no_more_than_the_window() -> None:
-    window = SlidingWindow(10**10, 20_000, Ledger(10**10 - 30_000))
+    window = SlidingWindow(10**10, 20_000, WindowState(10**10 - 30_000))
     while (index := window.take()) is not None:
         if index % 1000:
             window.acknowledge(index)

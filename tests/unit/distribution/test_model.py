@@ -17,18 +17,18 @@ from tidegate.distribution.model import (
     STATUSES,
     SUCCESS,
     TIMEOUT,
-    Parcel,
+    TransferSpec,
     job_key,
     job_key_of,
     may_become,
     states_before,
     task_uuid_of,
 )
-from tidegate.distribution.targets import SHARD_LIMIT, Report, Shard, Target, TargetState, cut, shard_of, spread
+from tidegate.distribution.targets import SHARD_LIMIT, Shard, Target, TargetReport, TargetState, cut, shard_of, spread
 from tidegate.distribution.transfers import next_wait, portions
 from tidegate.distribution.windows import bucket_of, window_end
 
-PARCEL = Parcel(1, 2, "/test/path/file.txt", "file.txt", "a" * 64, "root", "/opt")
+PARCEL = TransferSpec(1, 2, "/test/path/file.txt", "file.txt", "a" * 64, "root", "/opt")
 UUID = "0b0e3f1c-5a53-4f2e-9f5e-0d8f7f2b8c11"
 
 
@@ -111,11 +111,13 @@ def test_spreading_does_not_depend_on_order_or_repetition() -> None:
     assert spread(some) == spread([*reversed(some), *some])
 
 
-reports = st.builds(Report, st.sampled_from([0, 115, 7, -1]), st.text(max_size=5), st.none() | st.integers(0, 100))
+reports = st.builds(
+    TargetReport, st.sampled_from([0, 115, 7, -1]), st.text(max_size=5), st.none() | st.integers(0, 100)
+)
 
 
 @given(st.lists(reports, max_size=8))
-def test_a_target_ends_once(said: list[Report]) -> None:
+def test_a_target_ends_once(said: list[TargetReport]) -> None:
     state, ends = TargetState(), []
     for report in said:
         state = state.after(report)
@@ -127,11 +129,18 @@ def test_a_target_ends_once(said: list[Report]) -> None:
 
 def test_a_shard_in_which_nothing_changed_is_the_same_object() -> None:
     shard = Shard(0, {Target("a"): TargetState(0), Target("b"): TargetState(115, "", 10)})
-    assert shard.after({Target("a"): Report(7), Target("b"): Report(115, "", 10), Target("c"): Report(0)}) is shard
+    assert (
+        shard.after(
+            {Target("a"): TargetReport(7), Target("b"): TargetReport(115, "", 10), Target("c"): TargetReport(0)}
+        )
+        is shard
+    )
 
 
 def test_a_failed_upload_fails_who_has_not_ended() -> None:
-    shard = Shard(0, {Target("a"): TargetState(0), Target("b"): TargetState(115)}).all_failed(Report(9, "no source"))
+    shard = Shard(0, {Target("a"): TargetState(0), Target("b"): TargetState(115)}).all_failed(
+        TargetReport(9, "no source")
+    )
     assert [state.code for state in shard.states.values()] == [0, 9]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import SourceBroken
-from tidegate.exports.paging import Page, TablePages, page_url, read_page, total_of
+from tidegate.exports.paging import SourcePage, TablePages, page_url, read_page, total_of
 from tidegate.exports.rendering.columns import keys_of
 
 
@@ -18,7 +18,7 @@ def body(rows: Any, **more: Any) -> bytes:
 
 def test_a_page_as_the_seed_describes_it() -> None:
     page = read_page(body([{"a": 1}], total="12", header={"油站": "x"}, force_continue=0), 0)
-    assert page == Page([{"a": 1}], 12, force_continue=False, answered={"header": {"油站": "x"}})
+    assert page == SourcePage([{"a": 1}], 12, force_continue=False, answered={"header": {"油站": "x"}})
     assert read_page(body({"front": [{"a": 1}]}), 3).rows == [{"a": 1, "_row_head_": "front"}]
 
 
@@ -64,11 +64,11 @@ def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
 @given(st.integers(0, 3000), st.integers(100, 700))
 def test_a_known_total_names_every_page_once(total: int, step: int) -> None:
     pages = TablePages()
-    pages.record(0, Page(rows(min(step, total)), total))
+    pages.record(0, SourcePage(rows(min(step, total)), total))
     rest = pages.rest(step)
     assert rest is not None
     for number in reversed(rest):
-        pages.record(number, Page(rows(min(step, total - number * step)), total))
+        pages.record(number, SourcePage(rows(min(step, total - number * step)), total))
     pages.finish()
 
     assert [0, *rest] == list(range(max(1, -(-total // step))))
@@ -82,7 +82,7 @@ def test_columns_are_in_order_of_first_sight_whichever_page_ends_first(pages: li
     order = list(range(len(pages)))
     random.shuffle(order)
     for number in order:
-        table.record(number, Page(pages[number]))
+        table.record(number, SourcePage(pages[number]))
 
     assert table.all_keys() == keys_of(row for page in pages for row in page)
 
@@ -90,17 +90,17 @@ def test_columns_are_in_order_of_first_sight_whichever_page_ends_first(pages: li
 @pytest.mark.parametrize(
     ("page", "total", "more"),
     [
-        (Page(rows(100)), None, True),
-        (Page(rows(99)), None, False),
-        (Page([]), None, False),
-        (Page([], force_continue=True), None, True),
-        (Page(rows(100), force_continue=False), None, False),
-        (Page(rows(100)), 100, False),
-        (Page(rows(50)), 100, True),
-        (Page([]), 100, False),
+        (SourcePage(rows(100)), None, True),
+        (SourcePage(rows(99)), None, False),
+        (SourcePage([]), None, False),
+        (SourcePage([], force_continue=True), None, True),
+        (SourcePage(rows(100), force_continue=False), None, False),
+        (SourcePage(rows(100)), 100, False),
+        (SourcePage(rows(50)), 100, True),
+        (SourcePage([]), 100, False),
     ],
 )
-def test_stop_rules(page: Page, total: int | None, more: bool) -> None:
+def test_stop_rules(page: SourcePage, total: int | None, more: bool) -> None:
     table = TablePages(total=total)
     table.counts[0] = len(page.rows)
     assert (table.next_after(0, page, 100) == 1) is more
@@ -108,6 +108,6 @@ def test_stop_rules(page: Page, total: int | None, more: bool) -> None:
 
 def test_a_source_without_end_and_one_with_too_many_keys_are_stopped() -> None:
     with pytest.raises(SourceBroken, match="after 100000"):
-        TablePages().next_after(99_999, Page(rows(100)), 100)
+        TablePages().next_after(99_999, SourcePage(rows(100)), 100)
     with pytest.raises(SourceBroken, match="16384 different keys"):
-        TablePages().record(0, Page([{f"k{number}": 1} for number in range(16_385)]))
+        TablePages().record(0, SourcePage([{f"k{number}": 1} for number in range(16_385)]))

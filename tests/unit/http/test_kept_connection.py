@@ -8,7 +8,7 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
 from tidegate.http.client import SafeHttp
-from tidegate.http.kept_connection import Line
+from tidegate.http.kept_connection import KeptConnection
 from tidegate.http.model import Limits
 
 TWO_SECONDS = Limits(total=2)
@@ -34,7 +34,7 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def line_to(receiver: Receiver, limits: Limits = TWO_SECONDS, *, private: bool = True) -> Line:
+def line_to(receiver: Receiver, limits: Limits = TWO_SECONDS, *, private: bool = True) -> KeptConnection:
     return SafeHttp().line(f"http://127.0.0.1:{receiver.port}/p", allow_private=private, limits=limits)
 
 

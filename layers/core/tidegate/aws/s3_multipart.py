@@ -19,7 +19,7 @@ _LARGEST_COPY = 5 * 1024**3
 
 
 class MultipartStore(Bucket):
-    """The files bucket for content that comes in parts. Implements `services.ingest_ports.PartStore`."""
+    """The files bucket for content that comes in parts."""
 
     def __init__(self, client: S3Client, name: str) -> None:
         super().__init__(client, name)

@@ -12,8 +12,6 @@ PART_BYTES = 8 * 1024 * 1024
 
 
 class S3Sink:
-    """Implements `services.export_ports.Sink`."""
-
     def __init__(self, client: S3Client, bucket: str, key: str, content_type: str) -> None:
         self._client = client
         self._place: dict[str, Any] = {"Bucket": bucket, "Key": key}

@@ -34,7 +34,7 @@ class Message:
         return made
 
 
-class Queue:
+class SqsQueue:
     def __init__(self, client: SQSClient, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
         self._url = url

@@ -47,7 +47,7 @@ def code_of(error: ClientError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ItemPage:
     items: list[Item]
     cursor: str | None
 
@@ -109,7 +109,7 @@ class Table:
         where: str = "",
         project: Sequence[str] = (),
         **values: Any,
-    ) -> Page:
+    ) -> ItemPage:
         """One page of one partition. `where` filters what was read (`#name`, `:name`), after it was paid for."""
         hash_name, range_name = _INDEX_KEYS[index]
         names = {"#h": hash_name} | names_in(where)
@@ -146,7 +146,7 @@ class Table:
                 raise unknown_cursor() from error
             raise
         last = answer.get("LastEvaluatedKey")
-        return Page([from_wire(item) for item in answer["Items"]], encode_cursor(last) if last else None)
+        return ItemPage([from_wire(item) for item in answer["Items"]], encode_cursor(last) if last else None)
 
     @staticmethod
     def _start_key(cursor: str, hash_name: str, pk: str) -> dict[str, Any]:
@@ -156,7 +156,9 @@ class Table:
             raise unknown_cursor()
         return key
 
-    def find(self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1") -> Page:
+    def find(
+        self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1"
+    ) -> ItemPage:
         """The newest `limit` items of a list that match, reading on where a page holds too few."""
         where = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[Item] = []
@@ -165,12 +167,12 @@ class Table:
             page = self.query(pk, index=index, newest_first=True, limit=size, cursor=cursor, where=where, **wanted)
             if len(found) + len(page.items) > limit:
                 found += page.items[: limit - len(found)]
-                return Page(found, encode_cursor(self._key_of(found[-1], index)))
+                return ItemPage(found, encode_cursor(self._key_of(found[-1], index)))
             found += page.items
             cursor = page.cursor
             if cursor is None or len(found) == limit:
                 break
-        return Page(found, cursor)
+        return ItemPage(found, cursor)
 
     @staticmethod
     def _key_of(item: Item, index: str) -> dict[str, Any]:

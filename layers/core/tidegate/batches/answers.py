@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from tidegate.batches.run_state import Answer, Call
+from tidegate.batches.run_state import ItemAnswer, ItemCall
 from tidegate.errors import FetchError
 from tidegate.http.model import Reply, error_for
 
@@ -25,12 +25,12 @@ NOTHING: Final = _Nothing()
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    answer: Answer
+class ParsedAnswer:
+    answer: ItemAnswer
     lines: tuple[tuple[str, str], ...] = ()
 
 
-def item_body(batch_id: str, call: Call, job_data: Any) -> bytes:
+def item_body(batch_id: str, call: ItemCall, job_data: Any) -> bytes:
     body: dict[str, Any] = {"batch_id": batch_id, "index": call.index, "attempt": call.attempt}
     if job_data is not NOTHING:
         body["job_data"] = job_data
@@ -38,7 +38,7 @@ def item_body(batch_id: str, call: Call, job_data: Any) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def read_reply(reply: Reply, now: datetime) -> Heard:
+def read_reply(reply: Reply, now: datetime) -> ParsedAnswer:
     error = error_for(reply.status, reply.headers, now)
     if error is not None:
         return failed(error)
@@ -51,15 +51,17 @@ def read_reply(reply: Reply, now: datetime) -> Heard:
         or said.get("result") not in RESULTS
         or said.get("stop") not in (None, "stop", "finish")
     ):
-        return Heard(Answer("error", "the answer is not {result: ok | error | abandon, stop?: stop | finish}"))
+        return ParsedAnswer(
+            ItemAnswer("error", "the answer is not {result: ok | error | abandon, stop?: stop | finish}")
+        )
     lines = tuple(_lines(said.get("logs")))
     told = said.get("msg") or (lines[0][1] if lines else "")
     detail = _text(told) if said["result"] != "ok" else ""
-    return Heard(Answer(said["result"], detail, stop=said.get("stop")), lines)
+    return ParsedAnswer(ItemAnswer(said["result"], detail, stop=said.get("stop")), lines)
 
 
-def failed(error: FetchError) -> Heard:
-    return Heard(Answer("error", error.detail, retry_after=error.retry_after))
+def failed(error: FetchError) -> ParsedAnswer:
+    return ParsedAnswer(ItemAnswer("error", error.detail, retry_after=error.retry_after))
 
 
 def _lines(logs: object) -> list[tuple[str, str]]:

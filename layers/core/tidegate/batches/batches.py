@@ -12,15 +12,15 @@ from tidegate.batches.business_calls import BusinessCalls
 from tidegate.batches.model import ACTIVE, CREATED, FINISHED, Batch, LogLine, Progress, RowSource
 from tidegate.batches.registry import Registry
 from tidegate.batches.row_index import format_of
-from tidegate.batches.sliding_window import Ledger
-from tidegate.batches.store import BatchRepository
+from tidegate.batches.sliding_window import WindowState
+from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import Invalid, RecordNotFound, WrongAuthCode, WrongState
-from tidegate.files.library import Files
+from tidegate.files.library import Library
 from tidegate.files.model import READY
 from tidegate.queue.model import WAITING
-from tidegate.queue.queue import Queue
+from tidegate.queue.queue import RequestQueue
 
 LONGEST_DATA = 300_000
 MOST_LOGS_EXPORTED = 50_000
@@ -48,11 +48,11 @@ class NewBatch:
 class Batches:
     def __init__(
         self,
-        store: BatchRepository,
+        store: BatchStore,
         registry: Registry,
         calls: BusinessCalls,
-        files: Files,
-        requests: Queue,
+        files: Library,
+        requests: RequestQueue,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -87,7 +87,7 @@ class Batches:
         if business.before_create_url:
             what = about(batch) | {"job_data": new.job_data}
             self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
-        self._store.add(batch, Progress(Ledger(new.start_index)), new.job_data)
+        self._store.add(batch, Progress(WindowState(new.start_index)), new.job_data)
         return batch
 
     def _source(self, project_id: str, new: NewBatch) -> RowSource | None:

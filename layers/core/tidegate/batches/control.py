@@ -18,7 +18,7 @@ from tidegate.batches.model import (
     next_state,
 )
 from tidegate.batches.registry import Registry
-from tidegate.batches.store import BatchRepository
+from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, DomainError, WrongState
 from tidegate.notifications.notice import Notice, notice_id_for
@@ -27,7 +27,7 @@ from tidegate.queue.model import PAUSED, WAITING
 
 if TYPE_CHECKING:
     from tidegate.queue.control import Control
-    from tidegate.queue.queue import Queue
+    from tidegate.queue.queue import RequestQueue
 
 # Loads of the runner channels: (running and waiting, capacity) by name.
 Loads = Callable[[], Mapping[str, tuple[int, int]]]
@@ -37,10 +37,10 @@ class BatchControl:
     def __init__(
         self,
         batches: Batches,
-        store: BatchRepository,
+        store: BatchStore,
         registry: Registry,
         calls: BusinessCalls,
-        queue: Queue,
+        queue: RequestQueue,
         canceller: Callable[[], Control],
         loads: Loads,
         notifier: Notifier,

@@ -8,15 +8,15 @@ from typing import Any
 
 from tidegate.batches.batches import shown
 from tidegate.batches.model import ACTIVE, STOPPED, Batch
-from tidegate.batches.run_store import BatchRunRepository
-from tidegate.batches.store import BatchRepository
+from tidegate.batches.run_store import BatchRunStore
+from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped
 from tidegate.queue.model import COMPLETED, Request
 
 
 class BatchEnds:
-    def __init__(self, batches: BatchRepository, runs: BatchRunRepository, clock: Clock) -> None:
+    def __init__(self, batches: BatchStore, runs: BatchRunStore, clock: Clock) -> None:
         self._batches = batches
         self._runs = runs
         self._clock = clock

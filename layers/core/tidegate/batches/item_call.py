@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tidegate.batches.answers import NOTHING, Heard, failed, item_body, read_reply
+from tidegate.batches.answers import NOTHING, ParsedAnswer, failed, item_body, read_reply
 from tidegate.batches.model import Batch, LogLine
-from tidegate.batches.run_state import Call, Course
+from tidegate.batches.run_state import ItemCall, RunState
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import FetchError, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
-from tidegate.http.ports import Line, Signer
+from tidegate.http.ports import KeptConnection, Signer
 
 ITEM_LIMITS = Limits(connect=5, read=30, total=30, max_bytes=256 * 1024)
 MOST_LINES_WAITING = 5000
@@ -44,7 +44,7 @@ class ListedItems:
         return self._job_data[index]
 
 
-class ItemWork:
+class ItemCaller:
     def __init__(
         self,
         batch: Batch,
@@ -68,10 +68,10 @@ class ItemWork:
         self._lost = 0
         self.items: Items = CountedItems(None)
 
-    def open_line(self) -> Line:
+    def open_line(self) -> KeptConnection:
         return self._http.line(self._url, allow_private=self._private, limits=ITEM_LIMITS)
 
-    def call(self, line: Line, call: Call) -> Callable[[Course, float], None]:
+    def call(self, line: KeptConnection, call: ItemCall) -> Callable[[RunState, float], None]:
         body = item_body(self._batch.batch_id, call, self.items.item(call.index))
         # The same for every attempt, so that the business can tell a repetition.
         message_id = f"{self._batch.batch_id}.{call.index}"
@@ -99,7 +99,7 @@ class ItemWork:
         with self._lock:
             self._lines = lines + self._lines
 
-    def _note(self, call: Call, heard: Heard) -> None:
+    def _note(self, call: ItemCall, heard: ParsedAnswer) -> None:
         notes = list(heard.lines)
         if heard.answer.result != "ok":
             what = "failed" if heard.answer.result == "error" else "was abandoned"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.batches.run_state import Rules, Verdict
-from tidegate.batches.sliding_window import Ledger
+from tidegate.batches.sliding_window import WindowState
 from tidegate.errors import WrongState
 
 CREATED, WAITING_BIZ, RUNNING = "created", "waiting_biz", "running"
@@ -117,7 +117,7 @@ class Batch:
 class Progress:
     """What the runner writes each second, and a successor goes on from."""
 
-    ledger: Ledger
+    ledger: WindowState
     errors: int = 0
     rate_now: float = 0.0
     verdict: Verdict | None = None

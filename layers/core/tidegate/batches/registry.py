@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.batches.model import Business, hash_auth_code
-from tidegate.batches.store import BusinessRepository
+from tidegate.batches.store import BusinessStore
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound
@@ -25,9 +25,7 @@ class BusinessEntry:
 
 
 class Registry:
-    def __init__(
-        self, store: BusinessRepository, check_url: Callable[[str, str | None, str], None], clock: Clock
-    ) -> None:
+    def __init__(self, store: BusinessStore, check_url: Callable[[str, str | None, str], None], clock: Clock) -> None:
         self._store = store
         self._check_url = check_url
         self._clock = clock

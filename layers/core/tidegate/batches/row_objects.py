@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 class RowBucket:
-    """Implements `services.batch_rows.RowObjects`."""
-
     def __init__(self, client: S3Client, bucket: Bucket) -> None:
         self._client = client
         self._bucket = bucket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from tidegate.batches.sliding_window import Ledger, SlidingWindow
+from tidegate.batches.sliding_window import SlidingWindow, WindowState
 from tidegate.common.token_bucket import TokenBucket
 
 FINISHED = "finished"
@@ -20,13 +20,13 @@ def window_size(rate: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ItemCall:
     index: int
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ItemAnswer:
     """What the business said of one item: `ok`, `error` or `abandon`, and whether the batch is to end."""
 
     result: str
@@ -54,12 +54,12 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Course:
+class RunState:
     """Pure; one caller at a time. A halted or paused course hands out nothing more, but still takes answers."""
 
     total: int
     rules: Rules
-    ledger: Ledger
+    ledger: WindowState
     now: float
     errors: int = 0
     verdict: Verdict | None = None
@@ -82,7 +82,7 @@ class Course:
         """Whether calls come slower than the rate allows."""
         return self._bucket.saved
 
-    def next(self, now: float) -> Call | float | None:
+    def next(self, now: float) -> ItemCall | float | None:
         """A call, the seconds until it is worth asking again, or None when nothing more comes."""
         if self.over:
             return None
@@ -94,11 +94,11 @@ class Course:
             return wait
         if due:
             _, index, attempt = heapq.heappop(self._again)
-            return Call(index, attempt)
+            return ItemCall(index, attempt)
         index_taken = self.window.take()
-        return Call(index_taken, 1) if index_taken is not None else _IDLE
+        return ItemCall(index_taken, 1) if index_taken is not None else _IDLE
 
-    def record(self, call: Call, answer: Answer, now: float) -> None:
+    def record(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
         if answer.result == "error":
             self._failed(call, answer, now)
         else:
@@ -122,7 +122,7 @@ class Course:
             self.window.resize(window_size(rules.rate))
         self.rules = rules
 
-    def _failed(self, call: Call, answer: Answer, now: float) -> None:
+    def _failed(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
         if call.attempt >= self.rules.retries:
             because = f": {answer.detail}" if answer.detail else ""
             self.halt(f"item {call.index} failed {call.attempt} times{because}", failed=True)

@@ -11,14 +11,14 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, update
 from tidegate.batches.model import RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.batches.run_state import Verdict
-from tidegate.batches.sliding_window import Ledger
+from tidegate.batches.sliding_window import WindowState
 from tidegate.errors import LeaseLost
 
 
 def progress_from(item: Mapping[str, Any]) -> Progress:
     verdict = item.get("verdict")
     return Progress(
-        ledger=Ledger(item["offset"], bytes(item.get("bitmap") or b"")),
+        ledger=WindowState(item["offset"], bytes(item.get("bitmap") or b"")),
         errors=item["errors"],
         rate_now=item.get("rate_now", 0.0),
         verdict=Verdict(**verdict) if verdict else None,
@@ -35,7 +35,7 @@ def progress_attributes(progress: Progress) -> dict[str, Any]:
     }
 
 
-class BatchRunRepository:
+class BatchRunStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

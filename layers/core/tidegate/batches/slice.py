@@ -8,12 +8,12 @@ from typing import Protocol
 
 from aws_lambda_powertools import Logger
 
-from tidegate.batches.item_call import Items, ItemWork
+from tidegate.batches.item_call import ItemCaller, Items
 from tidegate.batches.model import STOPPING, Batch, Progress
-from tidegate.batches.run_state import FINISHED, Course, Verdict
-from tidegate.batches.run_store import BatchRunRepository
-from tidegate.batches.store import BatchRepository
-from tidegate.batches.worker_pool import Crew
+from tidegate.batches.run_state import FINISHED, RunState, Verdict
+from tidegate.batches.run_store import BatchRunStore
+from tidegate.batches.store import BatchStore
+from tidegate.batches.worker_pool import WorkerPool
 from tidegate.common.ids import Clock
 from tidegate.errors import LeaseLost
 
@@ -34,7 +34,7 @@ class Pace:
 class Preparation(Protocol):
     """Looks up what a run needs besides the batch itself."""
 
-    def work(self, batch: Batch) -> ItemWork: ...
+    def work(self, batch: Batch) -> ItemCaller: ...
 
     def items(self, batch: Batch) -> Items: ...
 
@@ -65,8 +65,8 @@ class _Watch:
 class SliceRunner:
     def __init__(
         self,
-        batches: BatchRepository,
-        runs: BatchRunRepository,
+        batches: BatchStore,
+        runs: BatchRunStore,
         prepare: Preparation,
         clock: Clock,
         pace: Pace | None = None,
@@ -97,10 +97,10 @@ class SliceRunner:
         total = self._prepare.total(batch)
         work.items = self._prepare.items(batch)
         now = time.monotonic()
-        course = Course(total, batch.rules, progress.ledger, now, progress.errors)
+        course = RunState(total, batch.rules, progress.ledger, now, progress.errors)
         self._obey(course, batch, now)
         watch = _Watch(now, progress.position, self._lease_end(asked_at), batch.data_version)
-        crew = Crew(course, work, batch.workers, lambda: time.monotonic() < watch.lease_end)
+        crew = WorkerPool(course, work, batch.workers, lambda: time.monotonic() < watch.lease_end)
         crew.start()
         slice_end = asked_at + self._pace.slice_seconds
         try:
@@ -114,7 +114,9 @@ class SliceRunner:
         crew.join()
         return self._hand_over(batch, charge, fence, crew, work, watch)
 
-    def _try_tick(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> None:
+    def _try_tick(
+        self, batch: Batch, charge: Charge, fence: int, crew: WorkerPool, work: ItemCaller, watch: _Watch
+    ) -> None:
         try:
             self._tick(batch, charge, fence, crew, work, watch)
         except LeaseLost:
@@ -124,7 +126,9 @@ class SliceRunner:
             logger.exception("a tick failed", batch_id=batch.batch_id)
             watch.flushed_at = time.monotonic()
 
-    def _tick(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> None:
+    def _tick(
+        self, batch: Batch, charge: Charge, fence: int, crew: WorkerPool, work: ItemCaller, watch: _Watch
+    ) -> None:
         now = time.monotonic()
         progress = self._progress(crew, watch, now)
         renew = now > watch.lease_end - self._pace.lease_seconds * 2 / 3
@@ -148,7 +152,9 @@ class SliceRunner:
         # Last: whatever is wrong with them, a stop must be heard.
         self._save_lines(batch, work)
 
-    def _hand_over(self, batch: Batch, charge: Charge, fence: int, crew: Crew, work: ItemWork, watch: _Watch) -> str:
+    def _hand_over(
+        self, batch: Batch, charge: Charge, fence: int, crew: WorkerPool, work: ItemCaller, watch: _Watch
+    ) -> str:
         progress = self._progress(crew, watch, time.monotonic())
         if watch.discharged and progress.verdict and progress.verdict.status != FINISHED:
             # Someone else has ended this run: a later one is not to stop for its reasons.
@@ -160,7 +166,7 @@ class SliceRunner:
             charge.end(batch, fence, progress.verdict)
         return ENDED if ended or watch.discharged else CONTINUE
 
-    def _save_lines(self, batch: Batch, work: ItemWork) -> None:
+    def _save_lines(self, batch: Batch, work: ItemCaller) -> None:
         lines = work.drain_lines()
         if not lines:
             return
@@ -174,17 +180,17 @@ class SliceRunner:
         return asked_at + self._pace.lease_seconds - _CLOCK_MARGIN
 
     @staticmethod
-    def _progress(crew: Crew, watch: _Watch, now: float) -> Progress:
+    def _progress(crew: WorkerPool, watch: _Watch, now: float) -> Progress:
         progress = crew.snapshot()
         elapsed = max(now - watch.flushed_at, 0.001)
         return replace(progress, rate_now=round((progress.position - watch.position) / elapsed, 1))
 
     @staticmethod
-    def _obey(course: Course, present: Batch, now: float) -> None:
+    def _obey(course: RunState, present: Batch, now: float) -> None:
         course.change(present.rules, now)
         if present.status == STOPPING:
             course.halt(present.stop_reason or "stopped on request")
 
 
-def _pause(course: Course, _: float) -> None:
+def _pause(course: RunState, _: float) -> None:
     course.paused = True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class WindowState:
     """The window as it is stored. Bit k of the bitmap, lowest first, stands for item offset + k."""
 
     offset: int
@@ -24,7 +24,7 @@ class SlidingWindow:
     The offset moves only past a contiguous prefix. What it holds grows with the window, never with the total.
     """
 
-    def __init__(self, total: int, size: int, ledger: Ledger) -> None:
+    def __init__(self, total: int, size: int, ledger: WindowState) -> None:
         if size < 1:
             raise ValueError("a window holds at least one item")
         self._total = total
@@ -70,14 +70,14 @@ class SlidingWindow:
             self._above.remove(self.offset)
             self.offset += 1
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> WindowState:
         if not self._above:
-            return Ledger(self.offset)
+            return WindowState(self.offset)
         field = bytearray((max(self._above) - self.offset) // 8 + 1)
         for index in self._above:
             place = index - self.offset
             field[place >> 3] |= 1 << (place & 7)
-        return Ledger(self.offset, bytes(field))
+        return WindowState(self.offset, bytes(field))
 
 
 def _set_bits(bitmap: bytes) -> list[int]:

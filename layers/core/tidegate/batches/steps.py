@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools import Logger
 
 from tidegate.batches.batches import shown
-from tidegate.batches.item_call import CountedItems, Items, ItemWork, ListedItems
+from tidegate.batches.item_call import CountedItems, ItemCaller, Items, ListedItems
 from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business, Progress
 from tidegate.batches.rows import RowFiles
 from tidegate.batches.run_state import Verdict
-from tidegate.batches.run_store import BatchRunRepository
+from tidegate.batches.run_store import BatchRunStore
 from tidegate.batches.slice import ENDED, SliceRunner
-from tidegate.batches.store import BatchRepository
+from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
 from tidegate.http.client import SafeHttp
@@ -25,8 +25,8 @@ from tidegate.queue.model import Request
 from tidegate.queue.ports import Refused
 
 if TYPE_CHECKING:
-    from tidegate.notifications.progress import Live
-    from tidegate.queue.queue import Queue
+    from tidegate.notifications.progress import ProgressFeed
+    from tidegate.queue.queue import RequestQueue
 
 logger = Logger(service="tidegate", child=True)
 
@@ -37,7 +37,9 @@ HEARTBEAT_SECONDS = 30.0
 class RequestCharge:
     """Implements `batch_slice.Charge` by the request of the run."""
 
-    def __init__(self, request: Request, queue: Queue, ends: BatchRunRepository, live: Live, clock: Clock) -> None:
+    def __init__(
+        self, request: Request, queue: RequestQueue, ends: BatchRunStore, live: ProgressFeed, clock: Clock
+    ) -> None:
         self._request = request
         self._here = (request.project_id, request.request_id, request.attempt)
         self._queue = queue
@@ -69,12 +71,10 @@ class RequestCharge:
 
 
 class Preparations:
-    """Implements `batch_slice.Preparation`."""
-
     def __init__(
         self,
-        batches: BatchRepository,
-        ends: BatchRunRepository,
+        batches: BatchStore,
+        ends: BatchRunStore,
         rows: RowFiles,
         http: SafeHttp,
         sign: Signer,
@@ -91,11 +91,11 @@ class Preparations:
         self._business_of = business_of
         self._project_of = project_of
 
-    def work(self, batch: Batch) -> ItemWork:
+    def work(self, batch: Batch) -> ItemCaller:
         project = self._project_of(batch.project_id)
         url = self._business_of(batch.project_id, batch.biz_id).process_url
         private = project.allow_private_urls
-        return ItemWork(batch, url, project.callback_secrets, self._http, self._sign, self._clock, private=private)
+        return ItemCaller(batch, url, project.callback_secrets, self._http, self._sign, self._clock, private=private)
 
     def items(self, batch: Batch) -> Items:
         if batch.source:
@@ -114,14 +114,14 @@ class Preparations:
         return total
 
 
-class BatchMachine:
+class BatchSteps:
     def __init__(
         self,
-        batches: BatchRepository,
+        batches: BatchStore,
         runner: SliceRunner,
-        queue: Queue,
-        ends: BatchRunRepository,
-        live: Live,
+        queue: RequestQueue,
+        ends: BatchRunStore,
+        live: ProgressFeed,
         clock: Clock,
         rounds: int,
     ) -> None:

@@ -34,7 +34,7 @@ def _business(item: Mapping[str, Any]) -> Business:
     return Business(**{name: item[name] for name in _BUSINESS if name in item})
 
 
-class BusinessRepository:
+class BusinessStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
@@ -61,7 +61,7 @@ class BusinessRepository:
         return keys.business(business.project_id, business.biz_id) | asdict(business) | listing
 
 
-class BatchRepository:
+class BatchStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

@@ -9,8 +9,8 @@ from math import inf
 from typing import Protocol
 
 from tidegate.batches.model import Progress
-from tidegate.batches.run_state import Call, Course
-from tidegate.http.ports import Line
+from tidegate.batches.run_state import ItemCall, RunState
+from tidegate.http.ports import KeptConnection
 
 # A stop must not wait for the token of a slow rate.
 _LONGEST_SLEEP = 0.2
@@ -28,15 +28,15 @@ _MOST_IDLE = 2
 class Work(Protocol):
     """Calls one item and records the answer: `record` runs under the crew's lock."""
 
-    def open_line(self) -> Line: ...
+    def open_line(self) -> KeptConnection: ...
 
-    def call(self, line: Line, call: Call) -> Callable[[Course, float], None]: ...
+    def call(self, line: KeptConnection, call: ItemCall) -> Callable[[RunState, float], None]: ...
 
 
-class Crew:
+class WorkerPool:
     """Grows while nobody is free to take the next call: a quick business needs few threads, a slow one many."""
 
-    def __init__(self, course: Course, work: Work, most: int, holds_lease: Callable[[], bool]) -> None:
+    def __init__(self, course: RunState, work: Work, most: int, holds_lease: Callable[[], bool]) -> None:
         self._course = course
         self._work = work
         self._most = most
@@ -73,7 +73,7 @@ class Crew:
             if self._idle == 0 and not self._over() and self._needs_more():
                 self._hire()
 
-    def change(self, change: Callable[[Course, float], None]) -> None:
+    def change(self, change: Callable[[RunState, float], None]) -> None:
         with self._lock:
             change(self._course, time.monotonic())
 
@@ -134,7 +134,7 @@ class Crew:
                 if self._working == 0:
                     self.gone.set()
 
-    def _take(self) -> Call | None:
+    def _take(self) -> ItemCall | None:
         with self._lock:
             while self._idle >= _MOST_IDLE and not self._over():
                 self._benched += 1
@@ -146,7 +146,7 @@ class Crew:
                 time.sleep(min(max(step, _SHORTEST_SLEEP), _LONGEST_SLEEP))
         return step
 
-    def _next(self) -> Call | float | None:
+    def _next(self) -> ItemCall | float | None:
         with self._lock:
             over = self._over()
             if not over and self._calling >= self._most:

@@ -18,7 +18,7 @@ _STEPS = (LONGEST_SECONDS - BASE_SECONDS) // STEP_SECONDS + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Poll:
+class PollState:
     """The poll's state, which a tick carries. One of another generation than the stored one is a duplicate and dies.
 
     `multiplier` counts the polls since work was last found: 1 after the first, 0 before it.
@@ -55,21 +55,21 @@ def interval(multiplier: int) -> int:
     return min(BASE_SECONDS + (multiplier - 1) * STEP_SECONDS, LONGEST_SECONDS)
 
 
-def first(now: datetime) -> Poll:
-    return Poll(generation=0, multiplier=0, last_poll=None, next_poll=now)
+def first(now: datetime) -> PollState:
+    return PollState(generation=0, multiplier=0, last_poll=None, next_poll=now)
 
 
-def after(poll: Poll, now: datetime, found: int, *, held_back: bool = False) -> Poll:
+def after(poll: PollState, now: datetime, found: int, *, held_back: bool = False) -> PollState:
     """The state that follows a poll. Starts held back by their lane are looked at again as soon as it is free."""
     multiplier = 1 if found else min(poll.multiplier + 1, _STEPS)
     wait = LANE_SECONDS if held_back else interval(multiplier)
-    return Poll(poll.generation + 1, multiplier, now, now + timedelta(seconds=wait), poll.compensated_total)
+    return PollState(poll.generation + 1, multiplier, now, now + timedelta(seconds=wait), poll.compensated_total)
 
 
-def triggered(poll: Poll, now: datetime) -> Poll:
-    return Poll(poll.generation + 1, 0, poll.last_poll, now, poll.compensated_total)
+def triggered(poll: PollState, now: datetime) -> PollState:
+    return PollState(poll.generation + 1, 0, poll.last_poll, now, poll.compensated_total)
 
 
-def is_lost(poll: Poll, now: datetime) -> bool:
+def is_lost(poll: PollState, now: datetime) -> bool:
     """A tick that should have polled a while ago has died on the way."""
     return now > poll.next_poll + timedelta(seconds=OVERDUE_SECONDS)

@@ -10,8 +10,8 @@ from typing import Any
 
 from tidegate.common.ids import Clock
 from tidegate.compensation import interval as compensation
-from tidegate.compensation.interval import OVERDUE_SECONDS, Poll
-from tidegate.compensation.store import CompensationRepository
+from tidegate.compensation.interval import OVERDUE_SECONDS, PollState
+from tidegate.compensation.store import CompensationStore
 from tidegate.compensation.ticks import TickQueue
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ MOST_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    poll: Poll
+class PollReport:
+    poll: PollState
     found: int
     compensated: int
     oldest_overdue_s: float
@@ -33,14 +33,14 @@ class Report:
 
 class Compensator:
     def __init__(
-        self, store: CompensationRepository, ticks: TickQueue, handlers: Mapping[str, DueHandler], clock: Clock
+        self, store: CompensationStore, ticks: TickQueue, handlers: Mapping[str, DueHandler], clock: Clock
     ) -> None:
         self._store = store
         self._ticks = ticks
         self._handlers = handlers
         self._clock = clock
 
-    def tick(self, poll: Poll) -> Report | None:
+    def tick(self, poll: PollState) -> PollReport | None:
         """One poll. The state is written before anything is started: of two with one generation, one goes on.
 
         The next tick is sent before the work, too, so that a failing start cannot end the polling.
@@ -56,7 +56,7 @@ class Compensator:
         if compensated:
             self._store.count(compensated)
         oldest = max((now.timestamp() - item["due_at"] for item in overdue), default=0.0)
-        return Report(following, len(overdue), compensated, oldest)
+        return PollReport(following, len(overdue), compensated, oldest)
 
     def _start(self, item: DueItem, now: datetime) -> bool:
         handler = self._handlers.get(str(item.get("due_kind")))
@@ -75,7 +75,7 @@ class Compensator:
             logger.exception("compensating %s %s failed", item["due_kind"], item["pk"])
             return False
 
-    def revive(self) -> Poll:
+    def revive(self) -> PollState:
         """Once a minute, from outside: starts the ticks again if they were ever lost."""
         now = self._clock()
         poll = self._store.read()
@@ -83,18 +83,18 @@ class Compensator:
             return self._begin(None, compensation.triggered(compensation.first(now), now), now)
         return self._begin(poll, compensation.triggered(poll, now), now) if compensation.is_lost(poll, now) else poll
 
-    def trigger(self) -> Poll:
+    def trigger(self) -> PollState:
         now = self._clock()
         poll = self._store.read()
         return self._begin(poll, compensation.triggered(poll or compensation.first(now), now), now)
 
-    def _begin(self, old: Poll | None, new: Poll, now: datetime) -> Poll:
+    def _begin(self, old: PollState | None, new: PollState, now: datetime) -> PollState:
         if self._store.replace(old, new):
             self._send(new, now)
         return new
 
-    def status(self) -> tuple[Poll, int]:
+    def status(self) -> tuple[PollState, int]:
         return self._store.read() or compensation.first(self._clock()), self._ticks.start_queue_size()
 
-    def _send(self, poll: Poll, now: datetime) -> None:
+    def _send(self, poll: PollState, now: datetime) -> None:
         self._ticks.send(poll, max(0, round((poll.next_poll - now).total_seconds())))

@@ -9,20 +9,20 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import update
-from tidegate.compensation.interval import LANE_SECONDS, Poll
+from tidegate.compensation.interval import LANE_SECONDS, PollState
 
 _LANE_KEPT_SECONDS = 3600
 
 
-class CompensationRepository:
+class CompensationStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def read(self) -> Poll | None:
+    def read(self) -> PollState | None:
         item = self._table.get(keys.compensation(), consistent=True)
-        return Poll.from_data(item) if item else None
+        return PollState.from_data(item) if item else None
 
-    def replace(self, old: Poll | None, new: Poll) -> bool:
+    def replace(self, old: PollState | None, new: PollState) -> bool:
         state = new.as_data()
         # The total is only ever added to: what a tick carries of it may be old.
         del state["compensated_total"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tidegate.aws.sqs import Message, Queue
-from tidegate.compensation.interval import Poll
+from tidegate.aws.sqs import Message, SqsQueue
+from tidegate.compensation.interval import PollState
 
 
 class TickQueue:
-    def __init__(self, ticks: Queue, start_queue: Queue) -> None:
+    def __init__(self, ticks: SqsQueue, start_queue: SqsQueue) -> None:
         self._ticks = ticks
         self._start_queue = start_queue
 
-    def send(self, poll: Poll, delay_seconds: int) -> None:
+    def send(self, poll: PollState, delay_seconds: int) -> None:
         self._ticks.send(Message(poll.as_data(), delay_seconds=delay_seconds))
 
     def start_queue_size(self) -> int:

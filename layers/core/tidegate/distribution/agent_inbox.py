@@ -40,7 +40,7 @@ def place_of(transfer_id: str, target: Target) -> InShard | InStaging | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class InboxEntry:
     project_id: str
     transfer_id: str
     target: Target

@@ -9,9 +9,9 @@ from datetime import timedelta
 
 from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
-from tidegate.distribution.agent_inbox import Order
-from tidegate.distribution.store.agent_inbox import OrderRepository
-from tidegate.distribution.targets import IN_PROGRESS, Report, Target
+from tidegate.distribution.agent_inbox import InboxEntry
+from tidegate.distribution.store.agent_inbox import AgentInboxStore
+from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
 from tidegate.files.model import content_disposition, content_object
 
@@ -24,8 +24,8 @@ _PROGRESS_STEP = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    order: Order
+class OfferedTransfer:
+    order: InboxEntry
     url: str
     expires_at: str
 
@@ -34,13 +34,13 @@ class Offer:
 class Result:
     transfer_id: str
     container_id: str
-    report: Report
+    report: TargetReport
 
 
 class Agents:
     def __init__(
         self,
-        orders: OrderRepository,
+        orders: AgentInboxStore,
         objects: Bucket,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
@@ -50,7 +50,7 @@ class Agents:
         self._clock = clock
         self._sleep = sleep
 
-    def inbox(self, project_id: str, agent_id: str, wait: int = 0) -> list[Offer]:
+    def inbox(self, project_id: str, agent_id: str, wait: int = 0) -> list[OfferedTransfer]:
         """Answers at once if there is something, else looks again until `wait` seconds have passed."""
         looks = 1 + int(wait / _LOOK_EVERY)
         for look in range(looks):
@@ -62,10 +62,10 @@ class Agents:
                 return [self._offer(order) for order in orders[:_OFFERED_TOGETHER]]
         return []
 
-    def _offer(self, order: Order) -> Offer:
+    def _offer(self, order: InboxEntry) -> OfferedTransfer:
         key = content_object(order.project_id, order.signature)
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(order.file_name))
-        return Offer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
+        return OfferedTransfer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
     def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:
         """All of them or none: a transfer that is not this agent's own is refused before anything is written."""
@@ -78,7 +78,7 @@ class Agents:
                 self._orders.report(orders[name], result.report)
 
 
-def _is_news(order: Order, report: Report) -> bool:
+def _is_news(order: InboxEntry, report: TargetReport) -> bool:
     before = order.state
     if before.ended:
         return False

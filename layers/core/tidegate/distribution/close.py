@@ -7,8 +7,8 @@ from datetime import timedelta
 from tidegate.common.ids import Clock
 from tidegate.distribution.model import PENDING, Job
 from tidegate.distribution.recovery import LOOK_AGAIN
-from tidegate.distribution.store.jobs import JobRepository
-from tidegate.distribution.store.targets import TargetRepository
+from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.targets import spread
 from tidegate.distribution.transfers import portions
 from tidegate.errors import RecordNotFound
@@ -17,8 +17,8 @@ from tidegate.errors import RecordNotFound
 class CloseWindow:
     def __init__(
         self,
-        jobs: JobRepository,
-        targets: TargetRepository,
+        jobs: JobStore,
+        targets: TargetStore,
         clock: Clock,
         *,
         job_timeout: int,

@@ -13,9 +13,9 @@ from tidegate.common.slices import slices
 from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, job_key
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.store.jobs import JobRepository
-from tidegate.distribution.store.targets import TargetRepository
-from tidegate.distribution.store.tasks import TaskRepository
+from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.store.tasks import TaskStore
 from tidegate.errors import Busy
 
 logger = Logger(service="tidegate", child=True)
@@ -24,7 +24,7 @@ _MOVED_TOGETHER = 90
 _TRIES = 5
 
 
-class Message(NamedTuple):
+class TargetMessage(NamedTuple):
     message_id: str
     project_id: str
     job_id: str
@@ -34,9 +34,9 @@ class Message(NamedTuple):
 class Collect:
     def __init__(
         self,
-        jobs: JobRepository,
-        tasks: TaskRepository,
-        targets: TargetRepository,
+        jobs: JobStore,
+        tasks: TaskStore,
+        targets: TargetStore,
         door: JobOpener,
         clock: Clock,
         windows: Windows,
@@ -48,9 +48,9 @@ class Collect:
         self._clock = clock
         self._windows = windows
 
-    def collect(self, messages: Iterable[Message]) -> list[str]:
+    def collect(self, messages: Iterable[TargetMessage]) -> list[str]:
         """Answers the messages to be delivered again: those of a Job for which something failed."""
-        by_job: Mapping[tuple[str, str], list[Message]] = defaultdict(list)
+        by_job: Mapping[tuple[str, str], list[TargetMessage]] = defaultdict(list)
         for message in messages:
             by_job[message.project_id, message.job_id].append(message)
         failed: list[str] = []

@@ -9,12 +9,12 @@ from tidegate.distribution.agent_inbox import transfer_token
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
-from tidegate.distribution.store.jobs import JobRepository
-from tidegate.distribution.store.targets import TargetRepository
-from tidegate.distribution.store.transfers import TransferRepository
+from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.transfers import INTENDED, REFUSED, SENT, UNKNOWN, Transfer
 from tidegate.errors import AnswerLost, NotAccepted, TransferRefused
-from tidegate.files.contents import ContentRepository
+from tidegate.files.contents import ContentStore
 
 logger = Logger(service="tidegate", child=True)
 DISPATCHED, WAITING, OVER = "dispatched", "waiting", "over"
@@ -25,10 +25,10 @@ _PATIENCE = 60
 class Dispatch:
     def __init__(
         self,
-        jobs: JobRepository,
-        targets: TargetRepository,
-        transfers: TransferRepository,
-        contents: ContentRepository,
+        jobs: JobStore,
+        targets: TargetStore,
+        transfers: TransferStore,
+        contents: ContentStore,
         engine: Engine,
         heartbeat: Heartbeat,
         clock: Clock,

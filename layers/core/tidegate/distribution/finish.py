@@ -15,10 +15,10 @@ from tidegate.distribution.counts import tally
 from tidegate.distribution.model import FAILED, PENDING, SUCCESS, TIMEOUT, Job, Task, job_key
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import LOOK_AGAIN
-from tidegate.distribution.store.jobs import JobRepository
-from tidegate.distribution.store.targets import TargetRepository
-from tidegate.distribution.store.tasks import TaskRepository
-from tidegate.distribution.store.transfers import TransferRepository
+from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.store.tasks import TaskStore
+from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.targets import CODE_JOB_FAILED, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
 from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
@@ -52,10 +52,10 @@ def failure(error_name: str, cause: str) -> DomainError | None:
 class Finish:
     def __init__(
         self,
-        jobs: JobRepository,
-        tasks: TaskRepository,
-        targets: TargetRepository,
-        transfers: TransferRepository,
+        jobs: JobStore,
+        tasks: TaskStore,
+        targets: TargetStore,
+        transfers: TransferStore,
         engine: Engine,
         notifier: Notifier,
         topic: Topic,

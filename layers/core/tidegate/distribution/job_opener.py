@@ -10,8 +10,8 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.executions import JobExecutions
-from tidegate.distribution.model import Job, Parcel, job_key
-from tidegate.distribution.store.jobs import JobRepository
+from tidegate.distribution.model import Job, TransferSpec, job_key
+from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.windows import bucket_of, window_end
 from tidegate.errors import Conflict
 
@@ -40,14 +40,14 @@ class Windows:
 
 
 class JobOpener:
-    def __init__(self, jobs: JobRepository, executions: JobExecutions, clock: Clock, windows: Windows) -> None:
+    def __init__(self, jobs: JobStore, executions: JobExecutions, clock: Clock, windows: Windows) -> None:
         self._jobs = jobs
         self._executions = executions
         self._clock = clock
         self._windows = windows
         self._known: OrderedDict[tuple[str, str, int], Job] = OrderedDict()
 
-    def enter(self, project_id: str, parcel: Parcel, *, after: int = -1) -> Job:
+    def enter(self, project_id: str, parcel: TransferSpec, *, after: int = -1) -> Job:
         """The present window's Job for that parcel; of a later window than `after`, for who came too late for that."""
         bucket = max(bucket_of(self._clock(), self._windows.seconds), after + 1)
         place = (project_id, parcel.digest, bucket)
@@ -59,7 +59,7 @@ class JobOpener:
                 self._known.popitem(last=False)
         return known
 
-    def _find(self, project_id: str, parcel: Parcel, bucket: int) -> Job:
+    def _find(self, project_id: str, parcel: TransferSpec, bucket: int) -> Job:
         now = self._clock()
         closes_at = window_end(bucket, self._windows.seconds)
         due_at = closes_at + timedelta(seconds=self._windows.grace)

@@ -7,9 +7,9 @@ from typing import Any
 
 from tidegate.common.listing import Listed
 from tidegate.distribution.model import PENDING, Counts, Job, Task, job_key, job_key_of, task_uuid_of
-from tidegate.distribution.store.jobs import JobRepository
-from tidegate.distribution.store.targets import TargetRepository
-from tidegate.distribution.store.tasks import TaskRepository
+from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.targets import TargetState
 from tidegate.distribution.task_view import outcome, seen, shard_number
 from tidegate.errors import Invalid, RecordNotFound
@@ -21,7 +21,7 @@ _PAGE = 100
 
 
 class Lookup:
-    def __init__(self, jobs: JobRepository, tasks: TaskRepository, targets: TargetRepository) -> None:
+    def __init__(self, jobs: JobStore, tasks: TaskStore, targets: TargetStore) -> None:
         self._jobs = jobs
         self._tasks = tasks
         self._targets = targets

@@ -38,7 +38,7 @@ def states_before(following: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class TransferSpec:
     """What is delivered and where to: all that the Tasks of a Job have in common."""
 
     biz_id: int
@@ -102,7 +102,7 @@ class Job:
     project_id: str
     job_id: str
     key: str
-    parcel: Parcel
+    parcel: TransferSpec
     bucket: int
     closes_at: str
     create_time: str

@@ -12,9 +12,9 @@ from tidegate.distribution.counts import tally
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
-from tidegate.distribution.store.jobs import JobRepository
-from tidegate.distribution.store.targets import TargetRepository
-from tidegate.distribution.store.transfers import TransferRepository
+from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.targets import Shard
 from tidegate.distribution.transfers import SENT, Transfer
 from tidegate.errors import DomainError, RecordNotFound
@@ -25,12 +25,12 @@ GOING_ON, OVER = "running", "over"
 Tell = Callable[[str, str, Mapping[str, Any]], None]
 
 
-class Poll:
+class PollTransfer:
     def __init__(
         self,
-        jobs: JobRepository,
-        targets: TargetRepository,
-        transfers: TransferRepository,
+        jobs: JobStore,
+        targets: TargetStore,
+        transfers: TransferStore,
         engine: Engine,
         heartbeat: Heartbeat,
         tell: Tell,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tidegate.distribution.model import Job
-from tidegate.distribution.targets import Report, Shard, Target
+from tidegate.distribution.targets import Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
 
 
@@ -34,8 +34,8 @@ class Rebound(NamedTuple):
 class Results(NamedTuple):
     """`upload` is set if the source could not send: then no target can receive."""
 
-    targets: Mapping[Target, Report]
-    upload: Report | None = None
+    targets: Mapping[Target, TargetReport]
+    upload: TargetReport | None = None
 
 
 class Engine(Protocol):
@@ -44,7 +44,7 @@ class Engine(Protocol):
     # Asking twice with one token is asking once.
     repeatable: bool
 
-    def stage(self, job: Job, size: int) -> Report: ...
+    def stage(self, job: Job, size: int) -> TargetReport: ...
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str: ...
 

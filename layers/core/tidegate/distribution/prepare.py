@@ -10,7 +10,7 @@ from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
 from tidegate.distribution.targets import DONE, IN_PROGRESS
 from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
-from tidegate.files.contents import Content, ContentRepository
+from tidegate.files.contents import Content, ContentStore
 from tidegate.files.model import COMING, READY, content_object
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
@@ -19,7 +19,7 @@ READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 class PrepareFile:
     def __init__(
         self,
-        contents: ContentRepository,
+        contents: ContentStore,
         objects: Bucket,
         engine: Engine,
         heartbeat: Heartbeat,

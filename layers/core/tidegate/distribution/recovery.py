@@ -9,7 +9,7 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job
-from tidegate.distribution.store.jobs import JobRepository
+from tidegate.distribution.store.jobs import JobStore
 from tidegate.errors import RecordNotFound
 
 logger = Logger(service="tidegate", child=True)
@@ -18,7 +18,7 @@ _RENEW_BEFORE = 45
 
 
 class Heartbeat:
-    def __init__(self, jobs: JobRepository, clock: Clock) -> None:
+    def __init__(self, jobs: JobStore, clock: Clock) -> None:
         self._jobs = jobs
         self._clock = clock
 
@@ -39,8 +39,8 @@ class Heartbeat:
             self._jobs.put_off(job, now + LOOK_AGAIN)
 
 
-class Watch:
-    def __init__(self, jobs: JobRepository, executions: JobExecutions, clock: Clock) -> None:
+class JobRecovery:
+    def __init__(self, jobs: JobStore, executions: JobExecutions, clock: Clock) -> None:
         self._jobs = jobs
         self._executions = executions
         self._clock = clock

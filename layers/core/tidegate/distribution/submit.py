@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.job_opener import JobOpener, Windows
-from tidegate.distribution.model import Job, Parcel, Task
+from tidegate.distribution.model import Job, Task, TransferSpec
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.store.tasks import TaskRepository
+from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.target_queue import TargetMessages
 from tidegate.distribution.targets import Target
 from tidegate.errors import FileNotFound
-from tidegate.files.contents import ContentRepository
+from tidegate.files.contents import ContentStore
 from tidegate.files.model import COMING, READY
 
 _REMEMBERED = 2000
@@ -32,8 +32,8 @@ class Submit:
     def __init__(
         self,
         door: JobOpener,
-        tasks: TaskRepository,
-        contents: ContentRepository,
+        tasks: TaskStore,
+        contents: ContentStore,
         queue: TargetMessages,
         check_callback: Callable[[str, str], None],
         clock: Clock,
@@ -49,7 +49,7 @@ class Submit:
         self._stored: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def submit(
-        self, project_id: str, parcel: Parcel, targets: Sequence[Target], callback: str | None = None
+        self, project_id: str, parcel: TransferSpec, targets: Sequence[Target], callback: str | None = None
     ) -> Submitted:
         """Nothing is stored unless the file is here or coming. The message goes last: it is what makes targets move."""
         self._require_file(project_id, parcel.file_signature)

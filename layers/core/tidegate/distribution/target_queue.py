@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from tidegate.aws.sqs import Message, Queue
+from tidegate.aws.sqs import Message, SqsQueue
 from tidegate.distribution.ports import Arrival
 
 _TARGETS_A_MESSAGE = 100
@@ -14,7 +14,7 @@ _MESSAGE_BYTES = 24_000
 
 
 class TargetMessages:
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: SqsQueue) -> None:
         self._queue = queue
 
     def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:

@@ -25,7 +25,7 @@ class Target(NamedTuple):
     container_id: str = ""
 
 
-class Report(NamedTuple):
+class TargetReport(NamedTuple):
     """What a provider says of one target."""
 
     code: int
@@ -48,7 +48,7 @@ class TargetState(NamedTuple):
     def succeeded(self) -> bool:
         return self.code == DONE
 
-    def after(self, report: Report) -> TargetState:
+    def after(self, report: TargetReport) -> TargetState:
         """What has ended stays as it is."""
         if self.ended:
             return self
@@ -91,7 +91,7 @@ class Shard:
     rev: int = 0
     update_time: str = ""
 
-    def after(self, reports: Mapping[Target, Report]) -> Shard:
+    def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
         """The same object if nothing changed."""
         moved = {
             target: state.after(reports[target])
@@ -101,7 +101,7 @@ class Shard:
         changed = {target: state for target, state in moved.items() if state != self.states[target]}
         return replace(self, states={**self.states, **changed}) if changed else self
 
-    def all_failed(self, report: Report) -> Shard:
+    def all_failed(self, report: TargetReport) -> Shard:
         return self.after(dict.fromkeys(self.states, report))
 
     @property

@@ -16,12 +16,12 @@ from tidegate.exports import model as domain
 from tidegate.exports.model import EXPIRED, Export, ExportSpec
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.rendering.columns import flat_rows
-from tidegate.exports.store import ExportRepository
+from tidegate.exports.store import ExportStore
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
     from tidegate.queue.control import Control
-    from tidegate.queue.queue import Queue
+    from tidegate.queue.queue import RequestQueue
 
 LINK_SECONDS = 300
 # A list filtered by state reads on this often before it answers what it has.
@@ -29,7 +29,7 @@ _ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ExportOptions:
     """What comes with the tables when an export is ordered."""
 
     name: str
@@ -43,7 +43,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class DownloadLink:
     url: str
     expires_at: str
 
@@ -51,9 +51,9 @@ class Link:
 class Exports:
     def __init__(
         self,
-        queue: Queue,
+        queue: RequestQueue,
         control: Callable[[], Control],
-        store: ExportRepository,
+        store: ExportStore,
         objects: ExportBucket,
         check_url: Callable[[str, str | None, str], None],
         clock: Clock,
@@ -81,7 +81,7 @@ class Exports:
             if table.data is None:
                 self._check_url(project_id, table.source_url, f"source_url{place}")
 
-    def submit(self, project_id: str, spec: ExportSpec, order: Order, who: str) -> str:
+    def submit(self, project_id: str, spec: ExportSpec, order: ExportOptions, who: str) -> str:
         self.check(project_id, spec)
         self._check_url(project_id, order.callback, "callback")
         now = self._clock()
@@ -129,7 +129,7 @@ class Exports:
                 break
         return Listed(found, cursor)
 
-    def link(self, project_id: str, task_id: str) -> Link:
+    def link(self, project_id: str, task_id: str) -> DownloadLink:
         request = self._request(project_id, task_id)
         shown = self.shown(request)
         if shown["status"] == EXPIRED:
@@ -137,7 +137,7 @@ class Exports:
         if request.status != COMPLETED or not request.result:
             raise NotReady(f"the export is {request.status}")
         url = self._objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
-        return Link(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
+        return DownloadLink(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
     def delete(self, project_id: str, task_ids: Sequence[str], who: str) -> int:
         """Cancels what still runs; then files and records go. A second call finds nothing more to do."""

@@ -10,8 +10,8 @@ from tidegate.common.ids import Clock
 from tidegate.queue.model import Request
 
 if TYPE_CHECKING:
-    from tidegate.notifications.progress import Live
-    from tidegate.queue.queue import Queue
+    from tidegate.notifications.progress import ProgressFeed
+    from tidegate.queue.queue import RequestQueue
 
 INTERVAL_SECONDS = 2.0
 
@@ -21,8 +21,8 @@ class Pulse:
 
     def __init__(
         self,
-        queue: Queue,
-        live: Live,
+        queue: RequestQueue,
+        live: ProgressFeed,
         clock: Clock,
         request: Request,
         shown: Callable[[Request], dict[str, Any]],

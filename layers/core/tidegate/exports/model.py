@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.template_parser import parse_template
 from tidegate.queue.model import COMPLETED, Request
 
@@ -55,10 +55,10 @@ class ExportSpec:
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
         return cls(**{**data, "tables": tuple(TableSpec(**table) for table in data["tables"])})
 
-    def table(self, number: int, answered: Mapping[str, Any] | None = None) -> Table:
+    def table(self, number: int, answered: Mapping[str, Any] | None = None) -> SheetTable:
         """A table with what its source said itself (`header`, `footer`, `template`) in place of what was asked."""
         spec = replace(self.tables[number], **{k: v for k, v in (answered or {}).items() if v})
-        return Table(
+        return SheetTable(
             template=parse_template(spec.template),
             title=spec.title,
             summary=spec.summary,

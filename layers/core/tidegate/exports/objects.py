@@ -25,8 +25,6 @@ _CONFLICTS = 3
 
 
 class ExportBucket:
-    """Implements `services.export_ports.ExportObjects`."""
-
     def __init__(self, client: S3Client, bucket: Bucket) -> None:
         self._client = client
         self._bucket = bucket

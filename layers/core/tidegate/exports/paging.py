@@ -16,7 +16,7 @@ MAX_KEYS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SourcePage:
     rows: list[dict[str, Any]]
     total: int | None = None
     force_continue: bool | None = None
@@ -31,7 +31,7 @@ def page_url(source_url: str, page: int, step: int, task_id: str) -> str:
     return f"{base}{joint}{query}{hash_mark}{fragment}"
 
 
-def read_page(body: bytes, number: int) -> Page:
+def read_page(body: bytes, number: int) -> SourcePage:
     """The page in a source's answer; what cannot be used is said in words for the one who runs the source."""
     try:
         answer = read_json(body)
@@ -51,7 +51,7 @@ def read_page(body: bytes, number: int) -> Page:
     except BadTable as error:
         raise SourceBroken(f"page {number}: {error.detail}") from error
     answered = {name: _plain(data.get(name)) for name in ("header", "footer", "template") if data.get(name)}
-    return Page(rows, _total(data.get("total"), number), _flag(data.get("force_continue"), number), answered)
+    return SourcePage(rows, _total(data.get("total"), number), _flag(data.get("force_continue"), number), answered)
 
 
 def _plain(value: Any) -> Any:
@@ -101,7 +101,7 @@ class TablePages:
     def all_keys(self) -> list[str]:
         return merge_keys(self.keys[page] for page in sorted(self.keys))
 
-    def record(self, number: int, page: Page) -> None:
+    def record(self, number: int, page: SourcePage) -> None:
         if number == 0:
             self.total, self.answered = page.total, page.answered
         self.forced = self.forced or page.force_continue is not None
@@ -122,7 +122,7 @@ class TablePages:
             return []
         return [number for number in range(1, -(-self.total // step)) if number not in self.counts]
 
-    def next_after(self, number: int, page: Page, step: int) -> int | None:
+    def next_after(self, number: int, page: SourcePage, step: int) -> int | None:
         """One by one: the stop rules. `force_continue` overrides them."""
         if number + 1 >= MAX_PAGES:
             raise SourceBroken(f"the source still has pages after {MAX_PAGES}")

@@ -12,7 +12,7 @@ from typing import Any
 from tidegate.errors import DomainError
 from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import Page, TablePages, read_page, rows_pulled, total_of
+from tidegate.exports.paging import SourcePage, TablePages, read_page, rows_pulled, total_of
 from tidegate.exports.ports import ReadPage
 from tidegate.exports.source import SignedSource
 from tidegate.queue.model import Request
@@ -24,14 +24,14 @@ _RESERVE_SECONDS = 100.0
 _LOOK_SECONDS = 5.0
 
 
-class Ledger:
+class PageList:
     """What is staged, table by table. For pulling it is only a short cut: the staged pages themselves tell."""
 
     def __init__(self, tables: list[TablePages]) -> None:
         self.tables = tables
 
     @classmethod
-    def load(cls, objects: ExportBucket, request: Request, count: int) -> Ledger:
+    def load(cls, objects: ExportBucket, request: Request, count: int) -> PageList:
         kept = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
         if kept is None:
             return cls([TablePages() for _ in range(count)])
@@ -63,14 +63,14 @@ class Puller:
     ) -> bool:
         """Whether all is staged. False: the time is up, go on in another invocation."""
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
-        ledger = Ledger.load(self._objects, request, len(spec.tables))
+        ledger = PageList.load(self._objects, request, len(spec.tables))
         run = _Run(self, request, spec, ledger, pulse, until)
         try:
             return all(run.table(number) for number in range(len(spec.tables)))
         finally:
             ledger.save(self._objects, request)
 
-    def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> Page:
+    def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> SourcePage:
         """A page, from the staging area where it lies already."""
         kept = self._objects.get(key) if key in staged else None
         if kept is not None:
@@ -97,11 +97,13 @@ class Puller:
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
 
-    def side_by_side(self, numbers: Iterable[int], fetch: Callable[[int], Page]) -> Iterator[tuple[int, Page] | None]:
+    def side_by_side(
+        self, numbers: Iterable[int], fetch: Callable[[int], SourcePage]
+    ) -> Iterator[tuple[int, SourcePage] | None]:
         """Pages as they come; None now and then while all are slow, so that someone can look at the clock."""
         waiting = iter(numbers)
         with ThreadPoolExecutor(self._parallel) as threads:
-            open_: dict[Future[Page], int] = {}
+            open_: dict[Future[SourcePage], int] = {}
             try:
                 while True:
                     for number in islice(waiting, self._parallel - len(open_)):
@@ -123,7 +125,7 @@ class _Run:
         puller: Puller,
         request: Request,
         spec: ExportSpec,
-        ledger: Ledger,
+        ledger: PageList,
         pulse: Callable[[dict[str, Any]], None],
         until: float,
     ) -> None:
@@ -164,11 +166,11 @@ class _Run:
             pages.upcoming = pages.next_after(number, page, self._spec.step)
         return True
 
-    def _page(self, table: int, number: int) -> Page:
+    def _page(self, table: int, number: int) -> SourcePage:
         url = self._spec.tables[table].source_url or ""
         key = page_object(self._request.project_id, self._request.request_id, table, number)
         return self._puller.page(key, number, self._staged, lambda: self._read(url, number, self._spec.step))
 
-    def _take(self, pages: TablePages, number: int, page: Page) -> None:
+    def _take(self, pages: TablePages, number: int, page: SourcePage) -> None:
         pages.record(number, page)
         self._pulse(self._ledger.progress())

@@ -19,7 +19,7 @@ from tidegate.exports.model import (
 )
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import TablePages, read_page
-from tidegate.exports.pull import Ledger
+from tidegate.exports.pull import PageList
 from tidegate.exports.rendering.columns import Row, flat_rows, keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions
 from tidegate.exports.rendering.files import CONTENT_TYPES, Output, extension, render
@@ -50,7 +50,7 @@ class Renderer:
     def render(self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None]) -> Rendered:
         # What an attempt that was killed had begun to upload would be kept, and paid for.
         self._objects.abort_uploads(output_prefix(request.project_id, request.request_id))
-        ledger = Ledger.load(self._objects, request, len(spec.tables))
+        ledger = PageList.load(self._objects, request, len(spec.tables))
         # A pull that runs twice may write the lesser ledger last. A file without its last rows would look whole.
         if not all(
             pages.done or given.data is not None for pages, given in zip(ledger.tables, spec.tables, strict=True)

@@ -18,8 +18,6 @@ _LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
 
 
 class SignedSource:
-    """Implements `PageSource`."""
-
     def __init__(
         self,
         http: SafeHttp,

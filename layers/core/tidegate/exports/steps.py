@@ -21,8 +21,8 @@ from tidegate.exports.pull import Puller
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
-    from tidegate.notifications.progress import Live
-    from tidegate.queue.queue import Queue
+    from tidegate.notifications.progress import ProgressFeed
+    from tidegate.queue.queue import RequestQueue
 
 if TYPE_CHECKING:
     from tidegate.exports.render import Renderer
@@ -33,14 +33,14 @@ PULL, RENDER, PUBLISH, OVER = "pull", "render", "publish", "over"
 Event = Mapping[str, Any]
 
 
-class ExportWork:
+class ExportSteps:
     def __init__(
         self,
-        queue: Queue,
+        queue: RequestQueue,
         objects: ExportBucket,
         puller: Puller,
         renderer: Callable[[], Renderer],
-        live: Live,
+        live: ProgressFeed,
         clock: Clock,
         shown: Callable[[Request], dict[str, Any]],
     ) -> None:

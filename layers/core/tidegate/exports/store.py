@@ -20,9 +20,7 @@ _FIELDS = tuple(field.name for field in fields(Export))
 _LISTED = timedelta(days=31)
 
 
-class ExportRepository:
-    """Implements `services.export_ports.ExportStore`."""
-
+class ExportStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

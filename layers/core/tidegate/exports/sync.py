@@ -12,7 +12,7 @@ from tidegate.common.ids import Clock, new_id
 from tidegate.errors import UseAsync
 from tidegate.exports.model import PREFIX, ExportSpec, default_file_name, file_name_for, sync_object
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import Page, TablePages, read_page
+from tidegate.exports.paging import SourcePage, TablePages, read_page
 from tidegate.exports.pull import PARALLEL
 from tidegate.exports.render import output_of
 from tidegate.exports.rendering.columns import flat_rows, keys_of
@@ -82,7 +82,7 @@ class SyncExports:
             return flat_rows(table.data), {}
         read = self._source.reader(project_id, task_id)
 
-        def fetch(page: int) -> Page:
+        def fetch(page: int) -> SourcePage:
             if time.monotonic() >= until:
                 raise UseAsync(f"the source did not bring its rows within {SECONDS:g} s; order the export instead")
             return read_page(read(table.source_url or "", page, spec.step), page)
@@ -94,9 +94,9 @@ class SyncExports:
 
     @staticmethod
     def _pull(
-        fetch: Callable[[int], Page], pages: TablePages, rows: dict[int, list[dict[str, Any]]], step: int
+        fetch: Callable[[int], SourcePage], pages: TablePages, rows: dict[int, list[dict[str, Any]]], step: int
     ) -> None:
-        def take(number: int, page: Page) -> None:
+        def take(number: int, page: SourcePage) -> None:
             pages.record(number, page)
             rows[number] = page.rows
             _refuse_many(max(pages.rows, pages.total or 0))

@@ -15,7 +15,7 @@ class Content(NamedTuple):
     checked_etag: str | None
 
 
-class ContentRepository:
+class ContentStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

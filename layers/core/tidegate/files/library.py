@@ -21,7 +21,7 @@ from tidegate.files.model import (
     name_of,
     upload_object,
 )
-from tidegate.files.store import FileRepository
+from tidegate.files.store import FileStore
 
 UPLOAD_SECONDS = 3600
 LINK_SECONDS = 300
@@ -40,7 +40,7 @@ class Announcement:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class PresignedUrl:
     url: str
     expires_at: str
 
@@ -60,13 +60,13 @@ def new_file(project_id: str, announced: Announcement, state: str, now: datetime
     )
 
 
-class Files:
-    def __init__(self, store: FileRepository, objects: Bucket, clock: Clock) -> None:
+class Library:
+    def __init__(self, store: FileStore, objects: Bucket, clock: Clock) -> None:
         self._store = store
         self._objects = objects
         self._clock = clock
 
-    def announce(self, project_id: str, announced: Announcement) -> tuple[File, Link]:
+    def announce(self, project_id: str, announced: Announcement) -> tuple[File, PresignedUrl]:
         file = new_file(project_id, announced, PENDING, self._clock())
         self._store.add(file)
         url = self._objects.presign_put(upload_object(project_id, file.file_id), UPLOAD_SECONDS)
@@ -122,7 +122,7 @@ class Files:
         given = {name: value for name, value in wanted.items() if value is not None}
         return self._store.list(project_id, limit, cursor, **given)
 
-    def link(self, project_id: str, file_id: str) -> Link:
+    def link(self, project_id: str, file_id: str) -> PresignedUrl:
         file = self.get(project_id, file_id)
         if file.state != READY or file.signature is None:
             raise WrongState("the file is not here yet" if file.state != FAILED else "the file never came")
@@ -130,8 +130,8 @@ class Files:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(file.file_name))
         return self._link(url, LINK_SECONDS)
 
-    def _link(self, url: str, seconds: int) -> Link:
-        return Link(url, iso(self._clock() + timedelta(seconds=seconds)))
+    def _link(self, url: str, seconds: int) -> PresignedUrl:
+        return PresignedUrl(url, iso(self._clock() + timedelta(seconds=seconds)))
 
 
 def _fault(file: File, size: int, signature: str) -> str | None:

@@ -37,7 +37,7 @@ def file_item(file: File) -> dict[str, Any]:
     )
 
 
-class FileRepository:
+class FileStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

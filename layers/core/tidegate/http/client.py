@@ -22,7 +22,7 @@ from urllib3.util import Timeout, Url
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused
 from tidegate.http.addresses import AddressGuard, Resolver, resolve
 from tidegate.http.connections import deadline, pool_manager
-from tidegate.http.kept_connection import Line
+from tidegate.http.kept_connection import KeptConnection
 from tidegate.http.model import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_for
 from tidegate.http.urls import host_of, joined, origin_of, port_of, read_url
 
@@ -131,9 +131,11 @@ class SafeHttp:
             else:
                 response.close()
 
-    def line(self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS) -> Line:
+    def line(self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS) -> KeptConnection:
         """A connection of one's own to one URL, for many posts."""
-        return Line(self._guard, read_url(url), allow_private=allow_private, limits=limits, context=self._context)
+        return KeptConnection(
+            self._guard, read_url(url), allow_private=allow_private, limits=limits, context=self._context
+        )
 
     def _follow(
         self,

@@ -37,7 +37,7 @@ class _Tls(_OneWrite, HTTPSConnection):
     pass
 
 
-class Line:
+class KeptConnection:
     """Follows no redirect. One thread at a time; after a failure the next post opens a new connection."""
 
     def __init__(

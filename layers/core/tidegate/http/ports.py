@@ -21,7 +21,7 @@ class Stream(Protocol):
     def raise_for_status(self) -> None: ...
 
 
-class Line(Protocol):
+class KeptConnection(Protocol):
     """A kept connection to one URL: cheap posts, one after another, no redirects."""
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Reply: ...

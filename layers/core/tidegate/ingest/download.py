@@ -11,7 +11,7 @@ from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.aws.secrets import CredentialStore
 from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
-from tidegate.files.store import FileRepository
+from tidegate.files.store import FileStore
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote
 from tidegate.ingest.model import Unfinished, staging_object
 from tidegate.ingest.ports import Outcome, Step
@@ -23,7 +23,7 @@ class Download:
         self,
         fetcher: Fetcher,
         parts: MultipartStore,
-        files: FileRepository,
+        files: FileStore,
         projects: Projects,
         credentials: CredentialStore,
     ) -> None:

@@ -11,7 +11,7 @@ from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.aws.secrets import CredentialStore
 from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
-from tidegate.files.store import FileRepository
+from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
 from tidegate.ingest.model import MAX_BYTES
@@ -20,7 +20,7 @@ from tidegate.projects.projects import Projects
 
 
 class Associate:
-    def __init__(self, parts: MultipartStore, files: FileRepository) -> None:
+    def __init__(self, parts: MultipartStore, files: FileStore) -> None:
         self._parts = parts
         self._files = files
 
@@ -41,7 +41,7 @@ class Check:
         self,
         http: SafeHttp,
         parts: MultipartStore,
-        files: FileRepository,
+        files: FileStore,
         projects: Projects,
         credentials: CredentialStore,
     ) -> None:
@@ -101,7 +101,7 @@ def _compared(file: File, headers: Mapping[str, str]) -> str:
     return "unknown" if not told else "same" if all(told) else "changed"
 
 
-def _file(files: FileRepository, project_id: str, payload: Mapping[str, Any]) -> File:
+def _file(files: FileStore, project_id: str, payload: Mapping[str, Any]) -> File:
     file = files.get(project_id, str(payload["file_id"]))
     if file is None:
         raise RecordNotFound("the file's record is gone")

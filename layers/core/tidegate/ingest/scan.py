@@ -14,8 +14,8 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits, Reply
 from tidegate.ingest.manifests import Entry, entries_of
 from tidegate.ingest.ports import Outcome, Step
-from tidegate.ingest.store import SubscriptionRepository
-from tidegate.ingest.submit import Intake
+from tidegate.ingest.store import SubscriptionStore
+from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.projects import Projects
 
@@ -27,8 +27,8 @@ class Scan:
     def __init__(
         self,
         http: SafeHttp,
-        store: SubscriptionRepository,
-        intake: Intake,
+        store: SubscriptionStore,
+        intake: IngestSubmit,
         projects: Projects,
         credentials: CredentialStore,
         clock: Clock,

@@ -11,7 +11,7 @@ from aws_lambda_powertools import Logger
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.queue.model import Request
-from tidegate.queue.queue import Queue
+from tidegate.queue.queue import RequestQueue
 
 logger = Logger(service="tidegate", child=True)
 
@@ -26,7 +26,7 @@ Tell = Callable[[str, str, dict[str, Any]], None]
 class Beat:
     """Implements `ingest_ports.Pulse`: however often it is called, a look every 2 s and a heartbeat every 30 s."""
 
-    def __init__(self, queue: Queue, request: Request, tell: Tell, monotonic: Callable[[], float]) -> None:
+    def __init__(self, queue: RequestQueue, request: Request, tell: Tell, monotonic: Callable[[], float]) -> None:
         self._queue = queue
         self._request = request
         self._tell = tell
@@ -48,9 +48,9 @@ class Beat:
             self._tell(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
 
 
-class Ingest:
+class IngestSteps:
     def __init__(
-        self, queue: Queue, work: Mapping[str, Work], tell: Tell, monotonic: Callable[[], float] = time.monotonic
+        self, queue: RequestQueue, work: Mapping[str, Work], tell: Tell, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._queue = queue
         self._work = work

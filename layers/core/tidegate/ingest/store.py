@@ -28,9 +28,7 @@ def _due(subscription: Subscription) -> dict[str, Any]:
     return keys.scheduled(subscription.subscription_id, subscription.due_at) if subscription.due_at else {}
 
 
-class SubscriptionRepository:
-    """Implements `services.subscriptions.SubscriptionStore`."""
-
+class SubscriptionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

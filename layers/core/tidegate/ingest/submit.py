@@ -10,25 +10,25 @@ from tidegate.common.ids import Clock, new_id
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import COMING, File
-from tidegate.files.store import FileRepository
+from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
-from tidegate.ingest.store import SubscriptionRepository
+from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.projects import Projects
 from tidegate.queue.channels import Channels
 from tidegate.queue.model import DEFAULT_PRIORITY, Request
 from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
-from tidegate.queue.queue import Queue
+from tidegate.queue.queue import RequestQueue
 
 
-class Intake:
+class IngestSubmit:
     def __init__(
         self,
-        queue: Queue,
+        queue: RequestQueue,
         channels: Channels,
-        files: FileRepository,
-        subscriptions: SubscriptionRepository,
+        files: FileStore,
+        subscriptions: SubscriptionStore,
         projects: Projects,
         http: SafeHttp,
         clock: Clock,

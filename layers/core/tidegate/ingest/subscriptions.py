@@ -10,14 +10,14 @@ from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.common.schedules import next_run
 from tidegate.errors import Conflict, RecordNotFound, WrongState
-from tidegate.ingest.store import SubscriptionRepository
-from tidegate.ingest.submit import Intake
+from tidegate.ingest.store import SubscriptionStore
+from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.queue.control import Control
 from tidegate.queue.model import TERMINAL, Request
-from tidegate.queue.queue import Queue
-from tidegate.queue.store import RequestRepository
+from tidegate.queue.queue import RequestQueue
+from tidegate.queue.store import RequestStore
 
 logger = Logger(service="tidegate", child=True)
 
@@ -28,11 +28,11 @@ _BY_HAND, _BY_SCHEDULE = 3, 5
 class Subscriptions:
     def __init__(
         self,
-        store: SubscriptionRepository,
-        requests: RequestRepository,
-        queue: Queue,
+        store: SubscriptionStore,
+        requests: RequestStore,
+        queue: RequestQueue,
         control: Control,
-        intake: Intake,
+        intake: IngestSubmit,
         clock: Clock,
     ) -> None:
         self._store = store

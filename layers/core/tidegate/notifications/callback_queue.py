@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-from tidegate.aws.sqs import Message, Queue
+from tidegate.aws.sqs import Message, SqsQueue
 from tidegate.notifications.delivery_model import Delivery
 
 
 class CallbackQueue:
-    """Implements `services.deliver.DeliveryQueue`."""
-
-    def __init__(self, waiting: Queue, dead: Queue) -> None:
+    def __init__(self, waiting: SqsQueue, dead: SqsQueue) -> None:
         self._waiting = waiting
         self._dead = dead
 

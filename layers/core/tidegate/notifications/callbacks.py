@@ -10,14 +10,14 @@ from tidegate.errors import RecordNotFound, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.notifications.callback_queue import CallbackQueue
 from tidegate.notifications.delivery_model import Delivery, redelivered
-from tidegate.notifications.delivery_store import DeliveryRepository
+from tidegate.notifications.delivery_store import DeliveryStore
 from tidegate.projects.model import Project
 
 
 class Callbacks:
     def __init__(
         self,
-        store: DeliveryRepository,
+        store: DeliveryStore,
         queue: Callable[[], CallbackQueue],
         http: Callable[[], SafeHttp],
         project_of: Callable[[str], Project],

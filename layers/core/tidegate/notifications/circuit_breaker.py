@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tidegate.notifications.circuit_rules import PROBE_SECONDS, SLOW_SECONDS, pause_after
-from tidegate.notifications.delivery_store import CircuitRepository
+from tidegate.notifications.delivery_store import CircuitStore
 
 
-class Circuits:
-    def __init__(self, store: CircuitRepository) -> None:
+class CircuitBreaker:
+    def __init__(self, store: CircuitStore) -> None:
         self._store = store
 
     def enter(self, project_id: str, host: str, now: float) -> tuple[bool, float]:

@@ -16,9 +16,9 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits, error_for
 from tidegate.http.ports import Signer
 from tidegate.notifications.callback_queue import CallbackQueue
-from tidegate.notifications.circuit_breaker import Circuits
+from tidegate.notifications.circuit_breaker import CircuitBreaker
 from tidegate.notifications.delivery_model import DEAD, PENDING, Attempt, Delivery, after, new_delivery
-from tidegate.notifications.delivery_store import DeliveryRepository
+from tidegate.notifications.delivery_store import DeliveryStore
 from tidegate.notifications.notice import webhook_body
 from tidegate.projects.model import Project
 
@@ -30,8 +30,8 @@ LEASE_SECONDS = 45.0
 class Deliverer:
     def __init__(
         self,
-        store: DeliveryRepository,
-        circuits: Circuits,
+        store: DeliveryStore,
+        circuits: CircuitBreaker,
         queue: CallbackQueue,
         http: SafeHttp,
         sign: Signer,

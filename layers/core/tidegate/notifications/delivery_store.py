@@ -27,8 +27,8 @@ def _plain(delivery: Delivery) -> dict[str, Any]:
     return asdict(delivery) | {"attempts": attempts}
 
 
-class DeliveryRepository:
-    """Implements `services.deliver.DeliveryStore`. Who holds the lease alone tries the receiver."""
+class DeliveryStore:
+    """Who holds the lease alone tries the receiver."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -117,8 +117,8 @@ class DeliveryRepository:
         return Listed([replace(delivery_of(item), body="") for item in page.items], page.cursor)
 
 
-class CircuitRepository:
-    """Implements `services.circuits.CircuitStore`. A host in no trouble has no item."""
+class CircuitStore:
+    """A host in no trouble has no item."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

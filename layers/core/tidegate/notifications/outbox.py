@@ -49,8 +49,6 @@ def notice_of(item: dict[str, Any]) -> Notice:
 
 
 class Outbox:
-    """Implements `services.notify.NoticeStore`."""
-
     def __init__(self, table: Table) -> None:
         self._table = table
 

@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock, iso
 from tidegate.notifications.notice import Notice, id_field, kind_of, notice_id_for
 from tidegate.notifications.topic import Topic
-from tidegate.notifications.websocket_store import Watches
+from tidegate.notifications.websocket_store import WatchStore
 
 logger = Logger(service="tidegate", child=True)
 
@@ -18,8 +18,8 @@ INTERVAL_SECONDS = 1.0
 _REMEMBERED = 4096
 
 
-class Live:
-    def __init__(self, watches: Watches, topic: Topic, clock: Clock) -> None:
+class ProgressFeed:
+    def __init__(self, watches: WatchStore, topic: Topic, clock: Clock) -> None:
         self._watches = watches
         self._topic = topic
         self._clock = clock

@@ -20,8 +20,6 @@ _BATCH_BYTES = 250_000
 
 
 class Topic:
-    """Implements `services.notify.Publisher`."""
-
     def __init__(self, client: SNSClient, arn: str) -> None:
         self._client = client
         self._arn = arn

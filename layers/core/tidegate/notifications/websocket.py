@@ -9,16 +9,23 @@ from typing import Any
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import DomainError, RecordNotFound
 from tidegate.notifications.notice import followed_id, is_over, kind_of
-from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, Said, Watch, error_message, message, parse
-from tidegate.notifications.websocket_sender import Connections
-from tidegate.notifications.websocket_store import ConnectionRepository, Watches
+from tidegate.notifications.websocket_messages import (
+    CONNECTION_SECONDS,
+    ClientMessage,
+    WatchEntry,
+    error_message,
+    message,
+    parse,
+)
+from tidegate.notifications.websocket_sender import WebSocketSender
+from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
 
 Lookup = Callable[[str, str], dict[str, Any] | None]
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TASK_PREFIX = "AsyncDownloadTask"
 
 
-class Records:
+class RecordLookup:
     """Any record by its id, whatever feature it belongs to."""
 
     def __init__(self, lookups: Mapping[str, Lookup]) -> None:
@@ -33,9 +40,14 @@ class Records:
             return None
 
 
-class Sockets:
+class WebSocketClients:
     def __init__(
-        self, connections: ConnectionRepository, watches: Watches, records: Records, outgoing: Connections, clock: Clock
+        self,
+        connections: ConnectionStore,
+        watches: WatchStore,
+        records: RecordLookup,
+        outgoing: WebSocketSender,
+        clock: Clock,
     ) -> None:
         self._connections = connections
         self._watches = watches
@@ -69,7 +81,7 @@ class Sockets:
                 self._connections.remove(connection_id)
                 return
 
-    def _answers(self, project_id: str, connection_id: str, said: Said) -> list[str]:
+    def _answers(self, project_id: str, connection_id: str, said: ClientMessage) -> list[str]:
         if said.action == "ping":
             return [message("pong", {"at": iso(self._clock())})]
         if said.action == "unwatch":
@@ -88,7 +100,7 @@ class Sockets:
             if is_over(record.get("status")):
                 return message(kind_of(record_id, record), record)
             followed = followed_id(record_id, record)
-            self._watches.add(Watch(project_id, followed, record_id, connection_id), self._expiry())
+            self._watches.add(WatchEntry(project_id, followed, record_id, connection_id), self._expiry())
             # It may have ended, or its Task moved to another Job, between the look and the watch.
             record = self._records.find(project_id, record_id)
             if record is not None and not is_over(record["status"]) and followed_id(record_id, record) == followed:
@@ -98,7 +110,7 @@ class Sockets:
     def _unwatch(self, project_id: str, connection_id: str, record_id: str) -> None:
         record = self._records.find(project_id, record_id)
         followed = followed_id(record_id, record) if record else record_id
-        self._watches.remove([Watch(project_id, followed, record_id, connection_id)])
+        self._watches.remove([WatchEntry(project_id, followed, record_id, connection_id)])
 
     def _expiry(self) -> int:
         return int(self._clock().timestamp()) + CONNECTION_SECONDS

@@ -18,7 +18,7 @@ ACTIONS = ("watch", "unwatch", "ping")
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class WatchEntry:
     """`record_id` is what the client asked for; `followed_id` is whose notices tell of it."""
 
     project_id: str
@@ -28,12 +28,12 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ClientMessage:
     action: str
     record_ids: tuple[str, ...]
 
 
-def parse(text: str) -> Said:
+def parse(text: str) -> ClientMessage:
     try:
         said = read_json(text)
     except ValueError as error:
@@ -45,7 +45,7 @@ def parse(text: str) -> Said:
         raise Invalid("task_ids is a list of ids")
     if said["action"] != "ping" and not 0 < len(ids) <= MOST_IDS:
         raise Invalid(f"task_ids names 1 to {MOST_IDS} records")
-    return Said(said["action"], tuple(dict.fromkeys(ids)))
+    return ClientMessage(said["action"], tuple(dict.fromkeys(ids)))
 
 
 def message(kind: str, data: Mapping[str, Any]) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 from tidegate.common.ids import Clock
 from tidegate.notifications.notice import followed_id, is_over, kind_of
-from tidegate.notifications.websocket import Records
-from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, Watch, message
-from tidegate.notifications.websocket_sender import Connections
-from tidegate.notifications.websocket_store import ConnectionRepository, Watches
+from tidegate.notifications.websocket import RecordLookup
+from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, WatchEntry, message
+from tidegate.notifications.websocket_sender import WebSocketSender
+from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
 
 # Above this, those who watch a Job's Tasks hear of their ends only: each costs reads of its own.
 _FOLLOWERS_TOLD_PROGRESS = 50
@@ -18,7 +18,12 @@ _FOLLOWERS_TOLD_PROGRESS = 50
 
 class Pusher:
     def __init__(
-        self, watches: Watches, connections: ConnectionRepository, records: Records, outgoing: Connections, clock: Clock
+        self,
+        watches: WatchStore,
+        connections: ConnectionStore,
+        records: RecordLookup,
+        outgoing: WebSocketSender,
+        clock: Clock,
     ) -> None:
         self._watches = watches
         self._connections = connections
@@ -54,7 +59,7 @@ class Pusher:
             self._watches.unmark(project_id, record_id)
         return len(messages) - len(gone)
 
-    def _state(self, watch: Watch) -> tuple[str | None, bool]:
+    def _state(self, watch: WatchEntry) -> tuple[str | None, bool]:
         """A Task's own state, by its Job's notice; and whether this watch is over."""
         record = self._records.find(watch.project_id, watch.record_id)
         if record is None:
@@ -66,6 +71,6 @@ class Pusher:
         if followed == watch.followed_id:
             return shown, False
         # At the edge of a window a Task goes over to another Job; whoever watches it goes along.
-        moved = Watch(watch.project_id, followed, watch.record_id, watch.connection_id)
+        moved = WatchEntry(watch.project_id, followed, watch.record_id, watch.connection_id)
         self._watches.add(moved, int(self._clock().timestamp()) + CONNECTION_SECONDS)
         return shown, True

@@ -22,7 +22,7 @@ _THREADS = 16
 _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed_methods=None, backoff_factor=0.2)
 
 
-class Connections:
+class WebSocketSender:
     """Implements `services.sockets.Outgoing`, without boto3's client.
 
     A Job may have hundreds of watchers, and this call is made for each: signed and sent like this it is far cheaper.

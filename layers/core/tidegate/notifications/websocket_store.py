@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put, put_new, update
-from tidegate.notifications.websocket_messages import Watch
+from tidegate.notifications.websocket_messages import WatchEntry
 
 
-class ConnectionRepository:
-    """Implements `services.sockets.ConnectionStore`."""
-
+class ConnectionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
@@ -42,7 +40,7 @@ class ConnectionRepository:
         self._table.batch_delete([keys.connection(connection_id), *watches])
 
 
-class Watches:
+class WatchStore:
     """A record that anyone watches has a marker item: its absence is what makes progress cheap."""
 
     def __init__(self, table: Table) -> None:
@@ -65,7 +63,7 @@ class Watches:
             return False
         return True
 
-    def add(self, watch: Watch, expires_at: int) -> None:
+    def add(self, watch: WatchEntry, expires_at: int) -> None:
         """Two plain puts: the marker first, so that no watch is without it."""
         marked = update(keys.watched(watch.project_id, watch.followed_id), {"expires_at": expires_at}, condition="")
         self._table.write(marked)
@@ -73,16 +71,16 @@ class Watches:
         fields = {"record_id": watch.record_id, "connection_id": watch.connection_id, "expires_at": expires_at}
         self._table.write(put(_key(watch) | listing | fields))
 
-    def on(self, project_id: str, followed_id: str) -> list[Watch]:
+    def on(self, project_id: str, followed_id: str) -> list[WatchEntry]:
         found = self._table.query_all(
             keys.watched(project_id, followed_id)["pk"],
             sk_prefix=keys.WATCH_PREFIX,
             consistent=True,
             project=("record_id", "connection_id"),
         )
-        return [Watch(project_id, followed_id, item["record_id"], item["connection_id"]) for item in found]
+        return [WatchEntry(project_id, followed_id, item["record_id"], item["connection_id"]) for item in found]
 
-    def remove(self, watches: Iterable[Watch]) -> None:
+    def remove(self, watches: Iterable[WatchEntry]) -> None:
         self._table.batch_delete(_key(watch) for watch in watches)
 
     def unmark(self, project_id: str, followed_id: str) -> None:
@@ -90,5 +88,5 @@ class Watches:
         self._table.write(delete(keys.watched(project_id, followed_id)))
 
 
-def _key(watch: Watch) -> dict[str, str]:
+def _key(watch: WatchEntry) -> dict[str, str]:
     return keys.watch(watch.project_id, watch.followed_id, watch.record_id, watch.connection_id)

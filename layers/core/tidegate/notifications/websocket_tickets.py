@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from tidegate.common.ids import Clock, iso
 from tidegate.notifications.websocket_messages import TICKET_SECONDS
-from tidegate.notifications.websocket_store import ConnectionRepository
+from tidegate.notifications.websocket_store import ConnectionStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Ticket:
 
 
 class Tickets:
-    def __init__(self, store: ConnectionRepository, clock: Clock) -> None:
+    def __init__(self, store: ConnectionStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
 

@@ -31,7 +31,7 @@ def _line(item: dict[str, Any]) -> AuditLine:
     return AuditLine(**{name: item.get(name) for name in _FIELDS})  # type: ignore[arg-type]
 
 
-class AuditRepository:
+class AuditStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tidegate.errors import RecordNotFound, WrongState
 from tidegate.projects.projects import new_callback_secret
-from tidegate.projects.store import ProjectRepository
+from tidegate.projects.store import ProjectStore
 
 
 class CallbackSecrets:
-    def __init__(self, store: ProjectRepository) -> None:
+    def __init__(self, store: ProjectStore) -> None:
         self._store = store
 
     def rotate(self, project_id: str) -> str:

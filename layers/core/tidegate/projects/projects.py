@@ -11,7 +11,7 @@ from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import Invalid, RecordNotFound
 from tidegate.projects.model import ApiKey, Project, format_key, hash_key, is_key, key_id_of
-from tidegate.projects.store import ProjectRepository
+from tidegate.projects.store import ProjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ def new_callback_secret() -> str:
 
 
 class Projects:
-    def __init__(self, store: ProjectRepository, clock: Clock, admin_key_sha256: str) -> None:
+    def __init__(self, store: ProjectStore, clock: Clock, admin_key_sha256: str) -> None:
         self._store = store
         self._clock = clock
         self._admin_key_sha256 = admin_key_sha256

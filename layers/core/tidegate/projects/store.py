@@ -24,7 +24,7 @@ def _project(item: dict[str, Any]) -> Project:
     )
 
 
-class ProjectRepository:
+class ProjectStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

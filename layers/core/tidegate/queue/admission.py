@@ -12,13 +12,13 @@ from tidegate.errors import DomainError
 from tidegate.projects.audit import SYSTEM
 from tidegate.queue import ports as queue_ports
 from tidegate.queue.channel_model import Channel, Place
-from tidegate.queue.channel_store import ChannelRepository
+from tidegate.queue.channel_store import ChannelStore
 from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, WAITING, Request, moved
 from tidegate.queue.policies import Policy
 from tidegate.queue.ports import Refused
-from tidegate.queue.queue import Queue
+from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
-from tidegate.queue.store import RequestRepository
+from tidegate.queue.store import RequestStore
 
 logger = Logger(service="tidegate", child=True)
 
@@ -47,8 +47,8 @@ class _Run:
 class Admission:
     def __init__(
         self,
-        store: RequestRepository,
-        channels: ChannelRepository,
+        store: RequestStore,
+        channels: ChannelStore,
         runner: RequestRunner,
         clock: Clock,
         policies: Mapping[str, Policy],
@@ -113,7 +113,7 @@ class Admission:
             not_before=None,
             last_wait_reason=None,
         )
-        line = Queue.line(request, admitted, "admit", SYSTEM, f"a slot of {request.channel} was free", now)
+        line = RequestQueue.line(request, admitted, "admit", SYSTEM, f"a slot of {request.channel} was free", now)
         self._store.move(request, admitted, line, now=now)
         return admitted
 
@@ -151,7 +151,7 @@ class Admission:
         """pending → queued: seen by admission, and waiting for what `reason` says."""
         now = self._clock()
         queued = moved(request, "wait", last_wait_reason=reason, not_before=None)
-        line = Queue.line(request, queued, "wait", SYSTEM, reason, now)
+        line = RequestQueue.line(request, queued, "wait", SYSTEM, reason, now)
         try:
             self._store.move(request, queued, line, now=now)
         except Refused:

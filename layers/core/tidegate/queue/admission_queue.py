@@ -9,17 +9,15 @@ from datetime import datetime
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
-from tidegate.aws.sqs import Message, Queue
+from tidegate.aws.sqs import Message, SqsQueue
 from tidegate.common.ids import iso
 from tidegate.errors import DomainError
 
 logger = Logger(service="tidegate", child=True)
 
 
-class AdmissionPokes:
-    """Implements `services.queue_ports.Pokes`."""
-
-    def __init__(self, admission: Queue, wakeups: Queue) -> None:
+class AdmissionQueue:
+    def __init__(self, admission: SqsQueue, wakeups: SqsQueue) -> None:
         self._admission = admission
         self._wakeups = wakeups
 
@@ -32,7 +30,7 @@ class AdmissionPokes:
         self._send(self._wakeups, Message({"channel": channel, "at": iso(at)}, delay_seconds=delay))
 
     @staticmethod
-    def _send(queue: Queue, *messages: Message) -> None:
+    def _send(queue: SqsQueue, *messages: Message) -> None:
         """A word that is lost is said again by compensation, so its loss fails nobody."""
         try:
             queue.send(*messages)

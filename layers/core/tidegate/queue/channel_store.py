@@ -19,8 +19,8 @@ def _channel(item: Item) -> Channel:
     return Channel(**{name: item[name] for name in _FIELDS if name in item})
 
 
-class ChannelRepository:
-    """Implements `services.queue_ports.ChannelStore`. Reads are consistent: admission decides by them."""
+class ChannelStore:
+    """Reads are consistent: admission decides by them."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

@@ -8,9 +8,9 @@ from datetime import datetime
 
 from tidegate.common.ids import Clock
 from tidegate.errors import Invalid
-from tidegate.queue.admission_queue import AdmissionPokes
+from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.channel_model import ALL, Channel
-from tidegate.queue.channel_store import ChannelRepository
+from tidegate.queue.channel_store import ChannelStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,7 @@ class ChannelStats:
 
 
 class Channels:
-    def __init__(
-        self, store: ChannelRepository, pokes: AdmissionPokes, clock: Clock, capacities: Mapping[str, int]
-    ) -> None:
+    def __init__(self, store: ChannelStore, pokes: AdmissionQueue, clock: Clock, capacities: Mapping[str, int]) -> None:
         self._store = store
         self._pokes = pokes
         self._clock = clock

@@ -9,12 +9,12 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, DomainError
-from tidegate.queue.admission_queue import AdmissionPokes
+from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import RUNNING, Request, moved
 from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Refused
-from tidegate.queue.queue import Queue
+from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
-from tidegate.queue.store import RequestRepository
+from tidegate.queue.store import RequestStore
 
 logger = Logger(service="tidegate", child=True)
 _TRIES = 5
@@ -22,7 +22,7 @@ _TRIES = 5
 
 class Control:
     def __init__(
-        self, queue: Queue, store: RequestRepository, pokes: AdmissionPokes, runner: RequestRunner, clock: Clock
+        self, queue: RequestQueue, store: RequestStore, pokes: AdmissionQueue, runner: RequestRunner, clock: Clock
     ) -> None:
         self._queue = queue
         self._store = store

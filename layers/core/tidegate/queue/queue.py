@@ -12,22 +12,22 @@ from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
 from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.queue import policies as request_policies
-from tidegate.queue.admission_queue import AdmissionPokes
+from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.queue.policies import Policy
 from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused, View
-from tidegate.queue.store import RequestRepository
+from tidegate.queue.store import RequestStore
 
 # A worker that was silent this long is looked after.
 SILENCE_SECONDS = 60
 _TRIES = 5
 
 
-class Queue:
+class RequestQueue:
     def __init__(
         self,
-        store: RequestRepository,
-        pokes: AdmissionPokes,
+        store: RequestStore,
+        pokes: AdmissionQueue,
         notifier: Notifier,
         clock: Clock,
         policies: Mapping[str, Policy],

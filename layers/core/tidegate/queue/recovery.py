@@ -7,26 +7,26 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, RequestTimedOut, WorkerLost
 from tidegate.queue.admission import Admission
-from tidegate.queue.admission_queue import AdmissionPokes
-from tidegate.queue.channel_store import ChannelRepository
+from tidegate.queue.admission_queue import AdmissionQueue
+from tidegate.queue.channel_store import ChannelStore
 from tidegate.queue.model import CAPACITY, CHANNEL_PAUSED, PENDING, RUNNING, Request
-from tidegate.queue.queue import SILENCE_SECONDS, Queue
+from tidegate.queue.queue import SILENCE_SECONDS, RequestQueue
 from tidegate.queue.runner import RequestRunner
-from tidegate.queue.store import RequestRepository
+from tidegate.queue.store import RequestStore
 
 logger = Logger(service="tidegate", child=True)
 
 
-class Watch:
+class RequestRecovery:
     """Called by compensation, any number of times."""
 
     def __init__(
         self,
-        queue: Queue,
+        queue: RequestQueue,
         admission: Admission,
-        store: RequestRepository,
-        channels: ChannelRepository,
-        pokes: AdmissionPokes,
+        store: RequestStore,
+        channels: ChannelStore,
+        pokes: AdmissionQueue,
         runner: RequestRunner,
         clock: Clock,
     ) -> None:

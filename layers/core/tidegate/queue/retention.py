@@ -13,7 +13,7 @@ from tidegate.common.ids import Clock, iso
 from tidegate.queue.archive import Archive
 from tidegate.queue.model import Request
 from tidegate.queue.policies import Policy
-from tidegate.queue.retention_store import RetentionRepository
+from tidegate.queue.retention_store import RetentionStore
 
 logger = Logger(service="tidegate", child=True)
 
@@ -31,7 +31,7 @@ class Cleaned:
 class Retention:
     def __init__(
         self,
-        store: RetentionRepository,
+        store: RetentionStore,
         objects: Bucket,
         clock: Clock,
         policies: Mapping[str, Policy],

@@ -11,9 +11,7 @@ from tidegate.queue.items import request_from
 from tidegate.queue.model import Request
 
 
-class RetentionRepository:
-    """Implements `services.retention.RetentionStore`."""
-
+class RetentionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

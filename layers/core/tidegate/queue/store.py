@@ -25,9 +25,7 @@ from tidegate.queue.ports import OTHER, PLACE, REQUEST, Refused
 Part = tuple[str, Write]
 
 
-class RequestRepository:
-    """Implements `services.queue_ports.RequestStore` and `RequestLists`."""
-
+class RequestStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

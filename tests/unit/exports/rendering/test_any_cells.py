@@ -18,7 +18,7 @@ from tests.support.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.exports.rendering.columns import keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions, csv_chunks
 from tidegate.exports.rendering.formula_guard import NUMBER, STARTERS, guard
-from tidegate.exports.rendering.table import Table, broken
+from tidegate.exports.rendering.table import SheetTable, broken
 from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
 
 Rows = list[dict[str, Any]]
@@ -74,7 +74,7 @@ def test_no_text_of_a_guarded_csv_starts_a_formula(rows: Rows) -> None:
 @example([{"a": "_x0041_"}, {"a": "a\r\nb\rc"}, {"a": " "}, {"a": 10**15}, {"a": 1e308}], "=1", "\ud800")
 def test_a_workbook_opens_and_gives_every_cell_back(rows: Rows, title: str, footer: str) -> None:
     keys = keys_of(rows)
-    table = Table(title=title, footer={"signed": footer})
+    table = SheetTable(title=title, footer={"signed": footer})
 
     data = b"".join(xlsx_chunks([TableRows(table, keys, rows)]))
 

@@ -13,11 +13,11 @@ from tests.support.export_samples import SEED_TABLE, seed_rows
 from tidegate.exports.rendering.columns import keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions
 from tidegate.exports.rendering.files import Output, extension, file_sizes, render
-from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.xlsx_writer import TableRows
 
 
-def made(output: Output, *tables: tuple[Table, list[dict[str, Any]]]) -> tuple[str, bytes]:
+def made(output: Output, *tables: tuple[SheetTable, list[dict[str, Any]]]) -> tuple[str, bytes]:
     sources = [TableRows(table, keys_of(rows), iter(rows)) for table, rows in tables]
     total = sum(len(rows) for _, rows in tables)
     return extension(output, sources, total), b"".join(render(output, sources, total))
@@ -39,7 +39,7 @@ def test_files_are_filled_evenly_and_lose_no_row(total: int, limit: int) -> None
 
 
 def test_rows_per_file_splits_a_workbook_with_heads_in_each() -> None:
-    table = Table(title="标题", footer={"签名": "x"})
+    table = SheetTable(title="标题", footer={"签名": "x"})
     ending, data = made(Output("excel", rows_per_file=100), (table, numbered(250)))
 
     archive = zipfile.ZipFile(io.BytesIO(data))
@@ -53,7 +53,7 @@ def test_rows_per_file_splits_a_workbook_with_heads_in_each() -> None:
 
 
 def test_rows_per_file_splits_csv_too() -> None:
-    ending, data = made(Output("csv", rows_per_file=2), (Table(), numbered(3)))
+    ending, data = made(Output("csv", rows_per_file=2), (SheetTable(), numbered(3)))
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert ending == "zip"
     assert [archive.read(name) for name in ("1.csv", "2.csv")] == ["n,t\n0,文\n1,文\n".encode(), "n,t\n2,文\n".encode()]
@@ -62,9 +62,9 @@ def test_rows_per_file_splits_csv_too() -> None:
 @pytest.mark.parametrize(
     ("output", "tables"),
     [
-        (Output("excel", rows_per_file=100), [(Table(), numbered(100))]),
+        (Output("excel", rows_per_file=100), [(SheetTable(), numbered(100))]),
         (Output("excel", rows_per_file=2), [(SEED_TABLE, seed_rows())]),
-        (Output("excel", rows_per_file=2), [(Table(), numbered(3)), (Table(), numbered(3))]),
+        (Output("excel", rows_per_file=2), [(SheetTable(), numbered(3)), (SheetTable(), numbered(3))]),
     ],
 )
 def test_what_fits_or_belongs_together_is_one_file(output: Output, tables: list[Any]) -> None:
@@ -74,7 +74,7 @@ def test_what_fits_or_belongs_together_is_one_file(output: Output, tables: list[
 
 
 def test_several_csv_tables_are_under_each_other_or_one_a_file() -> None:
-    tables = [(Table(), [{"a": 1}]), (Table(), [{"b": 2}])]
+    tables = [(SheetTable(), [{"a": 1}]), (SheetTable(), [{"b": 2}])]
     assert made(Output("csv", csv=CsvOptions(bom=True)), *tables) == ("csv", b"\xef\xbb\xbfa\n1\n\n\n\nb\n2\n")
 
     ending, data = made(Output("csv", multi_type="tab"), *tables)

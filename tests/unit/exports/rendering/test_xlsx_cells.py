@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.xlsx_rows import Column, RowWriter
 from tidegate.exports.rendering.xlsx_writer import TableRows
 from tidegate.exports.rendering.xml_text import clean, escape
@@ -16,7 +16,7 @@ Render = Callable[..., Any]
 
 
 def column(render: Render, *values: Any) -> list[Any]:
-    sheet = render(TableRows(Table(), ["v"], [{"v": value} for value in values])).active
+    sheet = render(TableRows(SheetTable(), ["v"], [{"v": value} for value in values])).active
     return [row[0] for row in list(sheet.values)[1:]]
 
 
@@ -34,7 +34,7 @@ def test_integers_past_15_digits_become_text(render: Render) -> None:
 
 def test_a_string_never_becomes_a_formula(render: Render) -> None:
     texts = ["=1+1", "+1", "-1", "@x", "{=A1}", "#N/A"]
-    sheet = render(TableRows(Table(title="=1+1"), ["=k"], [{"=k": text} for text in texts])).active
+    sheet = render(TableRows(SheetTable(title="=1+1"), ["=k"], [{"=k": text} for text in texts])).active
 
     cells = [row[0] for row in sheet.iter_rows()]
     assert [cell.data_type for cell in cells] == ["s"] * 8
@@ -72,7 +72,7 @@ def test_a_cell_is_cut_to_what_excel_holds() -> None:
 
 def test_rows_with_other_key_order_or_missing_keys_stay_aligned(render: Render) -> None:
     rows: list[dict[str, Any]] = [{"a": 1, "b": "x"}, {"b": "y", "a": 2}, {"b": "z"}]
-    sheet = render(TableRows(Table(), ["a", "b"], rows)).active
+    sheet = render(TableRows(SheetTable(), ["a", "b"], rows)).active
     assert list(sheet.values) == [("a", "b"), (1, "x"), (2, "y"), (None, "z")]
 
 

@@ -10,7 +10,7 @@ from openpyxl.cell.cell import MergedCell
 from tests.support.export_samples import SEED_TABLE, leaf, seed_rows
 from tidegate.errors import BadTable
 from tidegate.exports.rendering.columns import flat_rows, keys_of
-from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.template_parser import parse_template
 from tidegate.exports.rendering.xlsx_writer import TableRows
 
@@ -22,7 +22,7 @@ A9:A14 B9:C10 B11:C14 A15:A22 B15:C17 B18:B22 C18:C19 C20:C22 A23:L23
 """
 
 
-def source(table: Table, rows: list[dict[str, Any]]) -> TableRows:
+def source(table: SheetTable, rows: list[dict[str, Any]]) -> TableRows:
     return TableRows(table, keys_of(rows), rows)
 
 
@@ -72,12 +72,12 @@ def test_print_set_up(render: Render) -> None:
     assert (sheet.print_title_rows, sheet.print_title_cols) == ("$4:$8", "$A:$C")
     assert sheet.print_area.endswith("$A$1:$L$23")
 
-    several = render(source(SEED_TABLE, seed_rows()), source(Table(), [{"a": 1}])).active
+    several = render(source(SEED_TABLE, seed_rows()), source(SheetTable(), [{"a": 1}])).active
     assert several.page_setup.orientation == "portrait"
 
 
 def test_no_1x1_merges_and_no_template_means_keys(render: Render) -> None:
-    sheet = render(source(Table(title="T", footer={"k": "v"}), [{"only": 1}])).active
+    sheet = render(source(SheetTable(title="T", footer={"k": "v"}), [{"only": 1}])).active
 
     assert merges(sheet) == set()
     assert [row[0] for row in sheet.values] == ["T", "only", 1, "k：v"]
@@ -115,7 +115,7 @@ def test_an_unknown_row_head_is_an_error_naming_it(render: Render, row: dict[str
 def test_leaf_styles_reach_the_cells(render: Render) -> None:
     style = {"width": 96, "align": "center", "color": "FF0000", "bg_color": "yellow", "bold": 1, "type": "number"}
     template = parse_template([leaf("金额", "amount", style=style), leaf("号", "no", style={"type": "string"})])
-    table = Table(template, default_width=48, default_height=20)
+    table = SheetTable(template, default_width=48, default_height=20)
     sheet = render(source(table, [{"amount": "12.50", "no": 7}, {"amount": "n/a", "no": "007"}])).active
 
     cell = sheet["A2"]
@@ -129,8 +129,8 @@ def test_leaf_styles_reach_the_cells(render: Render) -> None:
 
 
 def test_page_puts_tables_under_each_other_with_three_blank_rows(render: Render) -> None:
-    first = Table(title="一", footer={"签名": "x"})
-    sheet = render(source(first, [{"a": 1, "b": 2}]), source(Table(title="二"), [{"c": 3, "d": 4}])).active
+    first = SheetTable(title="一", footer={"签名": "x"})
+    sheet = render(source(first, [{"a": 1, "b": 2}]), source(SheetTable(title="二"), [{"c": 3, "d": 4}])).active
 
     column = [row[0] for row in sheet.values]
     assert column == ["一", "a", 1, "签名：x", None, None, None, "二", "c", 3]
@@ -139,7 +139,7 @@ def test_page_puts_tables_under_each_other_with_three_blank_rows(render: Render)
 
 
 def test_tab_gives_each_table_a_sheet(render: Render) -> None:
-    tables = [source(Table(title=title), [{"a": 1}]) for title in ("销售/日报", "销售/日报", "")]
+    tables = [source(SheetTable(title=title), [{"a": 1}]) for title in ("销售/日报", "销售/日报", "")]
     book = render(*tables, multi_type="tab")
 
     assert book.sheetnames == ["销售 日报", "销售 日报 2", "Sheet3"]
@@ -160,11 +160,11 @@ def test_past_the_sheet_limit_a_new_sheet_repeats_the_heads(render: Render) -> N
 
 
 def test_rows_that_exactly_fill_a_sheet_open_no_second(render: Render) -> None:
-    assert len(render(source(Table(), [{"n": n} for n in range(9)]), sheet_rows=10).sheetnames) == 1
+    assert len(render(source(SheetTable(), [{"n": n} for n in range(9)]), sheet_rows=10).sheetnames) == 1
 
 
 def test_a_table_that_does_not_fit_below_starts_a_new_sheet(render: Render) -> None:
-    first, second = source(Table(), [{"n": n} for n in range(5)]), source(Table(), [{"m": 1}])
+    first, second = source(SheetTable(), [{"n": n} for n in range(5)]), source(SheetTable(), [{"m": 1}])
     assert len(render(first, second, sheet_rows=10).sheetnames) == 2
 
 
@@ -174,5 +174,5 @@ def test_a_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None
 
 
 def test_no_rows_still_make_a_workbook(render: Render) -> None:
-    assert list(render(TableRows(Table(), [], [])).active.values) == []
-    assert list(render(TableRows(Table(parse_template({"a": "甲"})), [], [])).active.values) == [("甲",)]
+    assert list(render(TableRows(SheetTable(), [], [])).active.values) == []
+    assert list(render(TableRows(SheetTable(parse_template({"a": "甲"})), [], [])).active.values) == [("甲",)]

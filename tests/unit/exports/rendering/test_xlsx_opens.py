@@ -17,7 +17,7 @@ import python_calamine
 
 from tests.support.export_samples import SEED_TABLE, mixed_rows, seed_rows
 from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.rendering.table import Table
+from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
 
 ROWS = 1500
@@ -48,7 +48,7 @@ READERS = [by_openpyxl, by_calamine, *([by_libreoffice] if shutil.which("soffice
 def workbook(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("xlsx") / "mixed.xlsx"
     seed = TableRows(SEED_TABLE, keys_of(seed_rows()), seed_rows())
-    mixed = TableRows(Table(title="订单"), keys_of(mixed_rows(1)), mixed_rows(ROWS))
+    mixed = TableRows(SheetTable(title="订单"), keys_of(mixed_rows(1)), mixed_rows(ROWS))
     path.write_bytes(b"".join(xlsx_chunks([mixed, seed])))
     return path
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.common.ids import Clock
-from tidegate.distribution.agent_inbox import Order
+from tidegate.distribution.agent_inbox import InboxEntry
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Results
-from tidegate.distribution.store.agent_inbox import OrderRepository
-from tidegate.distribution.targets import DONE, Report, Shard, Target
+from tidegate.distribution.store.agent_inbox import AgentInboxStore
+from tidegate.distribution.targets import DONE, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
 
 
@@ -17,12 +17,12 @@ class AgentEngine:
     # Orders are written under names that follow from the token, so writing them again changes nothing.
     repeatable = True
 
-    def __init__(self, orders: OrderRepository, clock: Clock) -> None:
+    def __init__(self, orders: AgentInboxStore, clock: Clock) -> None:
         self._orders = orders
         self._clock = clock
 
-    def stage(self, job: Job, size: int) -> Report:
-        return Report(DONE)
+    def stage(self, job: Job, size: int) -> TargetReport:
+        return TargetReport(DONE)
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
         for shard in shards:
@@ -32,9 +32,9 @@ class AgentEngine:
         return transfer.token
 
     @staticmethod
-    def _order(job: Job, transfer: Transfer, target: Target, size: int) -> Order:
+    def _order(job: Job, transfer: Transfer, target: Target, size: int) -> InboxEntry:
         parcel = job.parcel
-        return Order(
+        return InboxEntry(
             project_id=job.project_id,
             transfer_id=transfer.token,
             target=target,
@@ -47,7 +47,7 @@ class AgentEngine:
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
-        reports: dict[Target, Report] = {}
+        reports: dict[Target, TargetReport] = {}
         for number in open_shards:
             reports |= self._orders.reports(job.project_id, job.key, number)
         return Results(reports)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from tidegate.common.ids import Clock
-from tidegate.distribution.agent_inbox import Order, staging_id
+from tidegate.distribution.agent_inbox import InboxEntry, staging_id
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Results
-from tidegate.distribution.store.agent_inbox import OrderRepository
-from tidegate.distribution.targets import DONE, IN_PROGRESS, Report, Shard, Target
+from tidegate.distribution.store.agent_inbox import AgentInboxStore
+from tidegate.distribution.targets import DONE, IN_PROGRESS, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.http.client import SafeHttp
@@ -48,7 +48,7 @@ class GseConfig:
 
 
 def gse_engine(
-    settings: Settings, http: SafeHttp, secretsmanager: SecretsManagerClient, inbox: OrderRepository, clock: Clock
+    settings: Settings, http: SafeHttp, secretsmanager: SecretsManagerClient, inbox: AgentInboxStore, clock: Clock
 ) -> GseEngine:
     config = GseConfig(
         settings.gse_base_url,
@@ -71,7 +71,7 @@ class GseEngine:
     repeatable = False
 
     def __init__(
-        self, http: SafeHttp, config: GseConfig, credentials: Credentials, orders: OrderRepository, clock: Clock
+        self, http: SafeHttp, config: GseConfig, credentials: Credentials, orders: AgentInboxStore, clock: Clock
     ) -> None:
         self._http = http
         self._config = config
@@ -79,7 +79,7 @@ class GseEngine:
         self._orders = orders
         self._clock = clock
 
-    def stage(self, job: Job, size: int) -> Report:
+    def stage(self, job: Job, size: int) -> TargetReport:
         """The source host's own agent fetches the file, once for all Jobs that deliver it."""
         order = self._orders.stage(self._staging(job, size))
         if order.until <= self._clock().timestamp():
@@ -87,10 +87,10 @@ class GseEngine:
             order = self._orders.stage(self._staging(job, size))
         if order.state.ended and not order.state.succeeded:
             self._orders.forget_staging(order)
-        return Report(IN_PROGRESS if order.state.code is None else order.state.code, order.state.message)
+        return TargetReport(IN_PROGRESS if order.state.code is None else order.state.code, order.state.message)
 
-    def _staging(self, job: Job, size: int) -> Order:
-        return Order(
+    def _staging(self, job: Job, size: int) -> InboxEntry:
+        return InboxEntry(
             project_id=job.project_id,
             transfer_id=staging_id(job.parcel.file_signature),
             target=self._config.source,
@@ -151,11 +151,11 @@ class GseEngine:
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
         data = self._call("get_transfer_file_result", {"task_id": transfer.transfer_id})
-        targets: dict[Target, Report] = {}
-        upload: Report | None = None
+        targets: dict[Target, TargetReport] = {}
+        upload: TargetReport | None = None
         for row in _rows(data):
             content = row.get("content") or {}
-            report = Report(int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content))
+            report = TargetReport(int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content))
             if content.get("type") == "upload":
                 upload = report if report.code not in (DONE, IN_PROGRESS) else upload
             else:

@@ -9,8 +9,8 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
-from tidegate.distribution.agent_inbox import InShard, Order, place_of
-from tidegate.distribution.targets import IN_PROGRESS, Report, Target, TargetState, cut
+from tidegate.distribution.agent_inbox import InboxEntry, InShard, place_of
+from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport, TargetState, cut
 
 _OUT_OF_INBOX = ("gsi1pk", "gsi1sk")
 
@@ -24,7 +24,7 @@ def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | 
     return keys.staging(project_id, target.agent_id, place.signature)
 
 
-def _item(order: Order, expires_at: int) -> Item:
+def _item(order: InboxEntry, expires_at: int) -> Item:
     key = _key(order.project_id, order.transfer_id, order.target)
     if key is None:
         raise ValueError(f"{order.transfer_id} is no transfer of ours")
@@ -45,8 +45,8 @@ def _item(order: Order, expires_at: int) -> Item:
     }
 
 
-def _order(item: Item) -> Order:
-    return Order(
+def _order(item: Item) -> InboxEntry:
+    return InboxEntry(
         project_id=item["project_id"],
         transfer_id=item["transfer_id"],
         target=_target(item),
@@ -64,19 +64,19 @@ def _target(item: Item) -> Target:
     return Target(item["agent_id"], item.get("container_id", ""))
 
 
-class OrderRepository:
+class AgentInboxStore:
     def __init__(self, table: Table, *, ttl: int) -> None:
         self._table = table
         self._ttl = ttl
 
-    def place(self, orders: Sequence[Order]) -> None:
+    def place(self, orders: Sequence[InboxEntry]) -> None:
         """Unconditional: the same whoever writes them, and who writes them again leaves out what is answered."""
         self._table.batch_put(_item(order, int(order.until) + self._ttl) for order in orders)
 
-    def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, Report]:
+    def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
         found = self._table.query_all(keys.orders(project_id, job_key, shard), consistent=True)
         return {
-            _target(item): Report(item["code"], item.get("message", ""), item.get("progress"))
+            _target(item): TargetReport(item["code"], item.get("message", ""), item.get("progress"))
             for item in found
             if "code" in item
         }
@@ -87,17 +87,17 @@ class OrderRepository:
             if key is not None:
                 self._change(key, {}, _OUT_OF_INBOX)
 
-    def inbox(self, project_id: str, agent_id: str) -> list[Order]:
+    def inbox(self, project_id: str, agent_id: str) -> list[InboxEntry]:
         page = self._table.query(keys.inbox(project_id, agent_id), index="gsi1")
         return [_order(item) for item in page.items]
 
-    def read(self, project_id: str, wanted: Iterable[tuple[str, Target]]) -> dict[tuple[str, Target], Order]:
+    def read(self, project_id: str, wanted: Iterable[tuple[str, Target]]) -> dict[tuple[str, Target], InboxEntry]:
         named = (_key(project_id, transfer_id, target) for transfer_id, target in set(wanted))
         found = self._table.batch_get([key for key in named if key is not None], consistent=True)
         orders = [_order(item) for item in found]
         return {(order.transfer_id, order.target): order for order in orders}
 
-    def report(self, order: Order, report: Report) -> None:
+    def report(self, order: InboxEntry, report: TargetReport) -> None:
         """What has ended stays: a late report of anything changes nothing."""
         key = _key(order.project_id, order.transfer_id, order.target)
         if key is None:
@@ -112,7 +112,7 @@ class OrderRepository:
         except ConditionFailed:
             return
 
-    def stage(self, order: Order) -> Order:
+    def stage(self, order: InboxEntry) -> InboxEntry:
         """The order by which this content comes to its source host: the one that is there, or this one."""
         try:
             self._table.write(put_new(_item(order, int(order.until) + self._ttl)))
@@ -120,6 +120,6 @@ class OrderRepository:
             return _order(met.item) if met.item else order
         return order
 
-    def forget_staging(self, order: Order) -> None:
+    def forget_staging(self, order: InboxEntry) -> None:
         """So that the next Job tries again."""
         self._table.write(delete(keys.staging(order.project_id, order.target.agent_id, order.signature)))

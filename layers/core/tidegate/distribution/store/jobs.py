@@ -12,14 +12,14 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, check, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, Parcel, states_before
+from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, TransferSpec, states_before
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.projects.audit_store import audit_write
 
 DUE_KIND = "job"
-_PARCEL = tuple(field.name for field in fields(Parcel))
+_PARCEL = tuple(field.name for field in fields(TransferSpec))
 _PLAIN = tuple(field.name for field in fields(Job) if field.name not in ("parcel", "counts", "closed", "portions"))
 
 
@@ -27,7 +27,7 @@ def job_from(item: Mapping[str, Any]) -> Job:
     plain = {name: item[name] for name in _PLAIN if name in item}
     return Job(
         **plain | {"open_shards": tuple(item.get("open_shards", ()))},
-        parcel=Parcel(**{name: item[name] for name in _PARCEL}),
+        parcel=TransferSpec(**{name: item[name] for name in _PARCEL}),
         portions=tuple((first, last) for first, last in item.get("portions", ())),
         counts=Counts(**item.get("counts", {})),
         closed=Counts(**item.get("closed", {})),
@@ -44,7 +44,7 @@ def still_runs(job: Job) -> Write:
     return check(keys.job(job.project_id, job.key), "#status = :running", running=RUNNING)
 
 
-class JobRepository:
+class JobStore:
     """`ttl` is how long records live after their last change; `lasts` the longest that a Job itself may last."""
 
     def __init__(self, table: Table, *, ttl: int, lasts: int) -> None:

@@ -40,7 +40,7 @@ def _callbacks(project_id: str, job_key: str, uuids: Sequence[str], expires_at: 
     return put(key | {"packed": pack([uuid] for uuid in uuids), "expires_at": expires_at})
 
 
-class TargetRepository:
+class TargetStore:
     """`lasts` is how long shards are needed: a Job's longest life and the time to live after it."""
 
     def __init__(self, table: Table, *, lasts: int) -> None:

@@ -57,7 +57,7 @@ def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, 
     return update(keys.task(project_id, uuid), sets, condition="#job_id = :source", source=source.job_id)
 
 
-class TaskRepository:
+class TaskStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 

@@ -18,7 +18,7 @@ def _transfer(item: dict[str, Any]) -> Transfer:
     return Transfer(**{name: item[name] for name in _FIELDS if name in item})
 
 
-class TransferRepository:
+class TransferStore:
     def __init__(self, table: Table, *, lasts: int) -> None:
         self._table = table
         self._lasts = lasts

@@ -19,7 +19,7 @@ Texts = Mapping[str, object] | str
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SheetTable:
     template: Template = NO_TEMPLATE
     title: str = ""
     summary: str = ""
@@ -67,7 +67,7 @@ class Layout:
         return [cell for cell in [*lines, *self.head] if cell.merged]
 
 
-def lay_out(table: Table, keys: Sequence[str] = ()) -> Layout:
+def lay_out(table: SheetTable, keys: Sequence[str] = ()) -> Layout:
     """`keys` are the rows' keys, which are the columns where the template names none."""
     cols = table.template.cols or tuple(Node(key, key) for key in keys)
     texts = _top_texts(table)
@@ -81,7 +81,7 @@ def lay_out(table: Table, keys: Sequence[str] = ()) -> Layout:
     return Layout(texts, tuple(head), tuple(leaves(cols)), head_top, head_rows, row_heads, footer)
 
 
-def _top_texts(table: Table) -> tuple[TextRow, ...]:
+def _top_texts(table: SheetTable) -> tuple[TextRow, ...]:
     lines = (
         TextRow("title", broken(table.title), TITLE_HEIGHT, "center") if table.title else None,
         _line("summary", broken(table.summary), "left"),

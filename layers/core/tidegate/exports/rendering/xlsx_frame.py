@@ -19,7 +19,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 from openpyxl.worksheet.worksheet import Worksheet
 
 from tidegate.exports.rendering.header_tree import LeafStyle
-from tidegate.exports.rendering.table import Layout, Table
+from tidegate.exports.rendering.table import Layout, SheetTable
 from tidegate.exports.rendering.xlsx_rows import Column
 from tidegate.exports.rendering.xml_text import clean, literal
 
@@ -50,7 +50,7 @@ class SheetInfo:
 
 
 class Frame:
-    def __init__(self, tables: Sequence[tuple[Table, Layout]], *, together: bool) -> None:
+    def __init__(self, tables: Sequence[tuple[SheetTable, Layout]], *, together: bool) -> None:
         self._book = Workbook()
         self._book.remove(self._book.worksheets[0])
         self._book.properties.creator = "Tidegate"
@@ -93,7 +93,7 @@ class Frame:
         with zipfile.ZipFile(out) as archive:
             return [(name, archive.read(name).decode()) for name in archive.namelist()]
 
-    def _draft(self, table: Table, layout: Layout) -> _Draft:
+    def _draft(self, table: SheetTable, layout: Layout) -> _Draft:
         sheet = self._book.create_sheet()
         sheet.page_setup.paperSize = sheet.PAPERSIZE_A4
         sheet.page_setup.orientation = self._orientation
@@ -105,7 +105,7 @@ class Frame:
 class _Draft:
     """A sheet holding one table's heads, and below them one specimen of each data style."""
 
-    def __init__(self, sheet: Worksheet, table: Table, layout: Layout) -> None:
+    def __init__(self, sheet: Worksheet, table: SheetTable, layout: Layout) -> None:
         self._sheet, self._table, self._layout = sheet, table, layout
         for row, line in enumerate(layout.texts, 1):
             sheet.row_dimensions[row].height = line.height
@@ -174,7 +174,7 @@ def _font(size: int = 11, *, bold: bool, color: str | None = None) -> Font:
     return Font(name="Calibri", family=2, size=size, bold=bold, color=color)
 
 
-def _widths(table: Table, layout: Layout) -> dict[int, float]:
+def _widths(table: SheetTable, layout: Layout) -> dict[int, float]:
     """Excel measures columns in digits of its default font: 7 pixels each, and 5 of padding."""
     points = [table.default_width] * layout.row_head_width
     points += [leaf.style.width or table.default_width for leaf in layout.columns]

@@ -14,7 +14,7 @@ from tidegate.exports.rendering.columns import ROW_HEAD, Row
 from tidegate.exports.rendering.header_tree import HeadCell
 from tidegate.exports.rendering.row_heads import gather
 from tidegate.exports.rendering.sheet_names import SheetNames
-from tidegate.exports.rendering.table import GAP_ROWS, Layout, Table, lay_out
+from tidegate.exports.rendering.table import GAP_ROWS, Layout, SheetTable, lay_out
 from tidegate.exports.rendering.xlsx_frame import Frame, SheetInfo, TableFrame
 from tidegate.exports.rendering.xlsx_rows import RowWriter, blank_cell, text_cell
 from tidegate.exports.rendering.zip_stream import Entry, zip_stream
@@ -26,7 +26,7 @@ SHEET_ROWS = 1_048_576
 class TableRows:
     """A table with its rows; `keys` are theirs, in the order in which they were first seen."""
 
-    table: Table
+    table: SheetTable
     keys: Sequence[str]
     rows: Iterable[Row]
 

@@ -12,7 +12,7 @@ from tidegate.common.listing import Listed
 from tidegate.distribution.lookup import Lookup
 from tidegate.distribution.model import ENDED, PENDING, SUCCESS
 from tidegate.queue.model import COMPLETED, FAILED, Request
-from tidegate.queue.store import RequestRepository
+from tidegate.queue.store import RequestStore
 from tidegate.web.console.summary import SPAN, Ended, TypeSummary, by_type
 
 # The newest of each kind that are read; a busier hour is summed up from these.
@@ -32,8 +32,8 @@ class Glance:
     complete: bool
 
 
-class Overview:
-    def __init__(self, jobs: Lookup, requests: RequestRepository, clock: Clock) -> None:
+class OverviewReader:
+    def __init__(self, jobs: Lookup, requests: RequestStore, clock: Clock) -> None:
         self._jobs = jobs
         self._requests = requests
         self._clock = clock

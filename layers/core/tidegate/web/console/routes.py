@@ -48,7 +48,9 @@ def me() -> Me:
 
 @router.get("/v1/overview", tags=_TAGS, summary="Everything at a glance")
 def overview() -> Overview:
-    glance = overviews.Overview(app().distribution.lookup, app().queue.store, app().clock).of(router.caller.project_id)
+    glance = overviews.OverviewReader(app().distribution.lookup, app().queue.store, app().clock).of(
+        router.caller.project_id
+    )
     return Overview(
         channels=[Lane.model_validate(channel) for channel in app().queue.channels.stats()],
         jobs=[JobAnswer.model_validate(job) for job in glance.jobs],

@@ -8,8 +8,8 @@ from urllib.parse import unquote
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
-from tidegate.distribution.agents import Offer, Result
-from tidegate.distribution.targets import Report
+from tidegate.distribution.agents import OfferedTransfer, Result
+from tidegate.distribution.targets import TargetReport
 from tidegate.errors import ScopeMissing
 from tidegate.web.authentication import Caller
 from tidegate.web.distribution.agent_schemas import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
@@ -44,10 +44,12 @@ def _own(caller: Caller, given: str) -> str:
 
 
 def _result(item: ResultBody) -> Result:
-    return Result(item.transfer_id, item.container_id, Report(item.error_code, item.error_msg or "", item.progress))
+    return Result(
+        item.transfer_id, item.container_id, TargetReport(item.error_code, item.error_msg or "", item.progress)
+    )
 
 
-def _shown(offer: Offer) -> TransferAnswer:
+def _shown(offer: OfferedTransfer) -> TransferAnswer:
     order = offer.order
     return TransferAnswer(
         transfer_id=order.transfer_id,

@@ -9,7 +9,7 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
 
 from tidegate.app import app
-from tidegate.distribution.model import Parcel
+from tidegate.distribution.model import TransferSpec
 from tidegate.distribution.targets import Target
 from tidegate.web.distribution.task_schemas import (
     DownloadBatchBody,
@@ -33,8 +33,8 @@ def idempotent(resolver: APIGatewayHttpResolver, next_middleware: NextMiddleware
     return kept(resolver, next_middleware)
 
 
-def _parcel(body: ParcelBody) -> Parcel:
-    return Parcel(
+def _parcel(body: ParcelBody) -> TransferSpec:
+    return TransferSpec(
         biz_id=body.biz_id,
         app_id=body.app_id,
         file_path=body.file_path,

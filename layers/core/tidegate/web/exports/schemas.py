@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from tidegate.common.json_input import read_json
-from tidegate.exports.exports import Order
+from tidegate.exports.exports import ExportOptions
 from tidegate.exports.model import ExportSpec, TableSpec
 from tidegate.web.schemas import Answer, Body, Priority, Text, plain_name
 
@@ -71,8 +71,8 @@ class ExportBody(Body):
     csv_header: Literal["keys", "titles", "none"] = "keys"
     csv_guard: bool = True
 
-    def order(self) -> Order:
-        return Order(
+    def order(self) -> ExportOptions:
+        return ExportOptions(
             name=self.name,
             file_name=self.file_name,
             callback=self.callback or None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.app import app
 from tidegate.common.ids import iso
-from tidegate.compensation.interval import Poll
+from tidegate.compensation.interval import PollState
 from tidegate.web.routing import Router
 from tidegate.web.schemas import Answer
 
@@ -21,7 +21,7 @@ class CompensationAnswer(Answer):
     compensated_total: int
 
 
-def _shown(poll: Poll, queue_size: int) -> CompensationAnswer:
+def _shown(poll: PollState, queue_size: int) -> CompensationAnswer:
     return CompensationAnswer(
         interval_s=poll.interval_s,
         multiplier=max(1, poll.multiplier),
