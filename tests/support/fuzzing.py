@@ -144,7 +144,7 @@ def _bodies(ids: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:
         "POST /v1/batches/{batch_id}/logs": {"items": [{"message": "m", "index": 1}]},
         "POST /v1/requests": {"type": "check", "payload": {"file_id": file}, "channel": "held"},
         "POST /v1/subscriptions": {"name": "s", "source_url": SOURCE, "schedule": "rate(1 hour)"},
-        "PUT /v1/credentials/{name}": {"headers": {"Cookie": "a=b"}},
+        "PUT /v1/credentials/{name}": {"headers": {"Cookie": "a=b"}, "origins": ["https://x.example"]},
         "POST /v1/projects/{project_id}/keys": {"scopes": ["read"]},
         "POST /v1/queue/capacity": {"held": 0},
         "POST /v1/queue/pause": {"scope": "held"},

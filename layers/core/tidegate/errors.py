@@ -175,6 +175,12 @@ class ContentTooLarge(FetchError):
     code, title = "content_too_large", "The remote server sends more than this fetch takes"
 
 
+class NotSent(FetchError):
+    """This side held the request back: the remote server has seen nothing of it and is not to blame."""
+
+    code, status, title, retryable = "not_sent", 503, "Nothing was sent to the remote server yet", True
+
+
 class SourceBroken(DomainError):
     """A paged source that answers, but not with what it promised."""
 
@@ -234,6 +240,14 @@ class NoSpace(DomainError):
 
 class CredentialMissing(DomainError):
     code, status, title = "credential_missing", 422, "No credential has this name"
+
+
+class CredentialUnbound(DomainError):
+    code, status, title = "credential_without_origins", 422, "The credential names no origins, so it is sent nowhere"
+
+
+class CredentialElsewhere(DomainError):
+    code, status, title = "credential_not_for_origin", 422, "The credential is not for this URL's origin"
 
 
 # --- what became of a batch

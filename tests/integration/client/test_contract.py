@@ -98,7 +98,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "subscriptions.tasks": lambda c: c.subscriptions.tasks("s", limit=1, cursor="c"),
     "subscriptions.delete": lambda c: c.subscriptions.delete("s"),
     "subscriptions.get": lambda c: c.subscriptions.get("s"),
-    "credentials.put": lambda c: c.credentials.put("n", {"Cookie": "x"}),
+    "credentials.put": lambda c: c.credentials.put("n", {"Cookie": "x"}, ["https://x.example"]),
     "credentials.delete": lambda c: c.credentials.delete("n"),
     "projects.rotate_callback_secret": lambda c: c.projects.rotate_callback_secret("p"),
     "projects.retire_callback_secret": lambda c: c.projects.retire_callback_secret("p"),

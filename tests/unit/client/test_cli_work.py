@@ -202,11 +202,13 @@ def test_credentials_come_from_stdin(api: HTTPServer, monkeypatch: pytest.Monkey
     api.expect_request("/v1/credentials/shop", "PUT").respond_with_data(status=204)
     monkeypatch.setattr("sys.stdin", io.StringIO("Cookie: session=a:b\nX-Token: t\n"))
 
-    assert main(["credential", "put", "shop"]) == 0
-    assert sent(api, "/v1/credentials/shop") == [{"headers": {"Cookie": "session=a:b", "X-Token": "t"}}]
+    assert main(["credential", "put", "shop", "--origin", "https://a.example", "--origin", "https://b.example"]) == 0
+    assert sent(api, "/v1/credentials/shop") == [
+        {"headers": {"Cookie": "session=a:b", "X-Token": "t"}, "origins": ["https://a.example", "https://b.example"]}
+    ]
 
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert main(["credential", "put", "shop"]) == 2
+    assert main(["credential", "put", "shop", "--origin", "https://a.example"]) == 2
 
 
 def test_queue_stats_are_a_row_a_channel(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
 
     def _check_callback(self, project_id: str, url: str) -> None:
         project = self.projects.get(project_id)
-        self.http.check_url(url, allow_private=project.allow_private_urls)
+        self.http.check_url(url, allow_private=project.allow_private_urls, project_id=project.project_id)
 
     @cached_property
     def collect(self) -> Collect:

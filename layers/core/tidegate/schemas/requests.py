@@ -10,7 +10,8 @@ from tidegate.errors import Invalid
 from tidegate.schemas.base import Body, FileName, FilePath, Number, Signature, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=4096)]
-CredentialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+CREDENTIAL_NAME = r"^[A-Za-z0-9_.-]{1,100}$"
+CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 
 
 class DownloadPayload(Body):

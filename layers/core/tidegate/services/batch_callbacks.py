@@ -35,6 +35,7 @@ class BusinessCalls:
             allow_private=project.allow_private_urls,
             limits=ASK_LIMITS,
             redirects=0,
+            project_id=project_id,
         )
         reply.raise_for_status(self._clock())
         try:

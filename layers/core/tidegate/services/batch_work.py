@@ -60,7 +60,9 @@ class ItemWork:
         self.items: Items = CountedItems(None)
 
     def open_line(self) -> Line:
-        return self._http.line(self._url, allow_private=self._private, limits=ITEM_LIMITS)
+        return self._http.line(
+            self._url, allow_private=self._private, limits=ITEM_LIMITS, project_id=self._batch.project_id
+        )
 
     def call(self, line: Line, call: Call) -> Callable[[Course, float], None]:
         body = item_body(self._batch.batch_id, call, self.items.item(call.index))

@@ -46,7 +46,9 @@ class Callbacks:
         if not url:
             return
         try:
-            self._http().check_url(url, allow_private=self._project_of(project_id).allow_private_urls)
+            self._http().check_url(
+                url, allow_private=self._project_of(project_id).allow_private_urls, project_id=project_id
+            )
         except UrlNotAllowed as error:
             raise UrlNotAllowed(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error
 

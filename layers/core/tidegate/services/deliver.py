@@ -145,6 +145,7 @@ class Deliverer:
                 allow_private=project.allow_private_urls,
                 limits=self._limits,
                 redirects=0,
+                project_id=delivery.project_id,
             ) as answer:
                 status = answer.status
                 error = error_for(status, answer.headers, at)

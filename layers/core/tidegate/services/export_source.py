@@ -47,6 +47,7 @@ class SignedSource:
                 headers={"accept": "application/json", **headers},
                 allow_private=project.allow_private_urls,
                 limits=self._limits,
+                project_id=project.project_id,
             )
             reply.raise_for_status()
         except FetchError as error:

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from tidegate.domain.credentials import Credential
 from tidegate.domain.fetching import Limits
 from tidegate.domain.ingest import MAX_BYTES, PART_BYTES, Source, Unfinished, parts_of, source_of
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, LeaseLost
@@ -31,8 +32,9 @@ _Job = Callable[[], bytearray]
 @dataclass(frozen=True, slots=True)
 class Remote:
     url: str
-    headers: Mapping[str, str]
+    credential: Credential | None = None
     allow_private: bool = False
+    project_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +238,11 @@ class _Run:
         return self._http.stream(
             "GET",
             self._remote.url,
-            headers={**self._remote.headers, **headers},
+            headers=headers,
+            credential=self._remote.credential,
             allow_private=self._remote.allow_private,
             limits=Limits(total=left, max_bytes=MAX_BYTES),
+            project_id=self._remote.project_id,
         )
 
     def _range(self, start: int, last: int, source: Source) -> AbstractContextManager[Stream]:

@@ -65,12 +65,17 @@ class Check:
         """`same`, `changed`, `gone`, or `unknown` where the source tells neither a size nor an ETag."""
         project_id = step.request.project_id
         name = step.request.payload.get("credentials")
+        credential = self._credentials.get(project_id, str(name)) if name else None
+        allow_private = self._projects.get(project_id).allow_private_urls
+        if credential:
+            credential.require(url, plain_text=allow_private)
         reply = self._http.send(
             "HEAD",
             url,
-            headers=self._credentials.headers(project_id, str(name)) if name else {},
-            allow_private=self._projects.get(project_id).allow_private_urls,
+            credential=credential,
+            allow_private=allow_private,
             limits=Limits(total=20, max_bytes=MAX_BYTES),
+            project_id=project_id,
         )
         try:
             reply.raise_for_status()

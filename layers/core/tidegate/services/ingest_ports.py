@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tidegate.domain.credentials import Credential
 from tidegate.domain.files import File
 from tidegate.domain.requests import Request
 from tidegate.services.ports import StoredObject
@@ -44,7 +45,7 @@ class FileWrites(Protocol):
 
 
 class Credentials(Protocol):
-    def headers(self, project_id: str, name: str) -> Mapping[str, str]: ...
+    def get(self, project_id: str, name: str) -> Credential: ...
 
 
 class Pulse(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -66,16 +66,19 @@ class Scan:
         return Outcome(result, [written])
 
     def _manifest(self, subscription: Subscription) -> Reply:
-        headers: Mapping[str, str] = {}
+        allow_private = self._projects.get(subscription.project_id).allow_private_urls
+        credential = None
         if subscription.credentials:
-            headers = self._credentials.headers(subscription.project_id, subscription.credentials)
-        known = {"if-none-match": subscription.etag} if subscription.etag else {}
+            credential = self._credentials.get(subscription.project_id, subscription.credentials)
+            credential.require(subscription.source_url, plain_text=allow_private)
         reply = self._http.send(
             "GET",
             subscription.source_url,
-            headers={**headers, **known},
-            allow_private=self._projects.get(subscription.project_id).allow_private_urls,
+            headers={"if-none-match": subscription.etag} if subscription.etag else {},
+            credential=credential,
+            allow_private=allow_private,
             limits=_LIMITS,
+            project_id=subscription.project_id,
         )
         reply.raise_for_status()
         return reply

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
+from tidegate.domain.credentials import Credential
 from tidegate.domain.fetching import DEFAULT_LIMITS, Limits, Reply
 
 T = TypeVar("T")
@@ -62,9 +63,13 @@ class Line(Protocol):
 
 
 class Http(Protocol):
-    """Outbound HTTP to URLs that callers name. Raises UrlNotAllowed, FetchTimeout, ConnectionFailed, ..."""
+    """Outbound HTTP to URLs that callers name. Raises UrlNotAllowed, NotSent, FetchTimeout, ConnectionFailed, …
 
-    def check_url(self, url: str, *, allow_private: bool = False) -> None: ...
+    `headers` go to the URL's own origin; another one, after a redirect, gets only those that cannot be secret. A
+    `credential`'s go to its origins wherever they stand in the chain. `project_id` bounds what one project can hold up.
+    """
+
+    def check_url(self, url: str, *, allow_private: bool = False, project_id: str = "") -> None: ...
 
     def send(
         self,
@@ -72,10 +77,12 @@ class Http(Protocol):
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
+        credential: Credential | None = None,
         body: bytes | None = None,
         allow_private: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         redirects: int = 5,
+        project_id: str = "",
     ) -> Reply: ...
 
     def stream(
@@ -84,13 +91,17 @@ class Http(Protocol):
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
+        credential: Credential | None = None,
         body: bytes | None = None,
         allow_private: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         redirects: int = 5,
+        project_id: str = "",
     ) -> AbstractContextManager[Stream]: ...
 
-    def line(self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS) -> Line: ...
+    def line(
+        self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS, project_id: str = ""
+    ) -> Line: ...
 
 
 class Signer(Protocol):

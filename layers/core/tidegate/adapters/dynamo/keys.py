@@ -45,6 +45,13 @@ def lane(name: str) -> dict[str, str]:
     return _key(SYSTEM, "LANE", name)
 
 
+# --- what all functions send to one address
+
+
+def host_usage(address: str, kind: str, window: int) -> dict[str, str]:
+    return _key(SYSTEM, "HOST_USAGE", kind, address, sk=str(window))
+
+
 # --- projects, keys, idempotency
 
 

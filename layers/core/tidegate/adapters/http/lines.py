@@ -15,9 +15,12 @@ from typing import Any
 from urllib3.util import Url
 
 from tidegate.adapters.http.addresses import AddressGuard
-from tidegate.adapters.http.sockets import PlainSocket, TlsSocket, deadlined, default_context, open_socket
+from tidegate.adapters.http.host_limits import HostLimits
+from tidegate.adapters.http.sockets import Idle, PlainSocket, TlsSocket, deadlined, default_context, open_socket
 from tidegate.domain.fetching import Limits, Reply
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout
+
+_PATIENCE = 2.0
 
 
 class _OneWrite:
@@ -43,13 +46,17 @@ class Line:
     def __init__(
         self,
         guard: AddressGuard,
+        host_limits: HostLimits,
         url: Url,
         *,
         allow_private: bool,
         limits: Limits,
         context: ssl.SSLContext | None = None,
+        project_id: str = "",
     ) -> None:
         self._guard = guard
+        self._host_limits = host_limits
+        self._project_id = project_id
         self._url = url
         self._host = (url.host or "").strip("[]")
         self._port = url.port or (443 if url.scheme == "https" else 80)
@@ -58,8 +65,12 @@ class Line:
         self._context = context
         self._connection = (_Tls if url.scheme == "https" else _Plain)(self._host, self._port)
         self._socket: PlainSocket | TlsSocket
+        self._peer: str | None = None
+        self._idle = Idle()
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        if self._idle.too_long:
+            self.close()
         kept = self._connection.sock is not None
         until = time.monotonic() + self._limits.total
         try:
@@ -81,12 +92,19 @@ class Line:
             raise
 
     def close(self) -> None:
+        if self._peer is not None:
+            self._host_limits.disconnect(self._peer)
+            self._peer = None
         self._connection.close()
 
     def _exchange(self, body: bytes, headers: Mapping[str, str], until: float) -> Reply:
         connection = self._connection
         if connection.sock is None:
             self._socket = connection.sock = self._open(until)
+        assert self._peer
+        # The other side is not to blame for this wait, so it does not shorten the time for its answer.
+        until += self._host_limits.call(self._peer, _PATIENCE)
+        self._idle.used()
         self._socket.deadline = until
         connection.unsent = b""
         connection.request("POST", self._url.request_uri, body, headers)
@@ -106,7 +124,16 @@ class Line:
 
     def _open(self, until: float) -> PlainSocket | TlsSocket:
         soon = min(until, time.monotonic() + self._limits.connect)
-        sock = open_socket(self._guard, self._host, self._port, allow_private=self._allow_private, until=soon)
+        sock = open_socket(
+            self._guard,
+            self._host_limits,
+            self._host,
+            self._port,
+            allow_private=self._allow_private,
+            until=soon,
+            project_id=self._project_id,
+        )
+        self._peer = sock.peer
         if self._url.scheme != "https":
             return sock
         context = deadlined(self._context or default_context())

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Path
 
 from tidegate.bootstrap import app
+from tidegate.domain.credentials import check_origins
 from tidegate.domain.subscriptions import Subscription
 from tidegate.schemas.queue import RequestAnswer, RequestList
+from tidegate.schemas.requests import CREDENTIAL_NAME
 from tidegate.schemas.subscriptions import CredentialBody, SubscriptionAnswer, SubscriptionBody, SubscriptionList
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
+CredentialInPath = Annotated[str, Path(pattern=CREDENTIAL_NAME)]
 _TAGS = ["Subscriptions"]
 
 
@@ -68,12 +72,16 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
 
 
 @router.put("/v1/credentials/<name>", tags=_TAGS, summary="Keep headers for a source under a name", status_code=204)
-def put_credential(name: str, body: CredentialBody) -> Response[Any]:
-    app().credentials.put(router.caller.project_id, name, body.headers)
+def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any]:
+    """They go to its origins only: at the first request, after a redirect, from a manifest. An http:// origin is
+    taken from projects with private URLs only, since anyone on the way could read the headers."""
+    project_id = router.caller.project_id
+    check_origins(body.origins, plain_text=app().projects.get(project_id).allow_private_urls)
+    app().credentials.put(project_id, name, body.headers, body.origins)
     return answer(None, 204)
 
 
 @router.delete("/v1/credentials/<name>", tags=_TAGS, summary="Forget them", status_code=204)
-def delete_credential(name: str) -> Response[Any]:
+def delete_credential(name: CredentialInPath) -> Response[Any]:
     app().credentials.delete(router.caller.project_id, name)
     return answer(None, 204)
