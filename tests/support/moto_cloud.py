@@ -68,6 +68,10 @@ def lambda_context(name: str) -> Any:
     )
 
 
+# Every server of a test is at one address, and how many AWS calls a scenario makes must not depend on its speed.
+_NO_HOST_LIMITS = {"HOST_CALLS_PER_SECOND": "0", "HOST_CONNECTIONS": "0"}
+
+
 class MotoCloud:
     """Use as a context manager. `machines_run` lets started executions run, on the tests' clock, in threads."""
 
@@ -91,7 +95,8 @@ class MotoCloud:
         except BaseException:
             self._mock.stop()
             raise
-        self._undo_env = self._undo_env + moto_resources.set_environment({**self.names.environment, **self._env})
+        environment = {**self.names.environment, **_NO_HOST_LIMITS, **self._env}
+        self._undo_env = self._undo_env + moto_resources.set_environment(environment)
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
         bootstrap.install(bootstrap.App(clock=self.clock))

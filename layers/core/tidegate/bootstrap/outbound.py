@@ -16,12 +16,21 @@ if TYPE_CHECKING:
 class OutboundWiring(Base):
     @cached_property
     def http(self) -> SafeHttp:
+        from tidegate.adapters.dynamo.host_usage import HostUsage
         from tidegate.adapters.http.client import SafeHttp
+        from tidegate.adapters.http.host_limits import HostLimits
 
+        settings, runtime_api = self.settings, os.environ.get("AWS_LAMBDA_RUNTIME_API")
         return SafeHttp(
-            allowed_hosts=self.settings.url_allow_list.split(","),
-            # Lambda's own control endpoint is on loopback, which a project with private URLs may otherwise reach.
-            refused_endpoints=filter(None, [os.environ.get("AWS_LAMBDA_RUNTIME_API")]),
+            allowed_hosts=settings.url_allow_list.split(","),
+            refused_endpoints=filter(None, [runtime_api]),
+            # On AWS only Lambda's own services listen there; a local cloud's functions reach their test servers so.
+            loopback=not runtime_api or "AWS_ENDPOINT_URL" in os.environ,
+            host_limits=HostLimits(
+                lambda *use: HostUsage(self.table, self.clock).add(*use),
+                settings.host_calls_per_second,
+                settings.host_connections,
+            ),
         )
 
     @cached_property

@@ -11,7 +11,7 @@ from tidegate.domain.batch_course import Call, Course
 from tidegate.domain.batches import Batch, LogLine
 from tidegate.domain.fetching import Limits
 from tidegate.domain.ids import Clock, iso, new_id
-from tidegate.errors import FetchError, UrlNotAllowed
+from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.services.ports import Http, Line, Signer
 
 ITEM_LIMITS = Limits(connect=5, read=30, total=30, max_bytes=256 * 1024)
@@ -75,6 +75,9 @@ class ItemWork:
         except UrlNotAllowed as error:
             reason = error.detail
             return lambda course, _: course.halt(f"the process URL may not be called: {reason}", failed=True)
+        except NotSent as error:
+            wait = error.retry_after or 1.0
+            return lambda course, now: course.put_back(call, now + wait)
         except FetchError as error:
             heard = failed(error)
         self._note(call, heard)

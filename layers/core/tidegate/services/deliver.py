@@ -15,7 +15,7 @@ from tidegate.domain.fetching import Limits, error_for
 from tidegate.domain.ids import Clock, iso
 from tidegate.domain.notices import webhook_body
 from tidegate.domain.projects import Project
-from tidegate.errors import DomainError
+from tidegate.errors import DomainError, NotSent
 from tidegate.services.circuits import Circuits
 from tidegate.services.ports import Http, Signer
 
@@ -97,7 +97,12 @@ class Deliverer:
         if wait:
             self._settle(self._put_off(delivery, wait), lease)
             return
-        attempt, retry_after = self._try(delivery)
+        try:
+            attempt, retry_after = self._try(delivery)
+        except NotSent as held_back:
+            # The host saw nothing of it: neither an attempt nor the host's fault.
+            self._settle(self._put_off(delivery, held_back.retry_after or 1.0, held_back), lease)
+            return
         ended = self._clock()
         self._circuits.leave(
             delivery.project_id,
@@ -110,11 +115,14 @@ class Deliverer:
         logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
-    def _put_off(self, delivery: Delivery, wait: float) -> Delivery:
-        """Its host is in trouble: it waits without spending an attempt, but not beyond its day."""
+    def _put_off(self, delivery: Delivery, wait: float, held_back: NotSent | None = None) -> Delivery:
+        """Its host is in trouble, or gets all it may: it waits without spending an attempt, but not beyond its day."""
         now = self._clock()
         if now.timestamp() >= delivery.gives_up_at:
-            refused = Attempt(iso(now), 0, error="host_in_trouble", detail="other callbacks to this host failed")
+            code, detail = "host_in_trouble", "other callbacks to this host failed"
+            if held_back:
+                code, detail = held_back.code, held_back.detail
+            refused = Attempt(iso(now), 0, error=code, detail=detail)
             return after(delivery, refused, now, retry_after=None, chance=0)
         at = now.timestamp() + wait * (1 + self._chance())
         return replace(delivery, next_attempt_at=min(at, delivery.gives_up_at))
@@ -149,6 +157,8 @@ class Deliverer:
             ) as answer:
                 status = answer.status
                 error = error_for(status, answer.headers, at)
+        except NotSent:
+            raise
         except DomainError as failure:
             error = failure
         took = round((time.monotonic() - started) * 1000)

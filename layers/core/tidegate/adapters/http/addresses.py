@@ -43,9 +43,10 @@ RUNTIME_API_PORT = 9001
 
 def hidden(address: Address) -> tuple[IPv4Address, ...]:
     """The IPv4 addresses that an IPv6 address stands for: mapped, compatible, NAT64, 6to4, Teredo, ISATAP."""
-    if isinstance(address, IPv4Address) or address.is_loopback or address.is_unspecified:
-        return ()
     bits = int(address)
+    # Not `is_loopback`: from Python 3.13 on it says of a mapped address what holds for the one within.
+    if isinstance(address, IPv4Address) or bits in (0, 1):
+        return ()
     if address in _TEREDO:
         return IPv4Address(bits >> 64 & _ALL_BITS), IPv4Address(bits & _ALL_BITS ^ _ALL_BITS)
     found = [IPv4Address(bits >> shift & _ALL_BITS) for network, shift in _HIDING if address in network]
