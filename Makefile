@@ -11,10 +11,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.locked-$(shell cksum < .lock/dev.txt | cut -d" " -f1)
 SAM_BIN := .local/sam/bin
 PYTEST := $(BIN)/pytest -q
+# Of the Python version that is deployed, where it is installed (DEPLOYED_PYTHON names it); else there is none.
+DEPLOYED := .venv-deployed/bin
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test checks lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo clean test deployed checks lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,6 +32,7 @@ clean:  ## forget the local cloud and its state
 	@rm -rf .local/pytest .aws-sam
 
 test: checks unit integration workflow faults e2e browser  ## everything that must hold
+	@$(BIN)/python -m local.deployed say
 
 # Side by side: none of them watches the clock.
 checks: $(STAMP)
@@ -63,10 +66,16 @@ format: $(STAMP)  ## put the style right
 types: $(STAMP)  ## mypy, strict
 	@$(BIN)/mypy
 
-unit: $(STAMP)  ## pure rules, the template, single adapters
-	@$(PYTEST) -n 2 tests/unit
+# Tests on the deployed Python version: unit tests on it too, integration tests on it instead.
+deployed: $(STAMP)
+	@$(BIN)/python -m local.deployed make
 
-integration: $(STAMP)  ## services and routes on moto
+unit: $(STAMP) deployed  ## pure rules, the template, single adapters
+	@$(PYTEST) -n 2 tests/unit
+	@if [ -x $(DEPLOYED)/pytest ]; then $(DEPLOYED)/pytest -q -n 2 tests/unit; fi
+
+integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
+integration: $(STAMP) deployed  ## services and routes on moto
 	@$(PYTEST) -n 2 tests/integration $(AGAIN) tests/integration
 
 workflow: $(STAMP)  ## the state machines on moto
