@@ -74,6 +74,19 @@ def test_item_that_was_held_back_comes_again_as_the_same_attempt(
     assert lab.now(batch)[0].status == FINISHED
 
 
+def test_time_that_a_callback_waits_for_its_turn_is_not_its_receivers(cloud: MotoCloud, project: Project) -> None:
+    cloud.app.__dict__["http"] = SafeHttp(host_limits=HostLimits(lambda *_: 10**6, 1, 0))
+    with receiver() as at:
+        for number in range(3):
+            told(project, at.url, f"req-{number}")
+        began = time.monotonic()
+        cloud.deliver("CallbacksQueue")
+        assert time.monotonic() - began > 1, "one a second is free"
+    shown = callbacks(project)
+    assert len(shown) == 3
+    assert max(attempt["duration_ms"] for each in shown for attempt in each["attempts"]) < 500
+
+
 def test_callback_that_was_held_back_spends_no_attempt_and_blames_no_host(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

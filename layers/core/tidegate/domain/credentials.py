@@ -49,11 +49,18 @@ class Credential:
 
     def require(self, url: str, *, plain_text: bool) -> None:
         """For a URL that was named together with the credential: better an error than a fetch without it."""
-        if not self.headers_for(_origin_of(url), plain_text=plain_text):
+        origin = _origin_of(url)
+        if self.headers_for(origin, plain_text=plain_text):
+            return
+        if origin in self.origins:
             raise CredentialElsewhere(
-                f"the credential {self.name} is not for {_origin_of(url)}: add this origin to it with "
-                f"PUT /v1/credentials/{self.name}, or name another credential"
+                f"{origin} would get the credential {self.name} unencrypted, and the project allows no private URLs: "
+                f"use https"
             )
+        raise CredentialElsewhere(
+            f"the credential {self.name} is not for {origin}: add this origin to it with "
+            f"PUT /v1/credentials/{self.name}, or name another credential"
+        )
 
     def headers_for(self, origin: str, *, plain_text: bool) -> Mapping[str, str]:
         """All of them or none. `plain_text`: whether they may travel unencrypted, if the origin is an http one."""

@@ -140,6 +140,7 @@ class Deliverer:
     def _try(self, delivery: Delivery) -> tuple[Attempt, float | None]:
         at, started = self._clock(), time.monotonic()
         status: int | None = None
+        waited = 0.0
         error: DomainError | None
         try:
             project = self._project_of(delivery.project_id)
@@ -155,13 +156,13 @@ class Deliverer:
                 redirects=0,
                 project_id=delivery.project_id,
             ) as answer:
-                status = answer.status
+                status, waited = answer.status, answer.waited
                 error = error_for(status, answer.headers, at)
         except NotSent:
             raise
         except DomainError as failure:
             error = failure
-        took = round((time.monotonic() - started) * 1000)
+        took = round((time.monotonic() - started - waited) * 1000)
         if error is None:
             return Attempt(iso(at), took, status), None
         return Attempt(iso(at), took, status, error.code, error.detail[:300]), error.retry_after

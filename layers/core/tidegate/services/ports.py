@@ -48,6 +48,7 @@ class Stream(Protocol):
     status: int
     headers: Mapping[str, str]
     url: str
+    waited: float
 
     def chunks(self, size: int = ...) -> Iterator[bytes]: ...
 

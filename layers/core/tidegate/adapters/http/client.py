@@ -60,6 +60,8 @@ class Stream:
     status: int
     headers: Mapping[str, str]
     url: str
+    # Seconds of the exchange that this side waited for its turn: not the other side's slowness.
+    waited: float
     _response: BaseHTTPResponse
     _max_bytes: int
 
@@ -155,7 +157,7 @@ class SafeHttp:
             response, final = self._follow(method, url, headers, body, asked, redirects)
         done = False
         try:
-            yield Stream(response.status, _lower(response.headers), final, response, limits.max_bytes)
+            yield Stream(response.status, _lower(response.headers), final, asked.waited, response, limits.max_bytes)
             done = getattr(response, "length_remaining", None) == 0
         finally:
             # A body left unread would be taken for the next answer.
@@ -247,9 +249,10 @@ class SafeHttp:
             )
         finally:
             exchange.reset(token)
+            asked.waited += under_way.waited
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
     """What holds for every request of one call, whatever redirects it follows."""
 
@@ -257,6 +260,7 @@ class _Asked:
     allow_private: bool
     limits: Limits
     project_id: str
+    waited: float = 0.0
 
     def secrets_for(self, url: Url) -> dict[str, str]:
         if self.credential is None:

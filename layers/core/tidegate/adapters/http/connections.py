@@ -30,6 +30,8 @@ class Exchange:
     # Of the connection used: whether it had served before, and whether writing the request to it failed.
     kept: bool = False
     unwritten: bool = False
+    # Seconds that this side held it back.
+    waited: float = 0.0
 
     @property
     def never_left(self) -> bool:
@@ -88,7 +90,7 @@ class _Guarded:
         if self.sock is None:
             self.connect()
         self.sock.deadline = now.until
-        self.limits.call(self.peer, (now.until - time.monotonic()) / 4)
+        now.waited += self.limits.call(self.peer, (now.until - time.monotonic()) / 4)
         self.served = True
         self.idle.used()
         try:

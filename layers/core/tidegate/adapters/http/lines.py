@@ -75,13 +75,15 @@ class Line:
         until = time.monotonic() + self._limits.total
         try:
             try:
-                return self._exchange(body, headers, until)
+                response = self._send(body, headers, until)
             except (ConnectionError, HTTPException):
                 # A server may close an idle connection just as it is used again; nothing was answered then.
                 self.close()
                 if not kept:
                     raise
-                return self._exchange(body, headers, until)
+                response = self._send(body, headers, until)
+            content = self._content(response)
+            return Reply(response.status, _lower(response), content, self._url.url)
         except Exception as error:
             # What is left of a broken exchange would be taken for the next answer.
             self.close()
@@ -97,7 +99,7 @@ class Line:
             self._peer = None
         self._connection.close()
 
-    def _exchange(self, body: bytes, headers: Mapping[str, str], until: float) -> Reply:
+    def _send(self, body: bytes, headers: Mapping[str, str], until: float) -> HTTPResponse:
         connection = self._connection
         if connection.sock is None:
             self._socket = connection.sock = self._open(until)
@@ -109,10 +111,7 @@ class Line:
         connection.unsent = b""
         connection.request("POST", self._url.request_uri, body, headers)
         self._socket.sendall(connection.unsent)
-        response = connection.getresponse()
-        content = self._content(response)
-        lowered = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(response.status, lowered, content, self._url.url)
+        return connection.getresponse()
 
     def _content(self, response: HTTPResponse) -> bytes:
         content = response.read(self._limits.max_bytes + 1)
@@ -140,3 +139,7 @@ class Line:
         wrapped = context.wrap_socket(sock, server_hostname=self._host)
         assert isinstance(wrapped, TlsSocket)
         return wrapped
+
+
+def _lower(response: HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}

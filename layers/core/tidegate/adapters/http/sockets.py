@@ -89,7 +89,8 @@ def open_socket(
         # Each gets its share of the time, so that a dead first address does not use up the second one's.
         share = time.monotonic() + _left(until) / left_over
         peer = counted_address(address)
-        limits.connect(peer, _left(share))
+        # Half of it: the address must not be blamed for what this side waited.
+        limits.connect(peer, _left(share) / 2)
         try:
             sock = _connect(address, port, share)
             sock.peer = peer
