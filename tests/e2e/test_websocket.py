@@ -76,7 +76,7 @@ def test_a_ticket_works_once(project: DeployedProject) -> None:
 def test_a_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedProject) -> None:
     a_minute_ago = product_on(deployed, clock=lambda: datetime.now(UTC) - timedelta(seconds=61))
 
-    assert refused(project, a_minute_ago.tickets.issue(project.id).ticket)
+    assert refused(project, a_minute_ago.tickets.issue(project.id, project.key.split("_")[1]).ticket)
     assert refused(project, "made-up")
 
 
