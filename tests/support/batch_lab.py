@@ -26,8 +26,8 @@ from tidegate.services.ports import Line
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-def _sign(_: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
-    return signed_headers([SECRET], message_id, now, body)
+def _sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
+    return signed_headers(project.callback_secrets, message_id, now, body)
 
 
 PROJECT = "prj-lab"
@@ -116,7 +116,7 @@ class Lab:
     # --- Preparation
 
     def work(self, batch: Batch) -> ItemWork:
-        project = Project("p", "lab", None, allow_private_urls=True, created_at="")
+        project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
         return ItemWork(batch, self.url, project, self.http, _sign, real_clock)
 
     def items(self, batch: Batch) -> Items:

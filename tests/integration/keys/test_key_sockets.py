@@ -187,7 +187,12 @@ def test_finding_a_keys_connections_scans_nothing(
     line.joined(project)
     asked: list[dict[str, Any]] = []
     query = cloud.app.dynamodb.query
-    monkeypatch.setattr(cloud.app.dynamodb, "query", lambda **request: asked.append(request) or query(**request))
+
+    def recorded(**request: Any) -> Any:
+        asked.append(request)
+        return query(**request)
+
+    monkeypatch.setattr(cloud.app.dynamodb, "query", recorded)
     monkeypatch.setattr(cloud.app.dynamodb, "scan", lambda **_: pytest.fail("a scan"))
 
     revoke(cloud, project.key)

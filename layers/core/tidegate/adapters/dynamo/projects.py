@@ -83,7 +83,10 @@ class ProjectRepository:
 
     def set_secrets(self, was: Project, now: Project) -> bool:
         """False: another rotation was faster."""
-        sets, removes, conditions, values = {}, [], ["attribute_exists(#pk)"], {}
+        sets: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        removes: list[str] = []
+        conditions = ["attribute_exists(#pk)"]
         for name in ("secret_generations", "callback_secrets"):
             before, after = list(getattr(was, name)), list(getattr(now, name))
             conditions.append(f"#{name} = :{name}" if before else f"attribute_not_exists(#{name})")
