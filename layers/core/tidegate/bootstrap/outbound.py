@@ -40,10 +40,9 @@ class OutboundWiring(Base):
 
     @cached_property
     def callback_secrets(self) -> CallbackSecrets:
-        from tidegate.adapters.clients import client
         from tidegate.adapters.dynamo.projects import ProjectRepository
         from tidegate.adapters.root_secret import RootSecret
         from tidegate.services.callback_secrets import CallbackSecrets
 
-        root = RootSecret(client("ssm"), self.settings.callback_root_name)
+        root = RootSecret(self.ssm, self.settings.callback_root_name)
         return CallbackSecrets(ProjectRepository(self.table), root)
