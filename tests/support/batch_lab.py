@@ -16,6 +16,7 @@ from tidegate.adapters.http.webhooks import signed_headers
 from tidegate.domain.batch_course import Verdict
 from tidegate.domain.batches import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.domain.fetching import Reply
+from tidegate.domain.projects import Project
 from tidegate.domain.sliding_window import Ledger
 from tidegate.errors import LeaseLost
 from tidegate.services.batch_slice import CONTINUE, ENDED, Pace, SliceRunner
@@ -23,6 +24,12 @@ from tidegate.services.batch_work import CountedItems, Items, ItemWork, ListedIt
 from tidegate.services.ports import Line
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def _sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
+    return signed_headers(project.callback_secrets, message_id, now, body)
+
+
 PROJECT = "prj-lab"
 
 
@@ -109,7 +116,8 @@ class Lab:
     # --- Preparation
 
     def work(self, batch: Batch) -> ItemWork:
-        return ItemWork(batch, self.url, [SECRET], self.http, signed_headers, real_clock, private=True)
+        project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
+        return ItemWork(batch, self.url, project, self.http, _sign, real_clock)
 
     def items(self, batch: Batch) -> Items:
         data = self.batches.job_data(batch.project_id, batch.batch_id)

@@ -173,7 +173,10 @@ class MotoCloud:
         }
 
     def make_key(self, project_id: str, scopes: list[str], agent_id: str | None = None) -> str:
-        return self.app.projects.add_key(project_id, scopes, agent_id).key
+        return self.app.api_keys.add(project_id, scopes, agent_id).key
+
+    def callback_secret(self, project_id: str) -> str:
+        return self.app.callback_secrets.newest(self.app.projects.get(project_id))
 
     def project(self, name: str | None = None, *, allow_private_urls: bool = True) -> Project:
         made = self.app.projects.create(name or f"p-{uuid.uuid4().hex[:8]}", allow_private_urls=allow_private_urls)

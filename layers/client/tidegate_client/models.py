@@ -18,10 +18,37 @@ class Project(TypedDict):
     group: NotRequired[str]
 
 
+class Quotas(TypedDict, total=False):
+    stored_bytes: int | None
+    queued: int | None
+    requests_per_s: int | None
+    share: dict[str, int] | None
+
+
+class ProjectDetail(Project):
+    allow_private_urls: bool
+    quotas: Quotas
+    usage: dict[str, Any]
+
+
 class Key(TypedDict):
+    """`callback_secret` comes with keys of scope write."""
+
     key_id: str
     key: str
-    callback_secret: str
+    callback_secret: NotRequired[str | None]
+
+
+class KeyRecord(TypedDict):
+    key_id: str
+    name: str | None
+    scopes: list[str]
+    agent_id: str | None
+    created_at: str | None
+    created_by: str | None
+    expires_at: str | None
+    last_used_at: str | None
+    state: str
 
 
 class FileCreated(TypedDict):

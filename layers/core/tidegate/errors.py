@@ -5,7 +5,7 @@ Class names are the error names that state machines match in Retry and Catch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 
@@ -70,6 +70,16 @@ class ProjectExists(DomainError):
 
 class IdempotencyConflict(DomainError):
     code, status, title = "idempotency_conflict", 409, "The key was used with another body"
+
+
+class AlreadyCreated(DomainError):
+    """The first answer held a secret, which is shown once and stored nowhere. `made` names what was created."""
+
+    code, status, title = "already_created", 409, "This was created before; its secret is not shown again"
+
+    def __init__(self, detail: str = "", *, made: Mapping[str, str]) -> None:
+        super().__init__(detail)
+        self.made = dict(made)
 
 
 class IdempotencyInProgress(DomainError):

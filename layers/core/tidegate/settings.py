@@ -31,6 +31,8 @@ class Settings:
     ws_endpoint: str = ""
     secrets_prefix: str = "tidegate/"
     admin_key_sha256: str = ""
+    # The SSM parameter that callback secrets are derived from.
+    callback_root_name: str = "/tidegate/callback-root"
     collect_window_seconds: int = 15
     job_timeout_seconds: int = 600
     record_ttl_seconds: int = 1800

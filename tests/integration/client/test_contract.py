@@ -24,6 +24,13 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "projects.create": lambda c: c.projects.create("n", group="g"),
     "projects.list": lambda c: c.projects.list(limit=1, cursor="c"),
     "keys.create": lambda c: c.keys.create("p", ["agent"], agent_id="a"),
+    "projects.get": lambda c: c.projects.get("p"),
+    "projects.update": lambda c: c.projects.update("p", {"name": "n", "quotas": {"queued": 1}}),
+    "keys.create_named": lambda c: c.keys.create("p", ["read"], name="n", expires_in=1),
+    "keys.create_admin": lambda c: c.keys.create_admin(name="n", expires_in=1),
+    "keys.list": lambda c: c.keys.list("p", limit=1, cursor="c"),
+    "keys.list_admin": lambda c: c.keys.list_admin(limit=1, cursor="c"),
+    "keys.rotate": lambda c: c.keys.rotate("k", overlap_s=1),
     "keys.delete": lambda c: c.keys.delete("k"),
     "files.create": lambda c: c.files.create(**FILE, signature="a" * 64, size=1),
     "files.ingest": lambda c: c.files.create(

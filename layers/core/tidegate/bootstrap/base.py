@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
     from mypy_boto3_sns import SNSClient
     from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
     from tidegate.adapters.dynamo.table import Table
@@ -75,6 +76,13 @@ class Base:
         from tidegate.adapters.clients import client
 
         made: SecretsManagerClient = client("secretsmanager")
+        return made
+
+    @cached_property
+    def ssm(self) -> SSMClient:
+        from tidegate.adapters.clients import client
+
+        made: SSMClient = client("ssm")
         return made
 
     @cached_property

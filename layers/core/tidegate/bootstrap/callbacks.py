@@ -11,7 +11,6 @@ from tidegate.bootstrap.outbound import OutboundWiring
 if TYPE_CHECKING:
     from tidegate.adapters.callback_queue import CallbackQueue
     from tidegate.adapters.dynamo.deliveries import DeliveryRepository
-    from tidegate.services.callback_secrets import CallbackSecrets
     from tidegate.services.callbacks import Callbacks
     from tidegate.services.compensate import DueHandler
     from tidegate.services.deliver import Deliverer
@@ -39,13 +38,6 @@ class CallbacksWiring(LibraryWiring, OutboundWiring):
         return Callbacks(
             self._deliveries, lambda: self._callback_queue, lambda: self.http, self.projects.get, self.clock
         )
-
-    @cached_property
-    def callback_secrets(self) -> CallbackSecrets:
-        from tidegate.adapters.dynamo.projects import ProjectRepository
-        from tidegate.services.callback_secrets import CallbackSecrets
-
-        return CallbackSecrets(ProjectRepository(self.table))
 
     @cached_property
     def deliverer(self) -> Deliverer:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from tidegate.bootstrap.base import Base
 
 if TYPE_CHECKING:
+    from tidegate.adapters.dynamo.api_keys import ApiKeyRepository
     from tidegate.adapters.dynamo.files import FileRepository
     from tidegate.adapters.s3 import Bucket
+    from tidegate.services.authentication import Authentication
     from tidegate.services.files import Files
     from tidegate.services.projects import Projects
 
@@ -26,7 +28,19 @@ class LibraryWiring(Base):
         from tidegate.adapters.dynamo.projects import ProjectRepository
         from tidegate.services.projects import Projects
 
-        return Projects(ProjectRepository(self.table), self.clock, self.settings.admin_key_sha256)
+        return Projects(ProjectRepository(self.table), self.clock)
+
+    @cached_property
+    def api_key_store(self) -> ApiKeyRepository:
+        from tidegate.adapters.dynamo.api_keys import ApiKeyRepository
+
+        return ApiKeyRepository(self.table)
+
+    @cached_property
+    def authentication(self) -> Authentication:
+        from tidegate.services.authentication import Authentication
+
+        return Authentication(self.api_key_store, self.clock, self.settings.admin_key_sha256)
 
     @cached_property
     def file_store(self) -> FileRepository:

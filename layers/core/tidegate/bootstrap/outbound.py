@@ -1,8 +1,9 @@
-"""Outbound HTTP: the one client for URLs that callers name."""
+"""Outbound HTTP: the one client for URLs that callers name, and how its calls are signed."""
 
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from tidegate.bootstrap.base import Base
 
 if TYPE_CHECKING:
     from tidegate.adapters.http.client import SafeHttp
+    from tidegate.domain.projects import Project
+    from tidegate.services.callback_secrets import CallbackSecrets
     from tidegate.services.ports import Signer
 
 
@@ -37,4 +40,18 @@ class OutboundWiring(Base):
     def sign(self) -> Signer:
         from tidegate.adapters.http.webhooks import signed_headers
 
-        return signed_headers
+        secrets = self.callback_secrets
+
+        def sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
+            return signed_headers(secrets.of(project), message_id, now, body)
+
+        return sign
+
+    @cached_property
+    def callback_secrets(self) -> CallbackSecrets:
+        from tidegate.adapters.dynamo.projects import ProjectRepository
+        from tidegate.adapters.root_secret import RootSecret
+        from tidegate.services.callback_secrets import CallbackSecrets
+
+        root = RootSecret(self.ssm, self.settings.callback_root_name)
+        return CallbackSecrets(ProjectRepository(self.table), root)

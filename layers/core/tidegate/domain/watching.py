@@ -18,6 +18,14 @@ ACTIONS = ("watch", "unwatch", "ping")
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose ticket or connection it is; it is worth no more than the key it was made with."""
+
+    project_id: str
+    key_record_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Watch:
     """`record_id` is what the client asked for; `followed_id` is whose notices tell of it."""
 

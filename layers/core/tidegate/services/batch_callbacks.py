@@ -26,7 +26,7 @@ class BusinessCalls:
         """2xx is agreement, unless the answer says `{"result": "error", "msg": …}`. Anything else is an error."""
         project = self._project_of(project_id)
         body = json.dumps(what, separators=(",", ":")).encode()
-        signed = self._sign(project.callback_secrets, message_id, self._clock(), body)
+        signed = self._sign(project, message_id, self._clock(), body)
         reply = self._http.send(
             "POST",
             url,

@@ -11,6 +11,7 @@ from tidegate.domain.batch_course import Call, Course
 from tidegate.domain.batches import Batch, LogLine
 from tidegate.domain.fetching import Limits
 from tidegate.domain.ids import Clock, iso, new_id
+from tidegate.domain.projects import Project
 from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.services.ports import Http, Line, Signer
 
@@ -44,16 +45,13 @@ class ListedItems:
 
 
 class ItemWork:
-    def __init__(
-        self, batch: Batch, url: str, secrets: Sequence[str], http: Http, sign: Signer, clock: Clock, *, private: bool
-    ) -> None:
+    def __init__(self, batch: Batch, url: str, project: Project, http: Http, sign: Signer, clock: Clock) -> None:
         self._batch = batch
         self._url = url
-        self._secrets = secrets
+        self._project = project
         self._http = http
         self._sign = sign
         self._clock = clock
-        self._private = private
         self._lock = threading.Lock()
         self._lines: list[LogLine] = []
         self._lost = 0
@@ -61,7 +59,10 @@ class ItemWork:
 
     def open_line(self) -> Line:
         return self._http.line(
-            self._url, allow_private=self._private, limits=ITEM_LIMITS, project_id=self._batch.project_id
+            self._url,
+            allow_private=self._project.allow_private_urls,
+            limits=ITEM_LIMITS,
+            project_id=self._batch.project_id,
         )
 
     def call(self, line: Line, call: Call) -> Callable[[Course, float], None]:
@@ -70,7 +71,7 @@ class ItemWork:
         message_id = f"{self._batch.batch_id}.{call.index}"
         now = self._clock()
         try:
-            reply = line.post(body, _HEADERS | self._sign(self._secrets, message_id, now, body))
+            reply = line.post(body, _HEADERS | self._sign(self._project, message_id, now, body))
             heard = read_reply(reply, now)
         except UrlNotAllowed as error:
             reason = error.detail

@@ -145,7 +145,7 @@ class Deliverer:
         try:
             project = self._project_of(delivery.project_id)
             body = delivery.body.encode()
-            headers = self._sign(project.callback_secrets, delivery.delivery_id, at, body)
+            headers = self._sign(project, delivery.delivery_id, at, body)
             with self._http.stream(
                 "POST",
                 delivery.url,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tidegate.domain.credentials import Credential
 from tidegate.domain.fetching import DEFAULT_LIMITS, Limits, Reply
+from tidegate.domain.projects import Project
 
 T = TypeVar("T")
 
@@ -106,6 +107,6 @@ class Http(Protocol):
 
 
 class Signer(Protocol):
-    """Standard Webhooks headers of a message: one signature for each secret that is valid now."""
+    """Standard Webhooks headers of a message: one signature for each of the project's secrets that is valid now."""
 
-    def __call__(self, secrets: Sequence[str], message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]: ...
+    def __call__(self, project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]: ...

@@ -12,7 +12,7 @@ from tidegate.domain.watching import TICKET_SECONDS
 
 
 class TicketStore(Protocol):
-    def add_ticket(self, ticket: str, project_id: str, expires_at: int) -> None: ...
+    def add_ticket(self, ticket: str, project_id: str, key_record_id: str, expires_at: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Tickets:
         self._store = store
         self._clock = clock
 
-    def issue(self, project_id: str) -> Ticket:
+    def issue(self, project_id: str, key_record_id: str) -> Ticket:
+        """The connection lives no longer than the key that asked for it."""
         made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
-        self._store.add_ticket(made, project_id, int(until.timestamp()))
+        self._store.add_ticket(made, project_id, key_record_id, int(until.timestamp()))
         return Ticket(made, iso(until))

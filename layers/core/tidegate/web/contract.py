@@ -144,7 +144,7 @@ def _problem(text: str) -> Schema:
 
 def _idempotent_routes(resolver: APIGatewayHttpResolver) -> Iterator[tuple[str, str]]:
     for route in [*resolver._static_routes, *resolver._dynamic_routes]:
-        if any(middleware.__name__ == "idempotent" for middleware in route.middlewares):
+        if any(middleware.__name__.startswith("idempotent") for middleware in route.middlewares):
             yield route.method.lower(), route.openapi_path
 
 

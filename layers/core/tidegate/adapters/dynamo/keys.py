@@ -71,6 +71,20 @@ def api_key(key_id: str) -> dict[str, str]:
     return _key(SYSTEM, "KEY", key_id)
 
 
+def api_keys_list(project_id: str) -> str:
+    """Admin keys, which belong to no project, are listed under the system."""
+    return partition(project_id or SYSTEM, "KEYS")
+
+
+def key_connections(record_id: str) -> str:
+    return partition(SYSTEM, "KEY_CONNECTIONS", record_id)
+
+
+def key_connection(record_id: str, connection_id: str) -> dict[str, str]:
+    """In a partition of the table, not of an index: who revokes a key must see all of its connections."""
+    return {"pk": key_connections(record_id), "sk": connection_id}
+
+
 def idempotency(project_id: str, idempotency_key: str) -> str:
     return partition(project_id, "IDEMPOTENCY", digest(idempotency_key, length=32))
 

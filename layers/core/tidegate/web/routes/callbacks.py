@@ -12,7 +12,7 @@ from tidegate.bootstrap import app
 from tidegate.domain.deliveries import Delivery
 from tidegate.domain.ids import iso
 from tidegate.schemas.callbacks import CallbackAnswer, CallbackList, SecretAnswer
-from tidegate.web.idempotency import idempotent
+from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
@@ -51,10 +51,10 @@ def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
     tags=_TAGS,
     summary="A new callback secret; the one before stays valid until it is retired",
     status_code=201,
-    middlewares=[idempotent],
+    middlewares=[idempotent_secret],
 )
 def rotate_secret(project_id: str) -> Response[SecretAnswer]:
-    return answer(SecretAnswer(callback_secret=app().callback_secrets.rotate(project_id)), 201)
+    return answer(SecretAnswer(project_id=project_id, callback_secret=app().callback_secrets.rotate(project_id)), 201)
 
 
 @router.delete(

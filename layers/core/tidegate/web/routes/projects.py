@@ -1,17 +1,21 @@
-"""Projects and keys: the admin's part."""
+"""Projects: the admin's part."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 
 from tidegate.bootstrap import app
-from tidegate.schemas.projects import KeyAnswer, KeyBody, ProjectAnswer, ProjectBody, ProjectList
+from tidegate.domain.projects import Project
+from tidegate.schemas.projects import ProjectAnswer, ProjectBody, ProjectChange, ProjectDetail, ProjectList
+from tidegate.services.projects import project_usage
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
+
+
+def _shown(project: Project) -> ProjectDetail:
+    return ProjectDetail.of(project, project_usage(project.project_id))
 
 
 @router.post("/v1/projects", tags=["Projects"], summary="Create a project", status_code=201, middlewares=[idempotent])
@@ -26,19 +30,11 @@ def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
     return ProjectList(items=[ProjectAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
 
 
-@router.post(
-    "/v1/projects/<project_id>/keys",
-    tags=["Projects"],
-    summary="Create a key",
-    status_code=201,
-    middlewares=[idempotent],
-)
-def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
-    key = app().projects.add_key(project_id, body.scopes, body.agent_id)
-    return answer(KeyAnswer.model_validate(key), 201)
+@router.get("/v1/projects/<project_id>", tags=["Projects"], summary="One project, with its quotas and what it uses")
+def show_project(project_id: str) -> ProjectDetail:
+    return _shown(app().projects.get(project_id, consistent=True))
 
 
-@router.delete("/v1/keys/<key_id>", tags=["Projects"], summary="Revoke a key", status_code=204)
-def delete_key(key_id: str) -> Response[Any]:
-    app().projects.remove_key(key_id)
-    return answer(None, 204)
+@router.patch("/v1/projects/<project_id>", tags=["Projects"], summary="Change a project or its quotas")
+def change_project(project_id: str, body: ProjectChange) -> ProjectDetail:
+    return _shown(app().projects.change(project_id, body.fields(), body.limits()))

@@ -6,7 +6,7 @@ from aws_lambda_powertools.event_handler import Response
 
 from tidegate.bootstrap import app
 from tidegate.schemas.callbacks import TicketAnswer
-from tidegate.web.idempotency import idempotent
+from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.routing import Router, answer
 
 router = Router()
@@ -17,10 +17,11 @@ router = Router()
     tags=["Notifications"],
     summary="A ticket for one WebSocket connection, within 60 s",
     status_code=201,
-    middlewares=[idempotent],
+    middlewares=[idempotent_secret],
 )
 def ticket() -> Response[TicketAnswer]:
-    made = app().tickets.issue(router.caller.project_id)
+    caller = router.caller
+    made = app().tickets.issue(caller.project_id, app().api_keys.record_id(caller.key_id))
     # The endpoint that functions post to and the one that clients connect to differ by their scheme alone.
     ws_url = app().settings.ws_endpoint.replace("http", "ws", 1)
     return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)
