@@ -18,7 +18,9 @@ _TAGS = ["Operations"]
 _DEFAULT_PERIOD = timedelta(days=7)
 
 
-@router.get("/v1/stats", tags=_TAGS, summary="Requests by type: count, success rate, mean and p95 seconds")
+@router.get(
+    "/v1/stats", scope="read", tags=_TAGS, summary="Requests by type: count, success rate, mean and p95 seconds"
+)
 def stats(
     since: Annotated[datetime | None, Query(description="ISO 8601; seven days ago if left out")] = None,
 ) -> StatsAnswer:
@@ -29,7 +31,7 @@ def stats(
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
 
 
-@router.get("/v1/audit", tags=_TAGS, summary="Every transition: who, when, why")
+@router.get("/v1/audit", scope="read", tags=_TAGS, summary="Every transition: who, when, why")
 def audit(
     record: Annotated[str | None, Query(max_length=2048)] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> AuditList:
@@ -37,12 +39,12 @@ def audit(
     return AuditList(items=[line.shown() for line in page.items], next_cursor=page.next_cursor)
 
 
-@router.post("/v1/cleanup", tags=_TAGS, summary="Remove what is past its retention")
+@router.post("/v1/cleanup", scope="admin", tags=_TAGS, summary="Remove what is past its retention")
 def cleanup() -> CleanupAnswer:
     return CleanupAnswer.model_validate(app().retention.clean())
 
 
-@router.get("/v1/archive", tags=_TAGS, summary="Requests that left the table on a day")
+@router.get("/v1/archive", scope="read", tags=_TAGS, summary="Requests that left the table on a day")
 def archive(
     day: Annotated[date, Query(description="the day of the cleanup, e.g. 2026-11-16")],
     type: Annotated[str | None, Query(max_length=40)] = None,

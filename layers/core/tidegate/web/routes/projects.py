@@ -14,13 +14,20 @@ from tidegate.web.routing import Cursor, Limit, Router, answer
 router = Router()
 
 
-@router.post("/v1/projects", tags=["Projects"], summary="Create a project", status_code=201, middlewares=[idempotent])
+@router.post(
+    "/v1/projects",
+    scope="admin",
+    tags=["Projects"],
+    summary="Create a project",
+    status_code=201,
+    middlewares=[idempotent],
+)
 def create_project(body: ProjectBody) -> Response[ProjectAnswer]:
     project = app().projects.create(body.name, body.group, allow_private_urls=body.allow_private_urls)
     return answer(ProjectAnswer.model_validate(project), 201)
 
 
-@router.get("/v1/projects", tags=["Projects"], summary="List projects")
+@router.get("/v1/projects", scope="admin", tags=["Projects"], summary="List projects")
 def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
     page = app().projects.list(limit, cursor)
     return ProjectList(items=[ProjectAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
@@ -28,6 +35,7 @@ def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
 
 @router.post(
     "/v1/projects/<project_id>/keys",
+    scope="admin",
     tags=["Projects"],
     summary="Create a key",
     status_code=201,
@@ -38,7 +46,7 @@ def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
     return answer(KeyAnswer.model_validate(key), 201)
 
 
-@router.delete("/v1/keys/<key_id>", tags=["Projects"], summary="Revoke a key", status_code=204)
+@router.delete("/v1/keys/<key_id>", scope="admin", tags=["Projects"], summary="Revoke a key", status_code=204)
 def delete_key(key_id: str) -> Response[Any]:
     app().projects.remove_key(key_id)
     return answer(None, 204)

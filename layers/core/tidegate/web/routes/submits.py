@@ -49,12 +49,16 @@ def build_router() -> Router:
     """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
     router = Router()
 
-    @router.post("/v1/downloads", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent])
+    @router.post(
+        "/v1/downloads", scope="write", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent]
+    )
     def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
         target = Target(body.target_agent_id, body.target_container_id)
         return answer(_one(router.caller.project_id, body, target), 202)
 
-    @router.post("/v1/downloads/batch", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent])
+    @router.post(
+        "/v1/downloads/batch", scope="write", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent]
+    )
     def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
         targets = [Target(target.agent_id, target.container_id) for target in body.targets]
         return answer(_many(router.caller.project_id, body, targets), 202)
