@@ -45,7 +45,7 @@ class CallbacksWiring(LibraryWiring, OutboundWiring):
         from tidegate.adapters.dynamo.projects import ProjectRepository
         from tidegate.services.callback_secrets import CallbackSecrets
 
-        return CallbackSecrets(ProjectRepository(self.table))
+        return CallbackSecrets(ProjectRepository(self.table), self.clock)
 
     @cached_property
     def deliverer(self) -> Deliverer:

@@ -45,7 +45,7 @@ class ScopedResolver(APIGatewayHttpResolver):
                 raise ScopeNotDeclared(f"{one} {rule} has the scope agent, but no <agent_id> in its path")
         return super().route(rule, method, *args, **options)
 
-    def _call_route(self, route: Route, route_arguments: dict[str, str]) -> ResponseBuilder:
+    def _call_route(self, route: Route, route_arguments: dict[str, str]) -> ResponseBuilder[Any]:
         try:
             self._admit(route, route_arguments)
         except DomainError as error:

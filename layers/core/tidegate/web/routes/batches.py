@@ -41,7 +41,9 @@ def _shown(batch: Batch) -> BatchAnswer:
 def create(body: BatchBody) -> Response[BatchAnswer]:
     told = body.model_dump(exclude={"source"})
     source = body.source.model_dump() if body.source else {}
-    return answer(_shown(app().batches.create(router.caller.project_id, NewBatch(**told, **source))), 201)
+    caller = router.caller
+    made = app().batches.create(caller.project_id, NewBatch(**told, **source), who=caller.key_id)
+    return answer(_shown(made), 201)
 
 
 @router.get("/v1/batches", scope="read", tags=_TAGS, summary="List batches")
@@ -62,8 +64,8 @@ def show(batch_id: str) -> Response[BatchAnswer]:
     "/v1/batches/<batch_id>", scope="write", tags=_TAGS, summary="Change the rate, max_errors or data", status_code=202
 )
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
-    changes = body.model_dump(exclude_unset=True)
-    return answer(_shown(app().batches.update(router.caller.project_id, batch_id, changes)), 202)
+    caller, changes = router.caller, body.model_dump(exclude_unset=True)
+    return answer(_shown(app().batches.update(caller.project_id, batch_id, changes, who=caller.key_id)), 202)
 
 
 @router.post(
@@ -106,7 +108,8 @@ def biz_stop(batch_id: str, body: BizStopBody) -> Response[BatchAnswer]:
 
 @router.post("/v1/batches/<batch_id>/data", scope="write", tags=_TAGS, summary="Change the data", status_code=202)
 def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
-    changed = app().batches.set_data(router.caller.project_id, batch_id, body.job_data, body.auth_code)
+    caller = router.caller
+    changed = app().batches.set_data(caller.project_id, batch_id, body.job_data, body.auth_code, who=caller.key_id)
     return answer(_shown(changed), 202)
 
 

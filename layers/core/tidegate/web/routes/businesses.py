@@ -25,7 +25,8 @@ def _shown(business: Business) -> BusinessAnswer:
     "/v1/biz", scope="write", tags=_TAGS, summary="Register a business", status_code=201, middlewares=[idempotent]
 )
 def register(body: BusinessBody) -> Response[BusinessAnswer]:
-    return answer(_shown(app().businesses.add(router.caller.project_id, BusinessEntry(**body.model_dump()))), 201)
+    caller, entry = router.caller, BusinessEntry(**body.model_dump())
+    return answer(_shown(app().businesses.add(caller.project_id, entry, caller.key_id)), 201)
 
 
 @router.get("/v1/biz", scope="read", tags=_TAGS, summary="List businesses")
@@ -41,5 +42,5 @@ def show(biz_id: str) -> BusinessAnswer:
 
 @router.put("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Replace a business's entry")
 def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
-    entry = BusinessEntry(**body.model_dump())
-    return _shown(app().businesses.replace(router.caller.project_id, biz_id, entry))
+    caller, entry = router.caller, BusinessEntry(**body.model_dump())
+    return _shown(app().businesses.replace(caller.project_id, biz_id, entry, caller.key_id))

@@ -47,7 +47,8 @@ def show_callback(delivery_id: str) -> CallbackAnswer:
     status_code=202,
 )
 def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
-    return answer(_shown(app().callbacks.redeliver(router.caller.project_id, delivery_id)), 202)
+    caller = router.caller
+    return answer(_shown(app().callbacks.redeliver(caller.project_id, delivery_id, caller.key_id)), 202)
 
 
 @router.post(
@@ -59,7 +60,8 @@ def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
     middlewares=[idempotent],
 )
 def rotate_secret(project_id: str) -> Response[SecretAnswer]:
-    return answer(SecretAnswer(callback_secret=app().callback_secrets.rotate(project_id)), 201)
+    made = app().callback_secrets.rotate(project_id, router.caller.key_id)
+    return answer(SecretAnswer(callback_secret=made), 201)
 
 
 @router.delete(
@@ -70,5 +72,5 @@ def rotate_secret(project_id: str) -> Response[SecretAnswer]:
     status_code=204,
 )
 def retire_secret(project_id: str) -> Response[Any]:
-    app().callback_secrets.retire(project_id)
+    app().callback_secrets.retire(project_id, router.caller.key_id)
     return answer(None, 204)

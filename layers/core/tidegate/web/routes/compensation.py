@@ -39,5 +39,5 @@ def show() -> CompensationAnswer:
 
 @router.post("/v1/compensation/trigger", scope="admin", tags=_TAGS, summary="Poll now")
 def trigger() -> CompensationAnswer:
-    app().compensator.trigger()
+    app().compensator.trigger(router.caller.key_id)
     return _shown(*app().compensator.status())

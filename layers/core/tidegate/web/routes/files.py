@@ -25,7 +25,8 @@ def announce(body: FileBody) -> Response[UploadAnswer | IngestAnswer]:
     announced = Announcement(body.biz_id, body.app_id, body.file_path, body.file_name, body.signature, body.size)
     if body.source_url:
         return answer(_ingested(body, body.source_url, announced), 202)
-    file, link = app().files.announce(router.caller.project_id, announced)
+    caller = router.caller
+    file, link = app().files.announce(caller.project_id, announced, who=caller.key_id)
     return answer(UploadAnswer(file_id=file.file_id, upload_url=link.url, expires_at=link.expires_at), 201)
 
 
@@ -45,7 +46,8 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
 
 @router.post("/v1/files/<file_id>/complete", scope="write", tags=_TAGS, summary="Check an upload and keep it")
 def complete(file_id: str) -> FileAnswer:
-    return FileAnswer.model_validate(app().files.complete(router.caller.project_id, file_id))
+    caller = router.caller
+    return FileAnswer.model_validate(app().files.complete(caller.project_id, file_id, who=caller.key_id))
 
 
 @router.get("/v1/files/<file_id>", scope="read", tags=_TAGS, summary="One file")

@@ -23,7 +23,8 @@ router = Router()
     middlewares=[idempotent],
 )
 def create_project(body: ProjectBody) -> Response[ProjectAnswer]:
-    project = app().projects.create(body.name, body.group, allow_private_urls=body.allow_private_urls)
+    private, who = body.allow_private_urls, router.caller.key_id
+    project = app().projects.create(body.name, body.group, allow_private_urls=private, who=who)
     return answer(ProjectAnswer.model_validate(project), 201)
 
 
@@ -42,11 +43,11 @@ def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
     middlewares=[idempotent],
 )
 def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
-    key = app().projects.add_key(project_id, body.scopes, body.agent_id)
+    key = app().projects.add_key(project_id, body.scopes, body.agent_id, who=router.caller.key_id)
     return answer(KeyAnswer.model_validate(key), 201)
 
 
 @router.delete("/v1/keys/<key_id>", scope="admin", tags=["Projects"], summary="Revoke a key", status_code=204)
 def delete_key(key_id: str) -> Response[Any]:
-    app().projects.remove_key(key_id)
+    app().projects.remove_key(key_id, who=router.caller.key_id)
     return answer(None, 204)

@@ -49,17 +49,17 @@ def list_queue(
 
 @router.post("/v1/queue/capacity", scope="admin", tags=_TAGS, summary="How many may run at once, by channel")
 def capacity(body: CapacityBody) -> QueueStats:
-    app().channels.set_capacities(body.root)
+    app().channels.set_capacities(body.root, router.caller.key_id)
     return _stats()
 
 
 @router.post("/v1/queue/pause", scope="admin", tags=_TAGS, summary="Admit nothing, in one channel or in all")
 def pause(body: ScopeBody | None = None) -> QueueStats:
-    app().channels.set_paused(body.scope if body else ALL, True)
+    app().channels.set_paused(body.scope if body else ALL, True, router.caller.key_id)
     return _stats()
 
 
 @router.post("/v1/queue/resume", scope="admin", tags=_TAGS, summary="Admit again")
 def resume(body: ScopeBody | None = None) -> QueueStats:
-    app().channels.set_paused(body.scope if body else ALL, False)
+    app().channels.set_paused(body.scope if body else ALL, False, router.caller.key_id)
     return _stats()

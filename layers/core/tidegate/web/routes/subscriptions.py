@@ -7,6 +7,7 @@ from typing import Any
 from aws_lambda_powertools.event_handler import Response
 
 from tidegate.bootstrap import app
+from tidegate.domain.audit import act
 from tidegate.domain.subscriptions import Subscription
 from tidegate.schemas.queue import RequestAnswer, RequestList
 from tidegate.schemas.subscriptions import CredentialBody, SubscriptionAnswer, SubscriptionBody, SubscriptionList
@@ -25,8 +26,9 @@ def _shown(subscription: Subscription) -> SubscriptionAnswer:
     "/v1/subscriptions", scope="write", tags=_TAGS, summary="Watch a source", status_code=201, middlewares=[idempotent]
 )
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
-    described = Subscription("", router.caller.project_id, created_at="", **body.model_dump())
-    return answer(_shown(app().subscriptions.create(described)), 201)
+    caller = router.caller
+    described = Subscription("", caller.project_id, created_at="", **body.model_dump())
+    return answer(_shown(app().subscriptions.create(described, who=caller.key_id)), 201)
 
 
 @router.get("/v1/subscriptions", scope="read", tags=_TAGS, summary="List subscriptions")
@@ -82,11 +84,19 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
     status_code=204,
 )
 def put_credential(name: str, body: CredentialBody) -> Response[Any]:
+    _record(name, "credential.put")
     app().credentials.put(router.caller.project_id, name, body.headers)
     return answer(None, 204)
 
 
 @router.delete("/v1/credentials/<name>", scope="write", tags=_TAGS, summary="Forget them", status_code=204)
 def delete_credential(name: str) -> Response[Any]:
+    _record(name, "credential.delete")
     app().credentials.delete(router.caller.project_id, name)
     return answer(None, 204)
+
+
+def _record(name: str, action: str) -> None:
+    """Credentials are in Secrets Manager: no transaction of the table holds their change."""
+    caller = router.caller
+    app().audit.record(act(caller.project_id, name, app().clock(), caller.key_id, action))
