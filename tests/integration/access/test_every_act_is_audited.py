@@ -217,6 +217,10 @@ def test_no_line_holds_a_secret(world: World) -> None:
     key = world.cloud.make_key(world.project_id, ["write"])
     put = world.cloud.http("PUT", "/v1/credentials/held", json={"headers": {"Authorization": secret}}, key=key)
     assert put.status == 204
-    (line,) = audited(world, key.split("_")[1])
-    assert secret not in str(line)
+    world.cloud.clock.advance(1)
+    source = {"name": "s", "source_url": f"http://127.0.0.1:9/list?token={secret}"}
+    assert world.cloud.http("POST", "/v1/subscriptions", json=source, key=key).status == 201
+    found = audited(world, key.split("_")[1])
+    assert [line["action"] for line in found] == ["subscription.create", "credential.put"]
+    assert secret not in str(found)
     assert key not in str(world.cloud.app.audit.list(world.project_id, 100, None, AuditFilter()))

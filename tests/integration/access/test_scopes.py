@@ -278,6 +278,14 @@ def test_a_route_without_a_scope_does_not_start() -> None:
     with pytest.raises(ScopeNotDeclared, match="agent_id"):
         build_resolver([unbound])
 
+    first, second = Router(), Router()
+    first.get("/v1/secret", scope="admin")(dict)
+    second.get("/v1/secret", scope="read")(dict)
+    with pytest.raises(ScopeNotDeclared, match="twice"):
+        build_resolver([first, second])
+    with pytest.raises(ValueError, match="twice"):
+        first.get("/v1/secret", scope="read")
+
     with pytest.raises(TypeError):
         Router().get("/v1/secret")  # type: ignore[call-arg]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlsplit
 
 from tidegate.domain.ids import iso
 
@@ -32,6 +33,11 @@ class AuditLine:
     def shown(self) -> dict[str, object]:
         line = {"record": self.record_id, "at": self.at, "actor": self.who, "who": self.who, "action": self.action}
         return line | {"from": self.from_state, "to": self.to_state, "why": self.why, "attempt": self.attempt}
+
+
+def named_at(name: str, url: str) -> str:
+    """A name and the host it leads to; the rest of a URL may hold a secret, and a line outlives its record."""
+    return f"{name} at {urlsplit(url).hostname}"
 
 
 def act(

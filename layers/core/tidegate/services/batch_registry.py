@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate.domain.audit import SYSTEM, AuditLine, act
+from tidegate.domain.audit import SYSTEM, AuditLine, act, named_at
 from tidegate.domain.batches import Business, hash_auth_code
 from tidegate.domain.ids import Clock, iso, new_id
 from tidegate.errors import RecordNotFound
@@ -45,7 +45,8 @@ class Registry:
         now = self._clock()
         business = _business(project_id, new_id("biz", now), entry, iso(now))
         self._check(project_id, entry)
-        self._store.add(business, act(project_id, business.biz_id, now, who, "biz.create", entry.process_url))
+        why = named_at(entry.name, entry.process_url)
+        self._store.add(business, act(project_id, business.biz_id, now, who, "biz.create", why))
         return business
 
     def replace(self, project_id: str, biz_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
@@ -53,7 +54,8 @@ class Registry:
         present = self.get(project_id, biz_id)
         business = _business(project_id, biz_id, entry, present.created_at)
         self._check(project_id, entry)
-        self._store.replace(business, act(project_id, biz_id, self._clock(), who, "biz.change", entry.process_url))
+        why = named_at(entry.name, entry.process_url)
+        self._store.replace(business, act(project_id, biz_id, self._clock(), who, "biz.change", why))
         return business
 
     def _check(self, project_id: str, entry: BusinessEntry) -> None:

@@ -24,7 +24,7 @@ class ProjectStore(Protocol):
 
     def add_key(self, key: ApiKey, line: AuditLine) -> None: ...
 
-    def get_key(self, key_id: str) -> ApiKey | None: ...
+    def get_key(self, key_id: str, *, consistent: bool = False) -> ApiKey | None: ...
 
     def remove_key(self, key_id: str, line: AuditLine) -> bool: ...
 
@@ -88,7 +88,7 @@ class Projects:
         return NewKey(key_id, text, project.callback_secrets[0])
 
     def remove_key(self, key_id: str, *, who: str = SYSTEM) -> None:
-        key = self._store.get_key(key_id)
+        key = self._store.get_key(key_id, consistent=True)
         if key is None or not self._store.remove_key(
             key_id, act(key.project_id or NO_PROJECT, key_id, self._clock(), who, "key.revoke")
         ):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from aws_lambda_powertools import Logger
 
-from tidegate.domain.audit import SYSTEM, AuditLine, act
+from tidegate.domain.audit import SYSTEM, AuditLine, act, named_at
 from tidegate.domain.ids import Clock, digest, iso, new_id
 from tidegate.domain.requests import TERMINAL, Request
 from tidegate.domain.schedules import next_run
@@ -67,7 +67,8 @@ class Subscriptions:
         now = self._clock()
         due_at = int(next_run(described.schedule, now).timestamp()) if described.schedule else None
         made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), due_at=due_at)
-        line = act(made.project_id, made.subscription_id, now, who, "subscription.create", made.source_url)
+        why = named_at(made.name, made.source_url)
+        line = act(made.project_id, made.subscription_id, now, who, "subscription.create", why)
         self._store.add(made, line)
         return made
 

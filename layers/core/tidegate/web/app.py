@@ -49,6 +49,6 @@ def build_api() -> Api:
             sockets.router,
         ]
     )
-    resolver.scopes["GET", "/docs"] = "open"
+    resolver.declare("GET", "/docs", "open")
     resolver.enable_swagger(path="/docs", title=TITLE, version=VERSION)
     return resolver

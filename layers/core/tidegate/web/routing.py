@@ -48,6 +48,8 @@ class Router(APIGatewayHttpRouter):
         return self._scoped("DELETE", rule, scope, options)
 
     def _scoped(self, method: str, rule: str, scope: Scope, options: dict[str, Any]) -> Callable[[F], F]:
+        if (method, rule) in self.scopes:
+            raise ValueError(f"{method} {rule} is defined twice")
         self.scopes[method, rule] = scope
         return self.route(rule, method, **options)
 

@@ -22,7 +22,7 @@ KEYED_PATHS = "/v1/"
 
 
 class ScopeNotDeclared(Exception):
-    """A route was registered without a scope, or with one that its path cannot keep."""
+    """A route was registered without a scope, with two, or with one that does not fit its path."""
 
 
 class ScopedResolver(APIGatewayHttpResolver):
@@ -33,8 +33,15 @@ class ScopedResolver(APIGatewayHttpResolver):
         self.scopes: dict[tuple[str, str], Scope] = {}
 
     def include_router(self, router: APIGatewayHttpRouter, prefix: str | None = None) -> None:  # type: ignore[override]
-        self.scopes |= getattr(router, "scopes", {})
+        for (method, rule), scope in getattr(router, "scopes", {}).items():
+            self.declare(method, rule, scope)
         super().include_router(router, prefix)
+
+    def declare(self, method: str, rule: str, scope: Scope) -> None:
+        """Once a route: of two routes with one rule the first is matched, and must not get the second one's scope."""
+        if (method, rule) in self.scopes:
+            raise ScopeNotDeclared(f"{method} {rule} is declared twice")
+        self.scopes[method, rule] = scope
 
     def route(self, rule: str, method: Any, *args: Any, **options: Any) -> Callable[..., Any]:
         for one in (method,) if isinstance(method, str) else method:

@@ -61,8 +61,8 @@ class ProjectRepository:
     def add_key(self, key: ApiKey, line: AuditLine) -> None:
         self._table.transact([put_new(keys.api_key(key.key_id) | asdict(key)), audit_write(line)])
 
-    def get_key(self, key_id: str) -> ApiKey | None:
-        item = self._table.get(keys.api_key(key_id))
+    def get_key(self, key_id: str, *, consistent: bool = False) -> ApiKey | None:
+        item = self._table.get(keys.api_key(key_id), consistent=consistent)
         if item is None:
             return None
         return ApiKey(
