@@ -14,6 +14,7 @@ from tests.bench.figures import Figure
 from tests.support.calls import count_calls
 from tests.support.moto_cloud import MotoCloud, Project
 from tidegate import bootstrap
+from tidegate.domain.audit import SYSTEM, act
 from tidegate.domain.files import READY, content_object
 from tidegate.services.files import Announcement, new_file
 
@@ -35,7 +36,7 @@ def with_file(cloud: MotoCloud) -> Project:
     project = cloud.project()
     file = new_file(project.id, Announcement(1, 1, PATH, None, SHA, 5), READY, cloud.clock())
     cloud.client("s3").put_object(Bucket=cloud.app.bucket.name, Key=content_object(project.id, SHA), Body=b"calls")
-    cloud.app.file_store.add(file)
+    cloud.app.file_store.add(file, act(project.id, file.file_id, cloud.clock(), SYSTEM, "file.create"))
     cloud.app.table.write(cloud.app.file_store._content(file))
     return project
 

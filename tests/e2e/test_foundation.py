@@ -35,6 +35,8 @@ def test_a_scope_that_the_key_lacks_is_403(deployed: Deployed, project: Deployed
     reader = deployed.make_key(project.id, ["read"])["key"]
     assert deployed.http("POST", "/v1/files", json=FILE, key=reader).status == 403
     assert deployed.http("GET", "/v1/projects", key=project.key).status == 403
+    odd = deployed.http("GET", "/v1/projects%0A", key=project.key)
+    assert (odd.status, odd.json()["code"]) == (400, "bad_path")
 
 
 def test_a_deleted_key_is_refused_at_once(deployed: Deployed, project: DeployedProject) -> None:

@@ -13,6 +13,7 @@ from tidegate.adapters.dynamo.batches import BatchRepository
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.http.client import SafeHttp
 from tidegate.adapters.http.webhooks import signed_headers
+from tidegate.domain.audit import SYSTEM, act
 from tidegate.domain.batch_course import Verdict
 from tidegate.domain.batches import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.domain.fetching import Reply
@@ -110,7 +111,8 @@ class Lab:
             run=1,
             **more,
         )
-        self.batches.add(batch, Progress(Ledger(start_index)), job_data)
+        line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.create")
+        self.batches.add(batch, Progress(Ledger(start_index)), job_data, line)
         return batch
 
     # --- Preparation

@@ -36,6 +36,10 @@ class BrokenJson(DomainError):
     code, status, title = "broken_json", 400, "The body is not JSON"
 
 
+class BadPath(DomainError):
+    code, status, title = "bad_path", 400, "The path cannot be read"
+
+
 class Unauthenticated(DomainError):
     code, status, title = "unauthenticated", 401, "A valid key is required"
 

@@ -9,6 +9,7 @@ from typing import Any
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.moto_cloud import Project
+from tidegate.domain.audit import SYSTEM, act
 from tidegate.domain.files import READY, content_object
 from tidegate.services.files import Announcement, new_file
 
@@ -51,7 +52,7 @@ def stored_file(world: World, project: Project) -> None:
     with world.calls.uncounted():
         file = new_file(project.id, Announcement(1, 1, "/f", None, SHA, len(CONTENT)), READY, cloud.clock())
         world.put_object(content_object(project.id, SHA), CONTENT)
-        cloud.app.file_store.add(file)
+        cloud.app.file_store.add(file, act(project.id, file.file_id, cloud.clock(), SYSTEM, "file.create"))
         cloud.app.table.write(cloud.app.file_store._content(file))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.batch_lab import PROJECT, Lab
 from tests.support.batch_receiver import Receiver, busiest_second, receiver
 from tests.support.moto_cloud import MotoCloud
 from tidegate.adapters.dynamo import keys
+from tidegate.domain.audit import SYSTEM, act
 from tidegate.domain.batches import FINISHED
 from tidegate.services.batch_slice import ENDED
 
@@ -56,7 +58,8 @@ def test_a_rate_changed_while_it_runs_holds_within_a_second(lab: Lab, business: 
     batch = lab.batch(220, rate=10)
     running = lab.in_background(lambda: lab.run(batch))
     time.sleep(1.2)
-    lab.batches.patch(lab.now(batch)[0], {"rate": 200})
+    line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.change")
+    lab.batches.patch(lab.now(batch)[0], {"rate": 200}, (), line)
     running.join(10)
     assert len(business.calls()) == 220
     assert lab.now(batch)[0].status == FINISHED

@@ -114,7 +114,9 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "callbacks.list": lambda c: c.callbacks.list(task_id="t", limit=1, cursor="c"),
     "callbacks.redeliver": lambda c: c.callbacks.redeliver("d"),
     "operations.stats": lambda c: c.operations.stats("2026-01-01T00:00:00Z"),
-    "operations.audit": lambda c: c.operations.audit("r", limit=1, cursor="c"),
+    "operations.audit": lambda c: c.operations.audit(
+        "r", actor="k", action="key.create", since="2026-01-01", until="2026-02-01", limit=1, cursor="c"
+    ),
     "operations.archive": lambda c: c.operations.archive(
         "2026-11-16", type="check", status="failed", request_id="r", limit=1, cursor="c"
     ),

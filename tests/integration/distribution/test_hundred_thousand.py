@@ -11,6 +11,7 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tidegate.adapters.dynamo.values import to_wire
+from tidegate.domain.audit import SYSTEM, act
 from tidegate.domain.downloads import Parcel, Task, job_key
 from tidegate.domain.ids import iso
 from tidegate.domain.targets import Target
@@ -28,7 +29,8 @@ def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
     last = arrivals[-1]
     target = Target(last.agent_id, last.container_id)
     now = iso(fleet.cloud.clock())
-    app.task_store.add([Task(fleet.project.id, last.uuid, job.job_id, target, now, now)], 2**33)
+    line = act(fleet.project.id, job.job_id, fleet.cloud.clock(), SYSTEM, "download.submit")
+    app.task_store.add([Task(fleet.project.id, last.uuid, job.job_id, target, now, now)], 2**33, line)
     for start in range(0, count, A_BATCH):
         batch = arrivals[start : start + A_BATCH]
         messages = [

@@ -301,6 +301,7 @@ def test_the_archive_wants_a_day(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("stats --since 2026-01-01T00:00:00Z", "/v1/stats"),
         ("audit req-1", "/v1/audit"),
+        ("audit --actor key01a --action key.create --since 2026-01-01 --until 2026-02-01", "/v1/audit"),
         ("archive", "/v1/archive"),
         ("compensation show", "/v1/compensation"),
         ("queue stats", "/v1/queue/stats"),

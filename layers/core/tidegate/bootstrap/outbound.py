@@ -54,4 +54,4 @@ class OutboundWiring(Base):
         from tidegate.services.callback_secrets import CallbackSecrets
 
         root = RootSecret(self.ssm, self.settings.callback_root_name)
-        return CallbackSecrets(ProjectRepository(self.table), root)
+        return CallbackSecrets(ProjectRepository(self.table), root, self.clock)

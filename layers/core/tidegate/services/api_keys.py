@@ -10,6 +10,7 @@ from typing import Protocol
 
 from aws_lambda_powertools import Logger
 
+from tidegate.domain.audit import NO_PROJECT, SYSTEM, AuditLine, act
 from tidegate.domain.ids import Clock, iso, new_id
 from tidegate.domain.projects import BOOTSTRAP_KEY_ID, ApiKey, Project, bootstrap_key, format_key, hash_key
 from tidegate.errors import Invalid, RecordNotFound, WrongState
@@ -19,15 +20,15 @@ logger = Logger(service="tidegate", child=True)
 
 
 class KeyStore(Protocol):
-    def add(self, key: ApiKey) -> None: ...
+    def add(self, key: ApiKey, line: AuditLine) -> None: ...
 
     def get(self, record_id: str, *, consistent: bool = False) -> ApiKey | None: ...
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ApiKey]: ...
 
-    def replace(self, old: ApiKey, new: ApiKey, old_until: int) -> bool: ...
+    def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool: ...
 
-    def revoke(self, key: ApiKey, now: datetime) -> bool: ...
+    def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool: ...
 
     def settle(self, record_id: str) -> None: ...
 
@@ -86,7 +87,8 @@ class ApiKeys:
         return self._add(*self._made("", ("admin",), None, name, expires_in, by))
 
     def _add(self, made: ApiKey, text: str) -> NewKey:
-        self._store.add(made)
+        why = f"scopes {' '.join(made.scopes)}" + (f" for {made.agent_id}" if made.agent_id else "")
+        self._store.add(made, self._line(made, made.created_by, "key.create", why))
         return NewKey(made.key_id, text)
 
     def _made(
@@ -125,7 +127,9 @@ class ApiKeys:
         name = None if old.is_bootstrap else old.name
         new, text = self._made(old.project_id, old.scopes, old.agent_id, name, lifetime, by)
         end = int(now.timestamp()) + overlap_s
-        if not self._store.replace(old, new, end if old.valid_until is None else min(end, old.valid_until)):
+        until = end if old.valid_until is None else min(end, old.valid_until)
+        line = self._line(old, by, "key.rotate", f"to {new.key_id}, overlap {overlap_s} s")
+        if not self._store.replace(old, new, until, line):
             raise WrongState(f"the key {key_id} was rotated or revoked meanwhile")
         if overlap_s == 0:
             self._close_connections(old.record_id)
@@ -136,8 +140,11 @@ class ApiKeys:
         key = self._key(key_id)
         if key.is_admin and key_id == by:
             raise WrongState("an admin key does not revoke itself: use the key that is to stay")
-        self._store.revoke(key, self._clock())
+        self._store.revoke(key, self._clock(), self._line(key, by, "key.revoke"))
         self._close_connections(key.record_id)
+
+    def _line(self, key: ApiKey, by: str | None, action: str, why: str = "") -> AuditLine:
+        return act(key.project_id or NO_PROJECT, key.key_id, self._clock(), by or SYSTEM, action, why)
 
     def finish_end(self, key: ApiKey) -> bool:
         """A key whose end came by itself, or whose revocation stopped half-way. Answers whether there was work."""

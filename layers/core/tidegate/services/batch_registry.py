@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from tidegate.domain.audit import SYSTEM, AuditLine, act, named_at
 from tidegate.domain.batches import Business, hash_auth_code
 from tidegate.domain.ids import Clock, iso, new_id
 from tidegate.errors import RecordNotFound
@@ -13,9 +14,9 @@ from tidegate.services.ports import Listed
 
 
 class BusinessStore(Protocol):
-    def add(self, business: Business) -> None: ...
+    def add(self, business: Business, line: AuditLine) -> None: ...
 
-    def replace(self, business: Business) -> None: ...
+    def replace(self, business: Business, line: AuditLine) -> None: ...
 
     def get(self, project_id: str, biz_id: str) -> Business | None: ...
 
@@ -40,19 +41,21 @@ class Registry:
         self._check_url = check_url
         self._clock = clock
 
-    def add(self, project_id: str, entry: BusinessEntry) -> Business:
+    def add(self, project_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
         now = self._clock()
         business = _business(project_id, new_id("biz", now), entry, iso(now))
         self._check(project_id, entry)
-        self._store.add(business)
+        why = named_at(entry.name, entry.process_url)
+        self._store.add(business, act(project_id, business.biz_id, now, who, "biz.create", why))
         return business
 
-    def replace(self, project_id: str, biz_id: str, entry: BusinessEntry) -> Business:
+    def replace(self, project_id: str, biz_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
         """Batches that run call the new URLs from their next slice on."""
         present = self.get(project_id, biz_id)
         business = _business(project_id, biz_id, entry, present.created_at)
         self._check(project_id, entry)
-        self._store.replace(business)
+        why = named_at(entry.name, entry.process_url)
+        self._store.replace(business, act(project_id, biz_id, self._clock(), who, "biz.change", why))
         return business
 
     def _check(self, project_id: str, entry: BusinessEntry) -> None:

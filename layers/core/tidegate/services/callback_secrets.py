@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from tidegate.domain.audit import SYSTEM, AuditLine, act
 from tidegate.domain.callback_secrets import derived_secret
+from tidegate.domain.ids import Clock
 from tidegate.domain.projects import Project
 from tidegate.errors import Conflict, RecordNotFound, WrongState
 
@@ -14,13 +16,14 @@ from tidegate.errors import Conflict, RecordNotFound, WrongState
 class SecretStore(Protocol):
     def get(self, project_id: str, *, consistent: bool = False) -> Project | None: ...
 
-    def set_secrets(self, was: Project, now: Project) -> bool: ...
+    def set_secrets(self, was: Project, now: Project, line: AuditLine) -> bool: ...
 
 
 class CallbackSecrets:
-    def __init__(self, store: SecretStore, root: Callable[[], bytes]) -> None:
+    def __init__(self, store: SecretStore, root: Callable[[], bytes], clock: Clock) -> None:
         self._store = store
         self._root = root
+        self._clock = clock
 
     def of(self, project: Project) -> tuple[str, ...]:
         """Every secret that is valid now, newest first."""
@@ -30,24 +33,25 @@ class CallbackSecrets:
     def newest(self, project: Project) -> str:
         return self.of(project)[0]
 
-    def rotate(self, project_id: str) -> str:
+    def rotate(self, project_id: str, who: str = SYSTEM) -> str:
         """Adds a new generation; the secret before stays valid until it is retired."""
         project = self._project(project_id)
         if len(project.secret_generations) + len(project.callback_secrets) > 1:
             raise WrongState("a rotation is under way: retire the old secret first")
         newest = max(project.secret_generations, default=0) + 1
         rotated = replace(project, secret_generations=(newest, *project.secret_generations))
-        self._save(project, rotated)
+        self._save(project, rotated, who, "callback_secret.rotate")
         return self.newest(rotated)
 
-    def retire(self, project_id: str) -> None:
+    def retire(self, project_id: str, who: str = SYSTEM) -> None:
         """Ends a rotation: from now on only the newest secret signs. A stored one that is old is removed."""
         project = self._project(project_id)
         generations, stored = project.secret_generations[:1], project.callback_secrets
         kept = () if generations else stored[:1]
         if (generations, kept) == (project.secret_generations, stored):
             raise WrongState("there is no old secret")
-        self._save(project, replace(project, secret_generations=generations, callback_secrets=kept))
+        left = replace(project, secret_generations=generations, callback_secrets=kept)
+        self._save(project, left, who, "callback_secret.retire")
 
     def _project(self, project_id: str) -> Project:
         project = self._store.get(project_id, consistent=True)
@@ -55,6 +59,7 @@ class CallbackSecrets:
             raise RecordNotFound("no such project")
         return project
 
-    def _save(self, was: Project, now: Project) -> None:
-        if not self._store.set_secrets(was, now):
+    def _save(self, was: Project, now: Project, who: str, action: str) -> None:
+        line = act(was.project_id, was.project_id, self._clock(), who, action)
+        if not self._store.set_secrets(was, now, line):
             raise Conflict("the project's secrets were changed meanwhile: look at them and try again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from tidegate.domain.audit import SYSTEM, AuditLine, act
 from tidegate.domain.deliveries import Delivery, redelivered
 from tidegate.domain.ids import Clock
 from tidegate.domain.projects import Project
@@ -19,7 +20,7 @@ class CallbackStore(Protocol):
         self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
     ) -> Listed[Delivery]: ...
 
-    def restart(self, delivery: Delivery, now: float) -> None: ...
+    def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None: ...
 
 
 class Waiting(Protocol):
@@ -63,10 +64,11 @@ class Callbacks:
     ) -> Listed[Delivery]:
         return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
 
-    def redeliver(self, project_id: str, delivery_id: str) -> Delivery:
+    def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> Delivery:
         """Delivers it once more, with a day of attempts before it; the same id, so that the receiver can tell."""
         now = self._clock()
         delivery = redelivered(self.get(project_id, delivery_id), now)
-        self._store.restart(delivery, now.timestamp())
+        line = act(project_id, delivery_id, now, who, "callback.redeliver", f"callback of {delivery.record_id}")
+        self._store.restart(delivery, now.timestamp(), line)
         self._queue().later(delivery, 0)
         return delivery

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from tidegate.domain import compensation
+from tidegate.domain.audit import NO_PROJECT, SYSTEM, AuditLine, act
 from tidegate.domain.compensation import OVERDUE_SECONDS, Poll
 from tidegate.domain.ids import Clock
 
@@ -24,7 +25,7 @@ MOST_AT_ONCE = 100
 class PollStore(Protocol):
     def read(self) -> Poll | None: ...
 
-    def replace(self, old: Poll | None, new: Poll) -> bool: ...
+    def replace(self, old: Poll | None, new: Poll, line: AuditLine | None = None) -> bool: ...
 
     def count(self, compensated: int) -> None: ...
 
@@ -99,13 +100,14 @@ class Compensator:
             return self._begin(None, compensation.triggered(compensation.first(now), now), now)
         return self._begin(poll, compensation.triggered(poll, now), now) if compensation.is_lost(poll, now) else poll
 
-    def trigger(self) -> Poll:
+    def trigger(self, who: str = SYSTEM) -> Poll:
         now = self._clock()
         poll = self._store.read()
-        return self._begin(poll, compensation.triggered(poll or compensation.first(now), now), now)
+        line = act(NO_PROJECT, "compensation", now, who, "compensation.trigger")
+        return self._begin(poll, compensation.triggered(poll or compensation.first(now), now), now, line)
 
-    def _begin(self, old: Poll | None, new: Poll, now: datetime) -> Poll:
-        if self._store.replace(old, new):
+    def _begin(self, old: Poll | None, new: Poll, now: datetime, line: AuditLine | None = None) -> Poll:
+        if self._store.replace(old, new, line):
             self._send(new, now)
         return new
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.downloads import Counts, Job, Task
 from tidegate.domain.notices import Notice
 from tidegate.domain.orders import Order
@@ -70,7 +71,7 @@ class JobStore(Protocol):
 
 
 class TaskStore(Protocol):
-    def add(self, tasks: Sequence[Task], expires_at: int) -> None: ...
+    def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine) -> None: ...
 
     def get(self, project_id: str, uuid: str) -> Task | None: ...
 

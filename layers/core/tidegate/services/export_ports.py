@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.exports import Export
 from tidegate.domain.requests import Request
 from tidegate.services.ports import Listed
@@ -51,7 +52,7 @@ class ExportStore(Protocol):
         self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]
     ) -> Listed[tuple[Export, Request | None]]: ...
 
-    def remove(self, project_id: str, task_id: str) -> None: ...
+    def remove(self, project_id: str, task_id: str, line: AuditLine) -> None: ...
 
 
 class ReadPage(Protocol):

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tidegate.domain import exports as domain
+from tidegate.domain.audit import act
 from tidegate.domain.columns import flat_rows
 from tidegate.domain.exports import EXPIRED, Export, ExportSpec
 from tidegate.domain.ids import Clock, iso, new_id
@@ -152,7 +153,7 @@ class Exports:
             with suppress(WrongState):
                 self._control().cancel(project_id, task_id, who, "deleted")
         self.forget_files(project_id, task_id)
-        self._store.remove(project_id, task_id)
+        self._store.remove(project_id, task_id, act(project_id, task_id, self._clock(), who, "export.delete"))
         return True
 
     def forget_files(self, project_id: str, task_id: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from tidegate.domain.audit import SYSTEM, AuditLine, act
 from tidegate.domain.files import (
     COMING,
     FAILED,
@@ -28,7 +29,7 @@ LINK_SECONDS = 300
 
 
 class FileStore(Protocol):
-    def add(self, file: File) -> None: ...
+    def add(self, file: File, line: AuditLine) -> None: ...
 
     def get(self, project_id: str, file_id: str) -> File | None: ...
 
@@ -36,7 +37,7 @@ class FileStore(Protocol):
 
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[File]: ...
 
-    def finish(self, file: File, *, was: Sequence[str]) -> File: ...
+    def finish(self, file: File, *, was: Sequence[str], line: AuditLine) -> File: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +79,14 @@ class Files:
         self._objects = objects
         self._clock = clock
 
-    def announce(self, project_id: str, announced: Announcement) -> tuple[File, Link]:
-        file = new_file(project_id, announced, PENDING, self._clock())
-        self._store.add(file)
+    def announce(self, project_id: str, announced: Announcement, *, who: str = SYSTEM) -> tuple[File, Link]:
+        now = self._clock()
+        file = new_file(project_id, announced, PENDING, now)
+        self._store.add(file, act(project_id, file.file_id, now, who, "file.create", file.file_path))
         url = self._objects.presign_put(upload_object(project_id, file.file_id), UPLOAD_SECONDS)
         return file, self._link(url, UPLOAD_SECONDS)
 
-    def complete(self, project_id: str, file_id: str) -> File:
+    def complete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> File:
         """Streams the upload through SHA-256 and moves it to its content's place. Running it twice is harmless."""
         file = self.get(project_id, file_id)
         if file.state == READY:
@@ -103,14 +105,20 @@ class Files:
             hashed.update(chunk)
         fault = _fault(file, found.size, hashed.hexdigest())
         if fault:
-            self._store.finish(replace(file, state=FAILED, error=fault), was=(PENDING,))
+            self._store.finish(
+                replace(file, state=FAILED, error=fault), was=(PENDING,), line=self._completed(file, FAILED, who, fault)
+            )
             self._objects.delete(uploaded)
             raise SignatureMismatch(fault)
         whole = replace(file, state=READY, signature=hashed.hexdigest(), size=found.size)
         self._objects.copy(uploaded, content_object(project_id, hashed.hexdigest()), only_if=found)
-        stored = self._store.finish(whole, was=(PENDING,))
+        stored = self._store.finish(whole, was=(PENDING,), line=self._completed(file, READY, who))
         self._objects.delete(uploaded)
         return stored
+
+    def _completed(self, file: File, state: str, who: str, why: str = "") -> AuditLine:
+        states = (file.state, state)
+        return act(file.project_id, file.file_id, self._clock(), who, "file.complete", why, states=states)
 
     def get(self, project_id: str, file_id: str) -> File:
         file = self._store.get(project_id, file_id)

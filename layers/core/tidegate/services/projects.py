@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from tidegate.domain.audit import NO_PROJECT, SYSTEM, AuditLine, act
 from tidegate.domain.ids import Clock, iso, new_id
 from tidegate.domain.projects import Project
 from tidegate.errors import Conflict, RecordNotFound
@@ -15,11 +16,11 @@ _TRIES = 5
 
 
 class ProjectStore(Protocol):
-    def create(self, project: Project) -> None: ...
+    def create(self, project: Project, line: AuditLine) -> None: ...
 
     def get(self, project_id: str, *, consistent: bool = False) -> Project | None: ...
 
-    def change(self, was: Project, now: Project) -> bool: ...
+    def change(self, was: Project, now: Project, line: AuditLine) -> bool: ...
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]: ...
 
@@ -34,7 +35,9 @@ class Projects:
         self._store = store
         self._clock = clock
 
-    def create(self, name: str, group: str | None = None, *, allow_private_urls: bool = False) -> Project:
+    def create(
+        self, name: str, group: str | None = None, *, allow_private_urls: bool = False, who: str = SYSTEM
+    ) -> Project:
         now = self._clock()
         project = Project(
             project_id=new_id("prj", now),
@@ -44,7 +47,7 @@ class Projects:
             created_at=iso(now),
             secret_generations=(1,),
         )
-        self._store.create(project)
+        self._store.create(project, act(NO_PROJECT, project.project_id, now, who, "project.create", name))
         return project
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]:
@@ -56,13 +59,17 @@ class Projects:
             raise RecordNotFound("no such project")
         return project
 
-    def change(self, project_id: str, fields: Mapping[str, Any], limits: Mapping[str, Any]) -> Project:
+    def change(
+        self, project_id: str, fields: Mapping[str, Any], limits: Mapping[str, Any], who: str = SYSTEM
+    ) -> Project:
         """Sets the fields and the quotas that are named, and leaves the others; a quota of None is lifted."""
         for _ in range(_TRIES):
             project = self.get(project_id, consistent=True)
             changed = replace(project, **fields, quotas=replace(project.quotas, **limits))
             if changed == project:
                 return project
-            if self._store.change(project, changed):
+            named = ", ".join(sorted([*fields, *limits]))
+            line = act(project_id, project_id, self._clock(), who, "project.change", named)
+            if self._store.change(project, changed, line):
                 return replace(changed, revision=project.revision + 1)
         raise Conflict(f"the project {project_id} is being changed by others: try again")

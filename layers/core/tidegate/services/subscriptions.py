@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from aws_lambda_powertools import Logger
 
-from tidegate.domain.audit import SYSTEM
+from tidegate.domain.audit import SYSTEM, AuditLine, act, named_at
 from tidegate.domain.ids import Clock, digest, iso, new_id
 from tidegate.domain.requests import TERMINAL, Request
 from tidegate.domain.schedules import next_run
@@ -27,7 +27,7 @@ _BY_HAND, _BY_SCHEDULE = 3, 5
 
 
 class SubscriptionStore(Protocol):
-    def add(self, subscription: Subscription) -> None: ...
+    def add(self, subscription: Subscription, line: AuditLine) -> None: ...
 
     def get(self, project_id: str, subscription_id: str) -> Subscription | None: ...
 
@@ -39,7 +39,7 @@ class SubscriptionStore(Protocol):
 
     def skip(self, subscription: Subscription, due_at: int) -> None: ...
 
-    def begin_delete(self, project_id: str, subscription_id: str, now: float) -> bool: ...
+    def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool: ...
 
     def delete(self, project_id: str, subscription_id: str) -> None: ...
 
@@ -61,13 +61,15 @@ class Subscriptions:
         self._intake = intake
         self._clock = clock
 
-    def create(self, described: Subscription) -> Subscription:
+    def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
         """`described` has everything but its id, times and next run."""
         self._intake.check_url(described.project_id, described.source_url)
         now = self._clock()
         due_at = int(next_run(described.schedule, now).timestamp()) if described.schedule else None
         made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), due_at=due_at)
-        self._store.add(made)
+        why = named_at(made.name, made.source_url)
+        line = act(made.project_id, made.subscription_id, now, who, "subscription.create", why)
+        self._store.add(made, line)
         return made
 
     def get(self, project_id: str, subscription_id: str) -> Subscription:
@@ -125,7 +127,9 @@ class Subscriptions:
 
     def delete(self, project_id: str, subscription_id: str, who: str) -> None:
         self.get(project_id, subscription_id)
-        self._store.begin_delete(project_id, subscription_id, self._clock().timestamp())
+        now = self._clock()
+        line = act(project_id, subscription_id, now, who, "subscription.delete")
+        self._store.begin_delete(project_id, subscription_id, now.timestamp(), line)
         self.finish_delete(project_id, subscription_id, who)
 
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:

@@ -51,5 +51,6 @@ def build_api() -> Api:
             sockets.router,
         ]
     )
+    resolver.declare("GET", "/docs", "open")
     resolver.enable_swagger(path="/docs", title=TITLE, version=VERSION)
     return resolver

@@ -7,12 +7,14 @@ Powertools knows one answer a route, always JSON. Here are the others: problems,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 
 from tidegate.web.problems import CONTENT_TYPE
+from tidegate.web.scopes import ScopedResolver
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
@@ -49,7 +51,7 @@ _PROBLEM: Schema = {
     },
 }
 _EVERYWHERE = {
-    "400": "Broken JSON",
+    "400": "Broken JSON or path",
     "401": "No valid key",
     "403": "Scope missing",
     "404": "Not found",
@@ -87,6 +89,7 @@ _PROBLEMS: dict[str, dict[str, str]] = {
     "/v1/download/sync/multiple": _UPSTREAM,
 }
 _IN_QUERY = {"/v1/download/sync": "SyncBody", "/v1/download/sync/multiple": "SyncMultipleBody"}
+_PARAMETER = re.compile(r"<(\w+)>")
 _PLAIN_TYPES = {"string", "integer", "number", "boolean", "null"}
 _IDEMPOTENCY_KEY: Schema = {
     "name": "Idempotency-Key",
@@ -96,7 +99,7 @@ _IDEMPOTENCY_KEY: Schema = {
 }
 
 
-class Api(APIGatewayHttpResolver):
+class Api(ScopedResolver):
     """Tells the whole contract wherever it is asked for: in /openapi.json and in /docs."""
 
     def get_openapi_schema(self, **options: Any) -> OpenAPI:
@@ -111,18 +114,22 @@ def contract(api: Api) -> Schema:
     return found
 
 
-def _completed(schema: Schema, resolver: APIGatewayHttpResolver) -> Schema:
+def _completed(schema: Schema, resolver: Api) -> Schema:
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError", "ResponseValidationError"):
         schemas.pop(unused, None)
     schemas["Problem"] = _PROBLEM
     schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     once = set(_idempotent_routes(resolver))
+    scopes = {
+        (method.lower(), _PARAMETER.sub(r"{\1}", rule)): scope for (method, rule), scope in resolver.scopes.items()
+    }
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             operation["responses"] = _answers(method, path, operation["responses"])
-            if path.startswith("/v1/"):
-                operation["security"] = [{"key": []}]
+            scope = scopes[method, path]
+            if scope != "open":
+                operation["security"] = [{"key": [scope]}]
             if (method, path) in once:
                 operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
     for path, model in _IN_QUERY.items():

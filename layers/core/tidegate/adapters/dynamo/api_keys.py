@@ -7,8 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.writes import Write, put_new, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.ids import iso
 from tidegate.domain.projects import ENDED_KEY_KEPT_SECONDS, ApiKey
 from tidegate.services.ports import Listed
@@ -41,8 +43,8 @@ class ApiKeyRepository:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, key: ApiKey) -> None:
-        self._table.write(self._new(key))
+    def add(self, key: ApiKey, line: AuditLine) -> None:
+        self._table.transact([self._new(key), audit_write(line)])
 
     @staticmethod
     def _new(key: ApiKey) -> Write:
@@ -65,20 +67,25 @@ class ApiKeyRepository:
         free = "(attribute_not_exists(#last_used_at) OR #last_used_at <= :before)"
         self._change(key, {"last_used_at": iso(now)}, free, before=iso(unless_after))
 
-    def replace(self, old: ApiKey, new: ApiKey, old_until: int) -> bool:
+    def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool:
         """The new key, and the end of the old one. False: it was replaced or revoked meanwhile."""
         ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
         unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
         try:
-            self._table.transact([self._new(new), self._update(old, ending, unchanged)])
+            self._table.transact([self._new(new), self._update(old, ending, unchanged), audit_write(line)])
         except ConditionFailed:
             return False
         return True
 
-    def revoke(self, key: ApiKey, now: datetime) -> bool:
+    def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
         """False: it was revoked before."""
         ended = {"revoked_at": iso(now)} | _end(key, int(now.timestamp()))
-        return self._change(key, ended, "attribute_not_exists(#revoked_at)")
+        revoked = self._update(key, ended, "attribute_not_exists(#revoked_at)")
+        try:
+            self._table.transact([revoked, audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
 
     def settle(self, record_id: str) -> None:
         """Its end needs no more looking after."""

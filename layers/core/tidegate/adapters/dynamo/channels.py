@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.request_items import place_from
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.values import Item
 from tidegate.adapters.dynamo.writes import Write, delete, put_new, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.channels import Channel, Place
 
 _FIELDS = tuple(field.name for field in fields(Channel))
@@ -41,12 +43,14 @@ class ChannelRepository:
             known = self.get(name)
         return known or Channel(name, capacity)
 
-    def set_capacity(self, name: str, capacity: int, now: float) -> None:
-        self._table.write(update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel")))
+    def set_capacity(self, name: str, capacity: int, now: float, line: AuditLine) -> None:
+        change = update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
 
-    def set_paused(self, name: str, paused: bool, now: float) -> None:
+    def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
         """Due from now: should the word to admission be lost, what waits still moves."""
-        self._table.write(update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel")))
+        change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
 
     def waiting(self, name: str) -> Iterator[Place]:
         """In the order of admission."""

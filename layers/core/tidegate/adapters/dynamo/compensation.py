@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.values import Item
-from tidegate.adapters.dynamo.writes import update
+from tidegate.adapters.dynamo.writes import Write, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.compensation import LANE_SECONDS, Poll
 
 _LANE_KEPT_SECONDS = 3600
@@ -22,15 +23,17 @@ class CompensationRepository:
         item = self._table.get(keys.compensation(), consistent=True)
         return Poll.from_data(item) if item else None
 
-    def replace(self, old: Poll | None, new: Poll) -> bool:
+    def replace(self, old: Poll | None, new: Poll, line: AuditLine | None = None) -> bool:
         state = new.as_data()
         # The total is only ever added to: what a tick carries of it may be old.
         del state["compensated_total"]
         total = {"compensated_total": 0}
         if old is None:
-            return self._done(update(keys.compensation(), state, adds=total, condition="attribute_not_exists(#pk)"))
-        where = "#generation = :old"
-        return self._done(update(keys.compensation(), state, adds=total, condition=where, old=old.generation))
+            change = update(keys.compensation(), state, adds=total, condition="attribute_not_exists(#pk)")
+        else:
+            where = "#generation = :old"
+            change = update(keys.compensation(), state, adds=total, condition=where, old=old.generation)
+        return self._done(change, *([audit_write(line)] if line else []))
 
     def count(self, compensated: int) -> None:
         self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
@@ -59,9 +62,12 @@ class CompensationRepository:
             )
         )
 
-    def _done(self, write: Any) -> bool:
+    def _done(self, write: Write, *more: Write) -> bool:
         try:
-            self._table.write(write)
+            if more:
+                self._table.transact([write, *more])
+            else:
+                self._table.write(write)
         except ConditionFailed:
             return False
         return True

@@ -6,9 +6,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.values import Item
 from tidegate.adapters.dynamo.writes import delete, put_new, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.deliveries import KEPT_SECONDS, PENDING, Attempt, Delivery
 from tidegate.errors import WrongState
 from tidegate.services.ports import Listed
@@ -85,7 +87,7 @@ class DeliveryRepository:
             return False
         return True
 
-    def restart(self, delivery: Delivery, now: float) -> None:
+    def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None:
         """Refused while an attempt is under way: its outcome would be lost."""
         sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
@@ -98,7 +100,7 @@ class DeliveryRepository:
             now=now,
         )
         try:
-            self._table.write(restarted)
+            self._table.transact([restarted, audit_write(line)])
         except ConditionFailed as error:
             raise WrongState("an attempt is under way") from error
 

@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.request_items import request_from
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.writes import Write, delete, put, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.exports import Export
 from tidegate.domain.requests import TERMINAL, Request
 from tidegate.errors import WrongState
@@ -48,7 +50,7 @@ class ExportRepository:
         states = {item["request_id"]: request_from(item) for item in requests}
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
-    def remove(self, project_id: str, task_id: str) -> None:
+    def remove(self, project_id: str, task_id: str, line: AuditLine) -> None:
         """Both records, and only of an export that is over: a running one holds a slot."""
         over = {f"over{number}": status for number, status in enumerate(sorted(TERMINAL))}
         ended = f"attribute_not_exists(#pk) OR #status IN ({', '.join(f':{name}' for name in over)})"
@@ -57,6 +59,7 @@ class ExportRepository:
                 [
                     delete(keys.export(project_id, task_id)),
                     delete(keys.request(project_id, task_id), ended, **over),
+                    audit_write(line),
                 ]
             )
         except ConditionFailed as error:

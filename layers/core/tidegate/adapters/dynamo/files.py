@@ -7,8 +7,10 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.writes import Write, put_new, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.files import COMING, FAILED, READY, File
 from tidegate.errors import WrongState
 from tidegate.services.ports import Listed
@@ -41,8 +43,8 @@ class FileRepository:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, file: File) -> None:
-        self._table.write(put_new(file_item(file)))
+    def add(self, file: File, line: AuditLine) -> None:
+        self._table.transact([put_new(file_item(file)), audit_write(line)])
 
     def get(self, project_id: str, file_id: str) -> File | None:
         item = self._table.get(keys.file(project_id, file_id), consistent=True)
@@ -97,11 +99,11 @@ class FileRepository:
             writes.append(update(key, {"state": FAILED}, condition="#state = :coming", coming=COMING))
         return writes
 
-    def finish(self, file: File, *, was: Sequence[str]) -> File:
+    def finish(self, file: File, *, was: Sequence[str], line: AuditLine) -> File:
         """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
         writes = self.finish_writes(file, was=was)
         try:
-            self._table.transact(writes)
+            self._table.transact([*writes, audit_write(line)])
         except ConditionFailed as error:
             now = self.get(file.project_id, file.file_id)
             if now is None or now.state != file.state or now.signature != file.signature:

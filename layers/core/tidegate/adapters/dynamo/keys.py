@@ -258,8 +258,16 @@ def audit_trail(project_id: str, record_id: str) -> str:
     return partition(project_id, "AUDIT", digest(record_id, length=32))
 
 
-def audit_list(project_id: str) -> str:
-    return partition(project_id, "AUDITS")
+# Every submit writes a line: more a second than one partition of an index takes.
+AUDIT_SPREAD = 8
+
+
+def audit_list(project_id: str, spread: int) -> str:
+    return partition(project_id, "AUDITS", *([str(spread)] if spread else []))
+
+
+def audit_by_actor(project_id: str, actor: str, spread: int) -> str:
+    return partition(project_id, "AUDIT_BY", actor, str(spread))
 
 
 def subscription(project_id: str, subscription_id: str) -> dict[str, str]:

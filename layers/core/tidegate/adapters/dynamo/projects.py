@@ -6,8 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.writes import delete, put_new, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.projects import Project, Quotas
 from tidegate.errors import ProjectExists
 from tidegate.services.ports import Listed
@@ -39,12 +41,12 @@ class ProjectRepository:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def create(self, project: Project) -> None:
+    def create(self, project: Project, line: AuditLine) -> None:
         record = keys.project(project.project_id) | asdict(project) | {"quotas": _limits(project.quotas)}
         del record["callback_secrets"]
         listing = {"gsi1pk": keys.projects_list(), "gsi1sk": project.project_id}
         try:
-            self._table.transact([put_new(record | listing), put_new(self._name_of(project))])
+            self._table.transact([put_new(record | listing), put_new(self._name_of(project)), audit_write(line)])
         except ConditionFailed as error:
             raise _exists(project) from error
 
@@ -56,7 +58,7 @@ class ProjectRepository:
         item = self._table.get(keys.project(project_id), consistent=consistent)
         return _project(item) if item else None
 
-    def change(self, was: Project, now: Project) -> bool:
+    def change(self, was: Project, now: Project, line: AuditLine) -> bool:
         """Writes what an operator may change. False: the project changed since it was read."""
         changed = update(
             keys.project(was.project_id),
@@ -74,14 +76,14 @@ class ProjectRepository:
         )
         renamed = [] if was.name == now.name else [put_new(self._name_of(now)), delete(keys.project_name(was.name))]
         try:
-            self._table.transact([changed, *renamed])
+            self._table.transact([changed, *renamed, audit_write(line)])
         except ConditionFailed as error:
-            if 1 in error.failed:
+            if renamed and 1 in error.failed:
                 raise _exists(now) from error
             return False
         return True
 
-    def set_secrets(self, was: Project, now: Project) -> bool:
+    def set_secrets(self, was: Project, now: Project, line: AuditLine) -> bool:
         """False: another rotation was faster."""
         sets: dict[str, Any] = {}
         values: dict[str, Any] = {}
@@ -95,9 +97,8 @@ class ProjectRepository:
             removes += [] if after else [name]
         condition = " AND ".join(conditions)
         try:
-            self._table.write(
-                update(keys.project(was.project_id), sets, removes=removes, condition=condition, **values)
-            )
+            changed = update(keys.project(was.project_id), sets, removes=removes, condition=condition, **values)
+            self._table.transact([changed, audit_write(line)])
         except ConditionFailed:
             return False
         return True

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
+from tidegate.adapters.dynamo.audit import audit_item
 from tidegate.adapters.dynamo.table import Table
 from tidegate.adapters.dynamo.values import decode_cursor, encode_cursor, unknown_cursor
-from tidegate.adapters.dynamo.writes import Write, put_new, update
+from tidegate.adapters.dynamo.writes import Write, update
+from tidegate.domain.audit import AuditLine
 from tidegate.domain.downloads import Job, Task, job_key
 from tidegate.domain.targets import Target
 from tidegate.services.ports import Listed
@@ -61,11 +63,9 @@ class TaskRepository:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, tasks: Sequence[Task], expires_at: int) -> None:
-        if len(tasks) == 1:
-            self._table.write(put_new(_item(tasks[0], expires_at)))
-        else:
-            self._table.batch_put(_item(task, expires_at) for task in tasks)
+    def add(self, tasks: Sequence[Task], expires_at: int, line: AuditLine) -> None:
+        """Returns when all are written, the audit line too: nothing moves before. Half the price of a transaction."""
+        self._table.batch_put([audit_item(line), *(_item(task, expires_at) for task in tasks)])
 
     def get(self, project_id: str, uuid: str) -> Task | None:
         item = self._table.get(keys.task(project_id, uuid), consistent=True)

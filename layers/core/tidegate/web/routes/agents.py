@@ -9,10 +9,8 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.bootstrap import app
 from tidegate.domain.targets import Report
-from tidegate.errors import ScopeMissing
 from tidegate.schemas.agents import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
 from tidegate.services.agents import Offer, Result
-from tidegate.web.caller import Caller
 from tidegate.web.routing import Router
 
 _TAGS = ["Agents"]
@@ -22,25 +20,23 @@ def build_router() -> Router:
     """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
     router = Router()
 
-    @router.get("/v1/agents/<agent_id>/transfers", tags=_TAGS, summary="What the agent has to fetch; waits for it")
+    @router.get(
+        "/v1/agents/<agent_id>/transfers",
+        scope="agent",
+        tags=_TAGS,
+        summary="What the agent has to fetch; waits for it",
+    )
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
-        offers = app().agents.inbox(router.caller.project_id, _own(router.caller, agent_id), wait)
+        offers = app().agents.inbox(router.caller.project_id, unquote(agent_id), wait)
         return TransferList(items=[_shown(offer) for offer in offers])
 
-    @router.post("/v1/agents/<agent_id>/results", tags=_TAGS, summary="What became of transfers")
+    @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="What became of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
-        app().agents.report(router.caller.project_id, _own(router.caller, agent_id), results)
+        app().agents.report(router.caller.project_id, unquote(agent_id), results)
         return TakenAnswer(taken=len(results))
 
     return router
-
-
-def _own(caller: Caller, given: str) -> str:
-    agent_id = unquote(given)
-    if not caller.is_admin and caller.agent_id != agent_id:
-        raise ScopeMissing("this key is bound to another agent")
-    return agent_id
 
 
 def _result(item: ResultBody) -> Result:

@@ -20,12 +20,12 @@ _TAGS = ["Console"]
 _YEAR = 31_536_000
 
 
-@router.get("/", include_in_schema=False)
+@router.get("/", scope="open", include_in_schema=False)
 def page() -> Response[str]:
     return _sent(console().page, {"content-security-policy": _policy(), "referrer-policy": "no-referrer"})
 
 
-@router.get("/console/<name>", include_in_schema=False)
+@router.get("/console/<name>", scope="open", include_in_schema=False)
 def asset(name: str) -> Response[str]:
     found = console().assets.get(name)
     if found is None:
@@ -33,7 +33,7 @@ def asset(name: str) -> Response[str]:
     return _sent(found, {})
 
 
-@router.get("/v1/me", tags=_TAGS, summary="Whose key this is")
+@router.get("/v1/me", scope="read", tags=_TAGS, summary="Whose key this is")
 def me() -> Me:
     caller = router.caller
     return Me(
@@ -45,7 +45,7 @@ def me() -> Me:
     )
 
 
-@router.get("/v1/overview", tags=_TAGS, summary="Everything at a glance")
+@router.get("/v1/overview", scope="read", tags=_TAGS, summary="Everything at a glance")
 def overview() -> Overview:
     glance = app().overview.of(router.caller.project_id)
     return Overview(

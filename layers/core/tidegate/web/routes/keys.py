@@ -24,6 +24,7 @@ def _listed(page: Listed[ApiKey]) -> KeyList:
 
 @router.post(
     "/v1/projects/<project_id>/keys",
+    scope="admin",
     tags=_TAGS,
     summary="Create a key",
     status_code=201,
@@ -44,24 +45,37 @@ def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
     return answer(KeyAnswer(key_id=made.key_id, key=made.key, callback_secret=secret), 201)
 
 
-@router.get("/v1/projects/<project_id>/keys", tags=_TAGS, summary="List a project's keys; never the keys themselves")
+@router.get(
+    "/v1/projects/<project_id>/keys",
+    scope="admin",
+    tags=_TAGS,
+    summary="List a project's keys; never the keys themselves",
+)
 def list_keys(project_id: str, limit: Limit = 20, cursor: Cursor = None) -> KeyList:
     return _listed(app().api_keys.list(project_id, limit, cursor))
 
 
-@router.post("/v1/keys", tags=_TAGS, summary="Create an admin key", status_code=201, middlewares=[idempotent_secret])
+@router.post(
+    "/v1/keys",
+    scope="admin",
+    tags=_TAGS,
+    summary="Create an admin key",
+    status_code=201,
+    middlewares=[idempotent_secret],
+)
 def create_admin_key(body: AdminKeyBody) -> Response[NewKeyAnswer]:
     made = app().api_keys.add_admin(name=body.name, expires_in=body.expires_in, by=router.caller.key_id)
     return answer(NewKeyAnswer(key_id=made.key_id, key=made.key), 201)
 
 
-@router.get("/v1/keys", tags=_TAGS, summary="List admin keys; the deployment's own has the id admin")
+@router.get("/v1/keys", scope="admin", tags=_TAGS, summary="List admin keys; the deployment's own has the id admin")
 def list_admin_keys(limit: Limit = 20, cursor: Cursor = None) -> KeyList:
     return _listed(app().api_keys.list_admin(limit, cursor))
 
 
 @router.post(
     "/v1/keys/<key_id>/rotate",
+    scope="admin",
     tags=_TAGS,
     summary="A new key in place of this one, which works for the overlap",
     status_code=201,
@@ -72,7 +86,9 @@ def rotate_key(key_id: str, body: RotateBody | None = None) -> Response[NewKeyAn
     return answer(NewKeyAnswer(key_id=made.key_id, key=made.key), 201)
 
 
-@router.delete("/v1/keys/<key_id>", tags=_TAGS, summary="Revoke a key and close its WebSockets", status_code=204)
+@router.delete(
+    "/v1/keys/<key_id>", scope="admin", tags=_TAGS, summary="Revoke a key and close its WebSockets", status_code=204
+)
 def delete_key(key_id: str) -> Response[Any]:
     app().api_keys.revoke(key_id, router.caller.key_id)
     return answer(None, 204)

@@ -18,23 +18,36 @@ def _shown(project: Project) -> ProjectDetail:
     return ProjectDetail.of(project, project_usage(project.project_id))
 
 
-@router.post("/v1/projects", tags=["Projects"], summary="Create a project", status_code=201, middlewares=[idempotent])
+@router.post(
+    "/v1/projects",
+    scope="admin",
+    tags=["Projects"],
+    summary="Create a project",
+    status_code=201,
+    middlewares=[idempotent],
+)
 def create_project(body: ProjectBody) -> Response[ProjectAnswer]:
-    project = app().projects.create(body.name, body.group, allow_private_urls=body.allow_private_urls)
+    private, who = body.allow_private_urls, router.caller.key_id
+    project = app().projects.create(body.name, body.group, allow_private_urls=private, who=who)
     return answer(ProjectAnswer.model_validate(project), 201)
 
 
-@router.get("/v1/projects", tags=["Projects"], summary="List projects")
+@router.get("/v1/projects", scope="admin", tags=["Projects"], summary="List projects")
 def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
     page = app().projects.list(limit, cursor)
     return ProjectList(items=[ProjectAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/projects/<project_id>", tags=["Projects"], summary="One project, with its quotas and what it uses")
+@router.get(
+    "/v1/projects/<project_id>",
+    scope="admin",
+    tags=["Projects"],
+    summary="One project, with its quotas and what it uses",
+)
 def show_project(project_id: str) -> ProjectDetail:
     return _shown(app().projects.get(project_id, consistent=True))
 
 
-@router.patch("/v1/projects/<project_id>", tags=["Projects"], summary="Change a project or its quotas")
+@router.patch("/v1/projects/<project_id>", scope="admin", tags=["Projects"], summary="Change a project or its quotas")
 def change_project(project_id: str, body: ProjectChange) -> ProjectDetail:
-    return _shown(app().projects.change(project_id, body.fields(), body.limits()))
+    return _shown(app().projects.change(project_id, body.fields(), body.limits(), router.caller.key_id))

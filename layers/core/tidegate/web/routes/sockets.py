@@ -14,6 +14,7 @@ router = Router()
 
 @router.post(
     "/v1/ws-tickets",
+    scope="read",
     tags=["Notifications"],
     summary="A ticket for one WebSocket connection, within 60 s",
     status_code=201,

@@ -15,13 +15,13 @@ from tidegate.web.routing import Router
 router = Router()
 
 
-@router.get("/healthz", tags=["System"], summary="Is the table there?")
+@router.get("/healthz", scope="open", tags=["System"], summary="Is the table there?")
 def health() -> dict[str, str]:
     app().table.get(keys.project("healthz"))
     return {"status": "ok"}
 
 
-@router.get("/openapi.json", include_in_schema=False)
+@router.get("/openapi.json", scope="open", include_in_schema=False)
 def published() -> Response[str]:
     body = json.dumps(contract(cast(Api, router.api_resolver)))
     return Response(status_code=200, content_type="application/json", body=body)
