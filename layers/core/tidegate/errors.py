@@ -80,6 +80,18 @@ class BodyTooLarge(DomainError):
     code, status, title = "body_too_large", 413, "The body is over 1 MB"
 
 
+class QuotaExceeded(DomainError):
+    code, status, title = "quota_exceeded", 429, "The project's quota is used up"
+
+    @classmethod
+    def of(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
+        return cls(f"the project's quota {name} is {limit}; try later or ask for a higher one", retry_after=retry_after)
+
+
+class RateLimited(DomainError):
+    code, status, title = "rate_limited", 429, "Too many requests"
+
+
 class Invalid(DomainError):
     code, status, title = "invalid", 422, "The request is not valid"
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_stepfunctions import SFNClient
 
+    from tidegate.adapters.dynamo.projects import ProjectRepository
     from tidegate.adapters.dynamo.table import Table
     from tidegate.services.compensate import DueHandler
 
@@ -82,6 +83,12 @@ class Base:
         from tidegate.adapters.dynamo.table import Table
 
         return Table(self.dynamodb, self.settings.table_name)
+
+    @cached_property
+    def project_store(self) -> ProjectRepository:
+        from tidegate.adapters.dynamo.projects import ProjectRepository
+
+        return ProjectRepository(self.table)
 
     def due_handlers(self) -> dict[str, DueHandler]:
         """Who takes care of overdue work, by `due_kind`. A feature's mixin adds its own to what super() answers."""

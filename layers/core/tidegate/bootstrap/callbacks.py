@@ -42,10 +42,9 @@ class CallbacksWiring(LibraryWiring, OutboundWiring):
 
     @cached_property
     def callback_secrets(self) -> CallbackSecrets:
-        from tidegate.adapters.dynamo.projects import ProjectRepository
         from tidegate.services.callback_secrets import CallbackSecrets
 
-        return CallbackSecrets(ProjectRepository(self.table))
+        return CallbackSecrets(self.project_store)
 
     @cached_property
     def deliverer(self) -> Deliverer:

@@ -23,10 +23,9 @@ class LibraryWiring(Base):
 
     @cached_property
     def projects(self) -> Projects:
-        from tidegate.adapters.dynamo.projects import ProjectRepository
         from tidegate.services.projects import Projects
 
-        return Projects(ProjectRepository(self.table), self.clock, self.settings.admin_key_sha256)
+        return Projects(self.project_store, self.clock, self.settings.admin_key_sha256)
 
     @cached_property
     def file_store(self) -> FileRepository:

@@ -85,6 +85,7 @@ class QueueWiring(NotificationsWiring):
 
         return Queue(
             self.request_store,
+            self.project_store,
             self.pokes,
             self.notifier,
             self.clock,
@@ -164,6 +165,7 @@ class QueueWiring(NotificationsWiring):
         return Admission(
             self.request_store,
             self.channel_store,
+            self.project_store,
             self.runner,
             self.clock,
             self.request_policies,

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 SCOPES = ("read", "write", "agent", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """What a project may use at most; None is no limit. `share` is slots by channel, in place of a fair share."""
+
+    stored_bytes: int | None = None
+    queued: int | None = None
+    requests_per_s: int | None = None
+    share: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +29,7 @@ class Project:
     created_at: str
     # Newest first; while a rotation lasts there are two, and both sign.
     callback_secrets: tuple[str, ...] = ()
+    quotas: Quotas = field(default_factory=Quotas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.writes import delete, put, put_new, update
-from tidegate.domain.projects import ApiKey, Project
+from tidegate.domain.projects import ApiKey, Project, Quotas
 from tidegate.errors import ProjectExists
 from tidegate.services.ports import Listed
 
@@ -21,6 +22,7 @@ def _project(item: dict[str, Any]) -> Project:
         allow_private_urls=item["allow_private_urls"],
         created_at=item["created_at"],
         callback_secrets=tuple(item["callback_secrets"]),
+        quotas=Quotas(**item.get("quotas", {})),
     )
 
 
@@ -40,6 +42,15 @@ class ProjectRepository:
     def get(self, project_id: str) -> Project | None:
         item = self._table.get(keys.project(project_id))
         return _project(item) if item else None
+
+    def quotas(self, project_id: str) -> Quotas:
+        item = self._table.get(keys.project(project_id)) or {}
+        return Quotas(**item.get("quotas", {}))
+
+    def quotas_of(self, project_ids: Iterable[str]) -> dict[str, Quotas]:
+        """By project; one that is not in the table has no limits, and is not in the answer."""
+        found = self._table.batch_get(keys.project(project_id) for project_id in project_ids)
+        return {item["project_id"]: Quotas(**item.get("quotas", {})) for item in found}
 
     def set_callback_secrets(self, project_id: str, was: tuple[str, ...], now: tuple[str, ...]) -> None:
         changed = update(
