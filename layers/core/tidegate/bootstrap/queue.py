@@ -106,6 +106,10 @@ class QueueWiring(NotificationsWiring):
 
         return Channels(self.channel_store, self.pokes, self.clock, self.channel_capacities)
 
+    def project_usage(self, project_id: str) -> dict[str, Any]:
+        """What a project uses of its quotas: `{stored_bytes, queued, running: {channel: n}}`."""
+        return self.usage_store.of_project(project_id, [channel.name for channel in self.channels.all()])
+
     @cached_property
     def watch(self) -> Watch:
         from tidegate.services.queue_watch import Watch

@@ -64,7 +64,7 @@ class Admission:
             return None
         if channel.free <= 0:
             return CHANNEL_PAUSED if channel.paused else CAPACITY
-        share = self._fixed_shares(channel_name, [project_id]).get(project_id)
+        share = (self._quotas.quotas(project_id).share or {}).get(channel_name)
         running = self._channels.standing(channel_name, project_id).running
         return SHARE if running >= ceiling(channel.capacity, share) else None
 

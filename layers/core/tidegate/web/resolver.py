@@ -12,6 +12,7 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupportedContentType, RequestValidationError
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
+from tidegate.bootstrap import app as running_app
 from tidegate.domain.outside_json import read_json
 from tidegate.errors import BodyTooLarge, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
 from tidegate.web.caller import OPEN, caller_of, enter, scope_for
@@ -91,6 +92,9 @@ def serve(app: APIGatewayHttpResolver, event: dict[str, Any], context: Any) -> d
         if (method, path) not in OPEN and path.startswith("/v1/"):
             caller = caller_of(event)
             caller.require(scope_for(method, path))
+            if caller.requests_per_s is not None:
+                here = running_app()
+                here.rate_limiter.require(caller.project_id, caller.requests_per_s, here.clock().timestamp())
             enter(caller)
         event = _with_text_body(event)
     except DomainError as error:

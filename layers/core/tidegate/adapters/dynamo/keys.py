@@ -57,6 +57,11 @@ def usage(project_id: str) -> dict[str, str]:
     return _key(project_id, "USAGE")
 
 
+def rate_window(project_id: str, window: int) -> dict[str, str]:
+    """Which functions served the project within some seconds."""
+    return _key(project_id, "RATE", sk=str(window))
+
+
 def project_name(name: str) -> dict[str, str]:
     return _key(SYSTEM, "PROJECT_NAME", name)
 
