@@ -85,7 +85,10 @@ class QuotaExceeded(DomainError):
 
     @classmethod
     def of(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
-        return cls(f"the project's quota {name} is {limit}; try later or ask for a higher one", retry_after=retry_after)
+        """What waits in the queue moves on by itself, so a request of ours that met its limit is tried again."""
+        error = cls(f"the project's quota {name} is {limit}; try later or ask for more", retry_after=retry_after)
+        error.retryable = name == "queued"
+        return error
 
 
 class RateLimited(DomainError):

@@ -255,4 +255,4 @@ def test_wrong_counts_of_a_project_are_healed(queue: TestQueue, other: TestQueue
         each.project_id: (each.waiting, each.running) for each in queue.cloud.app.channel_store.standings("no_cookie")
     }
     assert counts == {queue.project.id: (1, 1), other.project.id: (0, 1)}
-    assert table.get(keys.usage(queue.project.id))["queued"] == 1
+    assert queue.cloud.app.project_usage(queue.project.id)["queued"] == 1

@@ -85,7 +85,8 @@ class Admission:
 
     def _fixed_shares(self, name: str, project_ids: list[str]) -> dict[str, int]:
         found = self._quotas.quotas_of(project_ids)
-        return {project_id: quotas.share[name] for project_id, quotas in found.items() if name in (quotas.share or {})}
+        shares = {project_id: quotas.share or {} for project_id, quotas in found.items()}
+        return {project_id: share[name] for project_id, share in shares.items() if name in share}
 
     def _try(self, place: Place, turns: Turns) -> str | None:
         """None if it was admitted, or is not there any more; otherwise why it waits on."""

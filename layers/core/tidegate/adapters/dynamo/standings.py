@@ -5,6 +5,8 @@ Counts change in the transaction that changes what they count, so a crash cannot
 
 from __future__ import annotations
 
+from typing import Any
+
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.values import Item
 from tidegate.adapters.dynamo.writes import Write, update
@@ -20,30 +22,33 @@ def standing_write(
     channel: str, project_id: str, *, waiting: int = 0, running: int = 0, turn: Turn | None = None
 ) -> Write:
     """Adds to the counts. With a turn: refused if the project holds as many slots as it may."""
+    bound: dict[str, Any] = {"ceiling": turn.ceiling} if turn else {}
     return update(
         keys.standing(channel, project_id),
         {"turn": turn.number if turn else None},
         adds={name: value for name, value in (("waiting", waiting), ("running", running)) if value} | {"changes": 1},
         condition="attribute_not_exists(#running) OR #running < :ceiling" if turn else "",
-        **({"ceiling": turn.ceiling} if turn else {}),
+        **bound,
     )
 
 
 def queued_write(project_id: str, change: int, limit: int | None = None) -> Write:
     """Adds to the project's waiting requests. With a limit: refused if as many wait already."""
+    bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
     return update(
         keys.usage(project_id),
         adds={"queued": change},
-        condition="attribute_not_exists(#queued) OR #queued < :limit" if limit is not None else "",
-        **({"limit": limit} if limit is not None else {}),
+        condition="attribute_not_exists(#queued) OR #queued < :limit" if bound else "",
+        **bound,
     )
 
 
 def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
     """Adds new content to the project's stored bytes. With a limit: refused if it does not fit."""
+    bound: dict[str, Any] = {"room": limit - size} if limit is not None else {}
     return update(
         keys.usage(project_id),
         adds={"stored_bytes": size},
-        condition="attribute_not_exists(#stored_bytes) OR #stored_bytes <= :room" if limit is not None else "",
-        **({"room": limit - size} if limit is not None else {}),
+        condition="attribute_not_exists(#stored_bytes) OR #stored_bytes <= :room" if bound else "",
+        **bound,
     )
