@@ -27,7 +27,7 @@ def standing_write(
         keys.standing(channel, project_id),
         {"turn": turn.number if turn else None},
         adds={name: value for name, value in (("waiting", waiting), ("running", running)) if value} | {"changes": 1},
-        condition="attribute_not_exists(#running) OR #running < :ceiling" if turn else "",
+        condition=_below("running", "ceiling", allows_none=turn.ceiling > 0) if turn else "",
         **bound,
     )
 
@@ -38,17 +38,22 @@ def queued_write(project_id: str, change: int, limit: int | None = None) -> Writ
     return update(
         keys.usage(project_id),
         adds={"queued": change},
-        condition="attribute_not_exists(#queued) OR #queued < :limit" if bound else "",
+        condition=_below("queued", "limit", allows_none=limit > 0) if limit is not None else "",
         **bound,
     )
 
 
 def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
     """Adds new content to the project's stored bytes. With a limit: refused if it does not fit."""
-    bound: dict[str, Any] = {"room": limit - size} if limit is not None else {}
+    bound: dict[str, Any] = {"room": limit - size + 1} if limit is not None else {}
     return update(
         keys.usage(project_id),
         adds={"stored_bytes": size},
-        condition="attribute_not_exists(#stored_bytes) OR #stored_bytes <= :room" if bound else "",
+        condition=_below("stored_bytes", "room", allows_none=limit >= size) if limit is not None else "",
         **bound,
     )
+
+
+def _below(count: str, bound: str, *, allows_none: bool) -> str:
+    """A count that is not there yet is 0, which is not below a limit of 0."""
+    return f"attribute_not_exists(#{count}) OR #{count} < :{bound}" if allows_none else f"#{count} < :{bound}"
