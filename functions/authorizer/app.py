@@ -19,4 +19,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     if known is None:
         return {"isAuthorized": True, "context": {}}
     described = {"key_id": known.key_id, "project_id": known.project_id, "scopes": " ".join(known.scopes)}
-    return {"isAuthorized": True, "context": described | ({"agent_id": known.agent_id} if known.agent_id else {})}
+    if known.agent_id:
+        described["agent_id"] = known.agent_id
+    elif known.project_id and (rate := app().rate_quotas.of_project(known.project_id)) is not None:
+        described["requests_per_s"] = str(rate)
+    return {"isAuthorized": True, "context": described}

@@ -37,7 +37,7 @@ def with_file(cloud: MotoCloud) -> Project:
     file = new_file(project.id, Announcement(1, 1, PATH, None, SHA, 5), READY, cloud.clock())
     cloud.client("s3").put_object(Bucket=cloud.app.bucket.name, Key=content_object(project.id, SHA), Body=b"calls")
     cloud.app.file_store.add(file, act(project.id, file.file_id, cloud.clock(), SYSTEM, "file.create"))
-    cloud.app.table.write(cloud.app.file_store._content(file))
+    cloud.app.table.transact(cloud.app.file_store._content_writes(file))
     return project
 
 

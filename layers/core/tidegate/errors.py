@@ -94,6 +94,21 @@ class BodyTooLarge(DomainError):
     code, status, title = "body_too_large", 413, "The body is over 1 MB"
 
 
+class QuotaExceeded(DomainError):
+    code, status, title = "quota_exceeded", 429, "The project's quota is used up"
+
+    @classmethod
+    def of(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
+        """What waits in the queue moves on by itself, so a request of ours that met its limit is tried again."""
+        error = cls(f"the project's quota {name} is {limit}; try later or ask for more", retry_after=retry_after)
+        error.retryable = name == "queued"
+        return error
+
+
+class RateLimited(DomainError):
+    code, status, title = "rate_limited", 429, "Too many requests"
+
+
 class Invalid(DomainError):
     code, status, title = "invalid", 422, "The request is not valid"
 

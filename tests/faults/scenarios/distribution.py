@@ -53,7 +53,7 @@ def stored_file(world: World, project: Project) -> None:
         file = new_file(project.id, Announcement(1, 1, "/f", None, SHA, len(CONTENT)), READY, cloud.clock())
         world.put_object(content_object(project.id, SHA), CONTENT)
         cloud.app.file_store.add(file, act(project.id, file.file_id, cloud.clock(), SYSTEM, "file.create"))
-        cloud.app.table.write(cloud.app.file_store._content(file))
+        cloud.app.table.transact(cloud.app.file_store._content_writes(file))
 
 
 def run(world: World) -> None:

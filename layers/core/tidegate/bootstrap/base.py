@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
     from mypy_boto3_stepfunctions import SFNClient
 
+    from tidegate.adapters.dynamo.projects import ProjectRepository
     from tidegate.adapters.dynamo.table import Table
+    from tidegate.adapters.dynamo.usage import UsageRepository
     from tidegate.services.compensate import DueHandler
+    from tidegate.services.rate_limit import RateLimiter
+    from tidegate.services.rate_quotas import RateQuotas
 
 
 def _utc_now() -> datetime:
@@ -90,6 +94,33 @@ class Base:
         from tidegate.adapters.dynamo.table import Table
 
         return Table(self.dynamodb, self.settings.table_name)
+
+    @cached_property
+    def project_store(self) -> ProjectRepository:
+        from tidegate.adapters.dynamo.projects import ProjectRepository
+
+        return ProjectRepository(self.table)
+
+    @cached_property
+    def usage_store(self) -> UsageRepository:
+        from tidegate.adapters.dynamo.usage import UsageRepository
+
+        return UsageRepository(self.table)
+
+    @cached_property
+    def rate_limiter(self) -> RateLimiter:
+        from tidegate.services.rate_limit import WINDOW_SECONDS, RateLimiter
+
+        def register(project_id: str, window: int, name: str) -> int:
+            return self.usage_store.register_server(project_id, window, name, (window + 60) * WINDOW_SECONDS)
+
+        return RateLimiter(register)
+
+    @cached_property
+    def rate_quotas(self) -> RateQuotas:
+        from tidegate.services.rate_quotas import RateQuotas
+
+        return RateQuotas(self.project_store, self.clock)
 
     def due_handlers(self) -> dict[str, DueHandler]:
         """Who takes care of overdue work, by `due_kind`. A feature's mixin adds its own to what super() answers."""

@@ -25,10 +25,9 @@ class LibraryWiring(Base):
 
     @cached_property
     def projects(self) -> Projects:
-        from tidegate.adapters.dynamo.projects import ProjectRepository
         from tidegate.services.projects import Projects
 
-        return Projects(ProjectRepository(self.table), self.clock)
+        return Projects(self.project_store, self.clock)
 
     @cached_property
     def api_key_store(self) -> ApiKeyRepository:

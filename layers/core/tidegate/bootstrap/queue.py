@@ -85,6 +85,7 @@ class QueueWiring(NotificationsWiring):
 
         return Queue(
             self.request_store,
+            self.project_store,
             self.pokes,
             self.notifier,
             self.clock,
@@ -104,6 +105,10 @@ class QueueWiring(NotificationsWiring):
         from tidegate.services.channels import Channels
 
         return Channels(self.channel_store, self.pokes, self.clock, self.channel_capacities)
+
+    def project_usage(self, project_id: str) -> dict[str, Any]:
+        """What a project uses of its quotas: `{stored_bytes, queued, running: {channel: n}}`."""
+        return self.usage_store.of_project(project_id, [channel.name for channel in self.channels.all()])
 
     @cached_property
     def watch(self) -> Watch:
@@ -164,6 +169,7 @@ class QueueWiring(NotificationsWiring):
         return Admission(
             self.request_store,
             self.channel_store,
+            self.project_store,
             self.runner,
             self.clock,
             self.request_policies,

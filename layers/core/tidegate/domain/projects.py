@@ -20,7 +20,7 @@ _KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What a project may use at most; None is no limit. `share` is slots by channel while another project waits."""
+    """What a project may use at most; None is no limit. `share` is slots by channel, in place of a fair share."""
 
     stored_bytes: int | None = None
     queued: int | None = None

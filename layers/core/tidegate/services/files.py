@@ -31,6 +31,8 @@ LINK_SECONDS = 300
 class FileStore(Protocol):
     def add(self, file: File, line: AuditLine) -> None: ...
 
+    def require_room(self, project_id: str, size: int) -> None: ...
+
     def get(self, project_id: str, file_id: str) -> File | None: ...
 
     def find(self, project_id: str, place: tuple[int, int, str], limit: int, cursor: str | None) -> Listed[File]: ...
@@ -80,6 +82,8 @@ class Files:
         self._clock = clock
 
     def announce(self, project_id: str, announced: Announcement, *, who: str = SYSTEM) -> tuple[File, Link]:
+        """QuotaExceeded if the announced size does not fit; what was not announced is counted by `complete`."""
+        self._store.require_room(project_id, announced.size or 0)
         now = self._clock()
         file = new_file(project_id, announced, PENDING, now)
         self._store.add(file, act(project_id, file.file_id, now, who, "file.create", file.file_path))

@@ -12,6 +12,7 @@ from tidegate.domain.requests import Request
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.services.ingest_ports import Outcome, Step
 from tidegate.services.queue import Queue
+from tidegate.services.queue_ports import Refused
 
 logger = Logger(service="tidegate", child=True)
 
@@ -81,6 +82,11 @@ class Ingest:
         return self._work[request.type](Step(request, beat, seconds_left, event.get("state")))
 
     def _end(self, passed: dict[str, Any], attempt: tuple[str, str, int], **outcome: Any) -> dict[str, Any]:
-        ended = self._queue.finish(*attempt, **outcome)
+        try:
+            ended = self._queue.finish(*attempt, **outcome)
+        except Refused as refused:
+            # Another request stored the same content, or used up the room for it: the next attempt sees what is there.
+            logger.info("to be done again", **passed, why=refused.detail)
+            ended = self._queue.finish(*attempt, error=WorkerLost("what the project stores changed meanwhile"))
         logger.info("ended", **passed, status=ended.status, code=(ended.error or {}).get("code"))
         return passed | {"more": False, "status": ended.status}

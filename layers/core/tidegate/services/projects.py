@@ -25,11 +25,6 @@ class ProjectStore(Protocol):
     def list(self, limit: int, cursor: str | None) -> Listed[Project]: ...
 
 
-def project_usage(project_id: str) -> dict[str, Any]:  # noqa: ARG001
-    """What a project uses of its quotas. Nothing is counted yet, so nothing is shown."""
-    return {}
-
-
 class Projects:
     def __init__(self, store: ProjectStore, clock: Clock) -> None:
         self._store = store

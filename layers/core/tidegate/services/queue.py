@@ -21,6 +21,7 @@ from tidegate.services.queue_ports import (
     Ending,
     Notifier,
     Pokes,
+    QuotaStore,
     Refused,
     RequestStore,
     View,
@@ -35,6 +36,7 @@ class Queue:
     def __init__(
         self,
         store: RequestStore,
+        quotas: QuotaStore,
         pokes: Pokes,
         notifier: Notifier,
         clock: Clock,
@@ -43,6 +45,7 @@ class Queue:
         endings: Mapping[str, Ending],
     ) -> None:
         self._store = store
+        self._quotas = quotas
         self._pokes = pokes
         self._notifier = notifier
         self._clock = clock
@@ -65,7 +68,10 @@ class Queue:
         timeout: int | None = None,
         who: str = SYSTEM,
     ) -> Request:
-        """One transaction, then a word to admission. The same `request_id` again is the same request."""
+        """One transaction, then a word to admission. The same `request_id` again is the same request.
+
+        QuotaExceeded if as many requests of the project wait as its quota allows.
+        """
         policy = self.policy(type)
         now = self._clock()
         request = Request(
@@ -82,7 +88,7 @@ class Queue:
             callback=callback,
         )
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
-        added = self._store.add(request, line, extra_writes)
+        added = self._store.add(request, line, extra_writes, self._quotas.quotas(project_id).queued)
         self._pokes.poke(added.channel)
         return added
 

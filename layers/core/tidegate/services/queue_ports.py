@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from tidegate.domain.audit import AuditLine
 from tidegate.domain.channels import Channel, Place
+from tidegate.domain.fairness import Standing, Turn
 from tidegate.domain.notices import Notice
+from tidegate.domain.projects import Quotas
 from tidegate.domain.requests import Request
 from tidegate.errors import Conflict
 from tidegate.services.ports import Listed
 
-REQUEST, CHANNEL, SLOT, MUTEX, PLACE, OTHER = "request", "channel", "slot", "mutex", "place", "other"
+REQUEST, CHANNEL, STANDING, SLOT = "request", "channel", "standing", "slot"
+MUTEX, PLACE, OTHER = "mutex", "place", "other"
 
 View = Callable[[Request], dict[str, Any]]
 # What else is written when a request of a type ends, however it ends.
@@ -29,7 +32,9 @@ class Refused(Conflict):
 
 
 class RequestStore(Protocol):
-    def add(self, request: Request, line: AuditLine, extra_writes: Sequence[Any] = ()) -> Request: ...
+    def add(
+        self, request: Request, line: AuditLine, extra_writes: Sequence[Any] = (), queued_limit: int | None = None
+    ) -> Request: ...
 
     def get(self, project_id: str, request_id: str) -> Request | None: ...
 
@@ -44,7 +49,10 @@ class RequestStore(Protocol):
         notice: Notice | None = None,
         extra_writes: Sequence[Any] = (),
         without: frozenset[str] = frozenset(),
+        turn: Turn | None = None,
     ) -> None: ...
+
+    def adopt(self, request: Request) -> bool: ...
 
     def beat(self, request: Request, now: datetime, due_at: float, progress: dict[str, Any] | None) -> None: ...
 
@@ -78,17 +86,35 @@ class ChannelStore(Protocol):
 
     def queue_of(self, name: str) -> tuple[int, str | None]: ...
 
-    def waiting(self, name: str) -> Iterable[Place]: ...
+    def waiting(self, name: str, project_id: str) -> Iterator[Place]: ...
+
+    def waiting_together(self, name: str) -> Iterable[Place]: ...
+
+    def standings(self, name: str) -> list[Standing]: ...
+
+    def standing(self, name: str, project_id: str) -> Standing: ...
+
+    def recount_running(self, name: str) -> None: ...
+
+    def recount_waiting(self, name: str) -> None: ...
 
     def drop_place(self, place: Place) -> None: ...
 
+    def drop_shared_place(self, place: Place) -> None: ...
+
     def slots(self, name: str) -> list[tuple[str, str, int]]: ...
 
-    def drop_slot(self, name: str, request_id: str, attempt: int) -> bool: ...
+    def drop_slot(self, name: str, project_id: str, request_id: str, attempt: int) -> bool: ...
 
     def recount(self, channel: Channel, running: int) -> bool: ...
 
     def look_again(self, name: str, due_at: float | None) -> None: ...
+
+
+class QuotaStore(Protocol):
+    def quotas(self, project_id: str) -> Quotas: ...
+
+    def quotas_of(self, project_ids: Iterable[str]) -> dict[str, Quotas]: ...
 
 
 class Pokes(Protocol):

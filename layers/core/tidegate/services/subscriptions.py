@@ -13,7 +13,7 @@ from tidegate.domain.ids import Clock, digest, iso, new_id
 from tidegate.domain.requests import TERMINAL, Request
 from tidegate.domain.schedules import next_run
 from tidegate.domain.subscriptions import ACTIVE, Subscription
-from tidegate.errors import Conflict, RecordNotFound, WrongState
+from tidegate.errors import Conflict, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.services.intake import Intake
 from tidegate.services.ports import Listed
 from tidegate.services.queue import Queue
@@ -114,6 +114,13 @@ class Subscriptions:
             )
         except (Conflict, RecordNotFound):
             # Another invocation fired it, or it was deleted meanwhile.
+            return False
+        except QuotaExceeded as error:
+            # Its project's queue is full: this run is left out, and other projects' scans go on.
+            logger.warning(
+                "a scheduled scan was skipped", subscription_id=subscription.subscription_id, why=error.detail
+            )
+            self._store.skip(subscription, due_at)
             return False
         return True
 

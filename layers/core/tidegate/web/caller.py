@@ -23,6 +23,8 @@ class Caller:
     project_id: str
     scopes: frozenset[str]
     agent_id: str | None = None
+    # The project's quota, if it has one; a host's key is not limited, since it only answers what we ask of it.
+    requests_per_s: float | None = None
 
     @property
     def is_admin(self) -> bool:
@@ -70,4 +72,6 @@ def caller_of(event: dict[str, Any]) -> Caller | None:
         query = event.get("queryStringParameters") or {}
         headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
         project_id = query.get("project_id") or headers.get("x-project-id") or project_id or DEFAULT_PROJECT
-    return Caller(str(described["key_id"]), project_id, scopes, described.get("agent_id") or None)
+    rate = described.get("requests_per_s")
+    agent_id = described.get("agent_id") or None
+    return Caller(str(described["key_id"]), project_id, scopes, agent_id, float(rate) if rate else None)

@@ -58,6 +58,7 @@ _EVERYWHERE = {
     "409": "Conflict",
     "413": "Too large",
     "422": "Not valid",
+    "429": "A quota or the rate of the project is used up; Retry-After says when to come again",
     "500": "A fault of ours",
     "503": "Try again",
 }

@@ -12,6 +12,7 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupportedContentType, RequestValidationError
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
+from tidegate.bootstrap import app as running_app
 from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
 from tidegate.web.caller import caller_of, enter
 from tidegate.web.contract import Api
@@ -91,7 +92,16 @@ def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
     caller = caller_of(event)
     enter(caller)
     logger.append_keys(request_id=request_id, key_id=caller.key_id if caller else None)
-    answer = _plain(problem(_BAD_PATH)) if _has_control_character(path) else app.resolve(event, context)
+    try:
+        if _has_control_character(path):
+            raise _BAD_PATH
+        if caller is not None and caller.requests_per_s is not None:
+            here = running_app()
+            here.rate_limiter.require(caller.project_id, caller.requests_per_s, here.clock().timestamp())
+    except DomainError as error:
+        answer = _plain(problem(error))
+    else:
+        answer = app.resolve(event, context)
     headers = answer.setdefault("headers", {})
     headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"

@@ -9,13 +9,16 @@ from typing import Any
 from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
+from tidegate.adapters.dynamo.usage import UsageRepository
 from tidegate.adapters.dynamo.writes import Write, put_new, update
 from tidegate.domain.audit import AuditLine
 from tidegate.domain.files import COMING, FAILED, READY, File
-from tidegate.errors import WrongState
+from tidegate.errors import Busy, WrongState
 from tidegate.services.ports import Listed
 
 _FIELDS = tuple(field.name for field in fields(File))
+
+_TRIES = 4
 
 # Within the repository `list` is a method.
 Writes = list[Write]
@@ -42,6 +45,11 @@ def file_item(file: File) -> dict[str, Any]:
 class FileRepository:
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._usage = UsageRepository(table)
+
+    def require_room(self, project_id: str, size: int) -> None:
+        """QuotaExceeded if the project may not store as much."""
+        self._usage.require_room(project_id, size)
 
     def add(self, file: File, line: AuditLine) -> None:
         self._table.transact([put_new(file_item(file)), audit_write(line)])
@@ -74,7 +82,7 @@ class FileRepository:
             )
         ]
         if file.state == READY and file.signature:
-            writes.append(self._content(file))
+            writes += self._content_writes(file)
         return writes
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
@@ -101,24 +109,31 @@ class FileRepository:
 
     def finish(self, file: File, *, was: Sequence[str], line: AuditLine) -> File:
         """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
-        writes = self.finish_writes(file, was=was)
-        try:
-            self._table.transact([*writes, audit_write(line)])
-        except ConditionFailed as error:
-            now = self.get(file.project_id, file.file_id)
-            if now is None or now.state != file.state or now.signature != file.signature:
-                raise WrongState("the file was ended by someone else meanwhile") from error
-            return now
-        return file
+        for _ in range(_TRIES):
+            try:
+                self._table.transact([*self.finish_writes(file, was=was), audit_write(line)])
+            except ConditionFailed as error:
+                now = self.get(file.project_id, file.file_id)
+                if now is not None and now.state == file.state and now.signature == file.signature:
+                    return now
+                if 0 in error.failed:
+                    raise WrongState("the file was ended by someone else meanwhile") from error
+                # The content, or the room for it, changed meanwhile: look again.
+            else:
+                return file
+        raise Busy("the project's contents are being changed by many at once")
 
-    @staticmethod
-    def _content(file: File) -> Write:
+    def _content_writes(self, file: File) -> Writes:
+        """New content counts towards the project's stored bytes once, however many files have it."""
         signature = str(file.signature)
-        return update(
+        known = self.has_content(file.project_id, signature)
+        content = update(
             keys.content(file.project_id, signature),
             {"signature": signature, "size": file.size, "state": READY},
-            condition="",
+            condition="#state = :ready" if known else "attribute_not_exists(#state) OR #state <> :ready",
+            ready=READY,
         )
+        return [content] if known else [content, self._usage.new_content_write(file.project_id, file.size or 0)]
 
     def has_content(self, project_id: str, signature: str) -> bool:
         item = self._table.get(keys.content(project_id, signature), consistent=True)

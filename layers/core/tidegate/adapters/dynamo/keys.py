@@ -5,6 +5,7 @@ A pk starts with its project, so two projects share nothing; what belongs to no 
 
 from __future__ import annotations
 
+from tidegate.domain.fairness import rank
 from tidegate.domain.ids import digest
 
 SYSTEM = "_system"
@@ -57,6 +58,15 @@ def host_usage(address: str, kind: str, window: int) -> dict[str, str]:
 
 def project(project_id: str) -> dict[str, str]:
     return _key(project_id, "PROJECT")
+
+
+def usage(project_id: str) -> dict[str, str]:
+    return _key(project_id, "USAGE")
+
+
+def rate_window(project_id: str, window: int) -> dict[str, str]:
+    """Which functions served the project within some seconds."""
+    return _key(project_id, "RATE", sk=str(window))
 
 
 def project_name(name: str) -> dict[str, str]:
@@ -228,18 +238,34 @@ def channel(name: str) -> dict[str, str]:
     return {"pk": channels(), "sk": name}
 
 
-def waiting(channel_name: str) -> str:
+def waiting(channel_name: str, project_id: str) -> str:
+    return partition(SYSTEM, "WAITING", channel_name, project_id)
+
+
+def waiting_place(channel_name: str, project_id: str, priority: int, since: str, request_id: str) -> dict[str, str]:
+    """Sorted as admission takes a project's requests: by priority and age together."""
+    return {"pk": waiting(channel_name, project_id), "sk": f"{rank(priority, since):015d}#{request_id}"}
+
+
+def waiting_by_age(channel_name: str) -> str:
+    return partition(SYSTEM, "WAITING_BY_AGE", channel_name)
+
+
+def shared_waiting(channel_name: str) -> str:
+    """Where the requests of all projects waited together, before each project had a lane of its own."""
     return partition(SYSTEM, "WAITING", channel_name)
 
 
-def waiting_place(channel_name: str, priority: int, since: str, request_id: str) -> dict[str, str]:
-    """Sorted as admission takes them: priority first, then age."""
-    return {"pk": waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
+def shared_waiting_place(channel_name: str, priority: int, since: str, request_id: str) -> dict[str, str]:
+    return {"pk": shared_waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
 
 
-def below_priority(priority: int | None) -> tuple[str, str]:
-    """The places after all those of a priority; None: all places."""
-    return "0" if priority is None else f"{priority + 1:02d}", "~"
+def standings(channel_name: str) -> str:
+    return partition(SYSTEM, "STANDINGS", channel_name)
+
+
+def standing(channel_name: str, project_id: str) -> dict[str, str]:
+    return {"pk": standings(channel_name), "sk": project_id}
 
 
 def slots(channel_name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -57,6 +58,15 @@ class ProjectRepository:
     def get(self, project_id: str, *, consistent: bool = False) -> Project | None:
         item = self._table.get(keys.project(project_id), consistent=consistent)
         return _project(item) if item else None
+
+    def quotas(self, project_id: str) -> Quotas:
+        item = self._table.get(keys.project(project_id)) or {}
+        return Quotas(**item.get("quotas", {}))
+
+    def quotas_of(self, project_ids: Iterable[str]) -> dict[str, Quotas]:
+        """By project; one that is not in the table has no limits, and is not in the answer."""
+        found = self._table.batch_get(keys.project(project_id) for project_id in project_ids)
+        return {item["project_id"]: Quotas(**item.get("quotas", {})) for item in found}
 
     def change(self, was: Project, now: Project, line: AuditLine) -> bool:
         """Writes what an operator may change. False: the project changed since it was read."""

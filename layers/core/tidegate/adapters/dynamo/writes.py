@@ -13,15 +13,15 @@ from tidegate.adapters.dynamo.values import Key, to_wire, to_wire_value
 class Write:
     """One part of a transaction, or a write by itself.
 
-    `sets` holds new values, `adds` numbers to add, `removes` attribute names. `condition` uses `#name` for an attribute
-    and `:name` for entries of `values`; sets and adds have placeholders of their own.
+    `sets` holds new values, `adds` numbers or sets to add, `removes` attribute names. `condition` uses `#name` for an
+    attribute and `:name` for entries of `values`; sets and adds have placeholders of their own.
     """
 
     kind: str
     key: Key
     item: Mapping[str, Any] | None = None
     sets: Mapping[str, Any] | None = None
-    adds: Mapping[str, int] | None = None
+    adds: Mapping[str, int | set[str]] | None = None
     removes: Sequence[str] = ()
     condition: str = ""
     values: Mapping[str, Any] | None = None
@@ -39,7 +39,7 @@ def update(
     key: Key,
     sets: Mapping[str, Any] | None = None,
     *,
-    adds: Mapping[str, int] | None = None,
+    adds: Mapping[str, int | set[str]] | None = None,
     removes: Sequence[str] = (),
     condition: str = "attribute_exists(#pk)",
     **values: Any,

@@ -7,7 +7,6 @@ from aws_lambda_powertools.event_handler import Response
 from tidegate.bootstrap import app
 from tidegate.domain.projects import Project
 from tidegate.schemas.projects import ProjectAnswer, ProjectBody, ProjectChange, ProjectDetail, ProjectList
-from tidegate.services.projects import project_usage
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
@@ -15,7 +14,7 @@ router = Router()
 
 
 def _shown(project: Project) -> ProjectDetail:
-    return ProjectDetail.of(project, project_usage(project.project_id))
+    return ProjectDetail.of(project, app().project_usage(project.project_id))
 
 
 @router.post(
