@@ -8,6 +8,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.bootstrap import app
+from tidegate.schemas.base import Number
 from tidegate.schemas.files import FileAnswer, FileBody, FileList, IngestAnswer, LinkAnswer, UploadAnswer
 from tidegate.services.files import Announcement
 from tidegate.web.idempotency import idempotent
@@ -53,8 +54,8 @@ def show(file_id: str) -> FileAnswer:
 
 @router.get("/v1/files", tags=_TAGS, summary="List files")
 def list_files(
-    biz_id: Annotated[int | None, Query(ge=0)] = None,
-    app_id: Annotated[int | None, Query(ge=0)] = None,
+    biz_id: Annotated[Number | None, Query()] = None,
+    app_id: Annotated[Number | None, Query()] = None,
     file_path: Annotated[str | None, Query(max_length=1024)] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
