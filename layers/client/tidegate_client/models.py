@@ -27,6 +27,7 @@ class Key(TypedDict):
 class FileCreated(TypedDict):
     file_id: str
     upload_url: NotRequired[str]
+    upload_headers: NotRequired[dict[str, str]]
     expires_at: NotRequired[str]
     request_id: NotRequired[str]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tidegate.schemas.base import Answer, Body, FileName, FilePath, FileSize, Number, Priority, Signature
 from tidegate.schemas.queue import ChannelName
@@ -36,6 +36,7 @@ class IngestAnswer(Answer):
 class UploadAnswer(Answer):
     file_id: str
     upload_url: str
+    upload_headers: dict[str, str] = Field(description="what the PUT must carry, all of it")
     expires_at: str
 
 

@@ -25,7 +25,10 @@ def announce(body: FileBody) -> Response[UploadAnswer | IngestAnswer]:
     if body.source_url:
         return answer(_ingested(body, body.source_url, announced), 202)
     file, link = app().files.announce(router.caller.project_id, announced)
-    return answer(UploadAnswer(file_id=file.file_id, upload_url=link.url, expires_at=link.expires_at), 201)
+    made = UploadAnswer(
+        file_id=file.file_id, upload_url=link.url, upload_headers=dict(link.headers), expires_at=link.expires_at
+    )
+    return answer(made, 201)
 
 
 def _ingested(body: FileBody, source_url: str, announced: Announcement) -> IngestAnswer:
