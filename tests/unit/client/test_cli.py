@@ -172,6 +172,7 @@ def test_file_put_uploads_and_completes(
 
     assert code == 0
     assert store.objects["up"] == CONTENT
+    assert {name.lower(): value for name, value in headers.items()}.items() <= store.put_headers[0].items()
     assert sent(logged_in, "/v1/files")[0]["signature"] == sha256(CONTENT)
     assert json.loads(capsys.readouterr().out)["file_id"] == "f-1"
 
