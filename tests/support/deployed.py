@@ -24,6 +24,7 @@ T = TypeVar("T")
 # Short windows and deadlines, so that what takes minutes by default is seen in seconds.
 SOON_AGAIN = {"RequestPolicies": '{"download": {"delay": 2}, "export": {"delay": 2}}'}
 SHORT = {
+    "KeyCacheSeconds": "3",
     "CollectWindowSeconds": "3",
     "JobTimeoutSeconds": "30",
     "BatchSliceSeconds": "4",

@@ -31,6 +31,7 @@ class Settings:
     ws_endpoint: str = ""
     secrets_prefix: str = "tidegate/"
     admin_key_sha256: str = ""
+    key_cache_seconds: int = 30
     collect_window_seconds: int = 15
     job_timeout_seconds: int = 600
     record_ttl_seconds: int = 1800

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tidegate.adapters.dynamo.files import FileRepository
     from tidegate.adapters.s3 import Bucket
     from tidegate.services.files import Files
+    from tidegate.services.known_keys import KnownKeys
     from tidegate.services.projects import Projects
 
 
@@ -27,6 +28,12 @@ class LibraryWiring(Base):
         from tidegate.services.projects import Projects
 
         return Projects(ProjectRepository(self.table), self.clock, self.settings.admin_key_sha256)
+
+    @cached_property
+    def known_keys(self) -> KnownKeys:
+        from tidegate.services.known_keys import KnownKeys
+
+        return KnownKeys(self.projects.describe, self.clock, self.settings.key_cache_seconds)
 
     @cached_property
     def file_store(self) -> FileRepository:

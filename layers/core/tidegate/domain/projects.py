@@ -32,7 +32,7 @@ class ApiKey:
 
 def hash_key(key: str) -> str:
     """Keys are 160 random bits, so a plain hash is enough to keep them out of the table."""
-    return hashlib.sha256(key.encode()).hexdigest()
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_key(given: str, key_sha256: str) -> bool:
