@@ -25,7 +25,7 @@ def write_sbom(layer: Path, wheels: Path, out: Path, platform: str = "") -> None
 
 def digests(wheels: Path, platform: str) -> dict[str, str]:
     """SHA-256 by package; of several wheels the one for `platform`."""
-    found = {}
+    found: dict[str, str] = {}
     for wheel in sorted(wheels.glob("*.whl")):
         name, _, _, tags = parse_wheel_filename(wheel.name)
         if any(tag.platform == "any" or tag.platform.endswith(platform) for tag in tags):

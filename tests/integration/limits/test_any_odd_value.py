@@ -103,7 +103,8 @@ def test_an_odd_value_in_any_one_place_is_no_5xx(there: tuple[MotoCloud, Project
     fields = _fields_of(method, path)
     body = good or ({} if fields else None)
     for value in odd_values.ODD:
-        tries = [({name: value}, {}, body) for name in _names_in(path)]
+        tries: list[tuple[dict[str, Any], dict[str, Any], Any]] = []
+        tries += [({name: value}, {}, body) for name in _names_in(path)]
         tries += [({}, {name: value}, body) for name in _query_of(method, path)]
         tries += [({}, {}, {**(good or {}), name: value}) for name in fields]
         if good and "payload" in good:
