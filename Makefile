@@ -5,7 +5,6 @@ SHELL := /bin/sh
 export UV_SYSTEM_CERTS := 1
 
 UV_VERSION := 0.13.7
-SAM_VERSION := 1.170.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.locked-$(shell cksum < .lock/dev.txt | cut -d" " -f1)
@@ -88,7 +87,8 @@ faults-all: $(STAMP)  ## the same at every single AWS call, for an hour and a ha
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
-	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/domain/test_any_manifest.py tests/unit/domain/test_template_properties.py tests/unit/rendering/test_any_cells.py
+	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/domain/test_any_manifest.py tests/unit/domain/test_template_properties.py tests/unit/rendering/test_any_cells.py tests/unit/rendering/test_csv_writer.py tests/unit/domain/test_export_paging.py
+	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/integration/limits
 	@FUZZ_EXAMPLES=100 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
 
 # Three at a time on two cores: they mostly wait.
@@ -105,9 +105,10 @@ build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer
 deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS
 	@$(BIN)/python -m local.sam deploy
 
-$(SAM_BIN)/sam: | $(STAMP)
+$(SAM_BIN)/sam: .lock/sam.txt | $(STAMP)
 	@echo "  … installing aws-sam-cli into .local/sam"
-	@$(BIN)/uv venv -q --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python aws-sam-cli==$(SAM_VERSION)
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python --require-hashes -r .lock/sam.txt
+	@touch $@
 
 bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three minutes
 	@QUICK=$(QUICK) $(BIN)/python -m tests.bench

@@ -14,7 +14,7 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    known = app().authentication.describe(key.strip()) if scheme.lower() == "bearer" and key else None
+    known = app().known_keys.describe(key.strip()) if scheme.lower() == "bearer" and key else None
     logger.info("caller", key_id=known.key_id if known else None)
     if known is None:
         return {"isAuthorized": True, "context": {}}

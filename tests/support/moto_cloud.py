@@ -69,7 +69,7 @@ def lambda_context(name: str) -> Any:
 
 
 # Every server of a test is at one address, and how many AWS calls a scenario makes must not depend on its speed.
-_NO_HOST_LIMITS = {"HOST_CALLS_PER_SECOND": "0", "HOST_CONNECTIONS": "0"}
+_STEADY = {"HOST_CALLS_PER_SECOND": "0", "HOST_CONNECTIONS": "0", "KEY_CACHE_SECONDS": "0"}
 
 
 class MotoCloud:
@@ -95,7 +95,7 @@ class MotoCloud:
         except BaseException:
             self._mock.stop()
             raise
-        environment = {**self.names.environment, **_NO_HOST_LIMITS, **self._env}
+        environment = {**self.names.environment, **_STEADY, **self._env}
         self._undo_env = self._undo_env + moto_resources.set_environment(environment)
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)

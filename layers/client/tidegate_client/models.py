@@ -54,6 +54,7 @@ class KeyRecord(TypedDict):
 class FileCreated(TypedDict):
     file_id: str
     upload_url: NotRequired[str]
+    upload_headers: NotRequired[dict[str, str]]
     expires_at: NotRequired[str]
     request_id: NotRequired[str]
 

@@ -33,6 +33,7 @@ class Settings:
     admin_key_sha256: str = ""
     # The SSM parameter that callback secrets are derived from.
     callback_root_name: str = "/tidegate/callback-root"
+    key_cache_seconds: int = 10
     collect_window_seconds: int = 15
     job_timeout_seconds: int = 600
     record_ttl_seconds: int = 1800

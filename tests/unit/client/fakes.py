@@ -34,6 +34,7 @@ class Store:
     seconds_a_chunk: float = 0.0
     chunk: int = 64 * 1024
     asked: list[tuple[str, str | None]] = field(default_factory=list)
+    put_headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
     url: str = ""
     _now: int = 0
@@ -47,6 +48,7 @@ class Store:
         name = parts.path.lstrip("/")
         if handler.command == "PUT":
             self.objects[name] = handler.body()
+            self.put_headers.append({key.lower(): value for key, value in handler.headers.items()})
             handler.answer(self.statuses.pop(0) if self.statuses else 200)
             return
         self.asked.append((name, handler.headers.get("Range")))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tidegate.adapters.s3 import Bucket
     from tidegate.services.authentication import Authentication
     from tidegate.services.files import Files
+    from tidegate.services.known_keys import KnownKeys
     from tidegate.services.projects import Projects
 
 
@@ -40,6 +41,12 @@ class LibraryWiring(Base):
         from tidegate.services.authentication import Authentication
 
         return Authentication(self.api_key_store, self.clock, self.settings.admin_key_sha256)
+
+    @cached_property
+    def known_keys(self) -> KnownKeys:
+        from tidegate.services.known_keys import KnownKeys
+
+        return KnownKeys(self.authentication.describe, self.clock, self.settings.key_cache_seconds)
 
     @cached_property
     def file_store(self) -> FileRepository:

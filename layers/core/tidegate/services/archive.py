@@ -24,7 +24,7 @@ class ArchiveStore(Protocol):
 
 
 def _prefix(project_id: str, day: date) -> str:
-    return f"archive/{project_id}/{day:%Y/%m/%d}/"
+    return f"archive/{project_id}/{day.isoformat().replace('-', '/')}/"
 
 
 class Archive:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from tidegate.domain.files import (
     content_disposition,
     content_object,
     name_of,
+    upload_headers,
     upload_object,
 )
 from tidegate.domain.ids import Clock, iso, new_id
@@ -56,8 +57,11 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Link:
+    """`headers` are what a request to the URL must carry."""
+
     url: str
     expires_at: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_file(project_id: str, announced: Announcement, state: str, now: datetime) -> File:
@@ -87,8 +91,9 @@ class Files:
         now = self._clock()
         file = new_file(project_id, announced, PENDING, now)
         self._store.add(file, act(project_id, file.file_id, now, who, "file.create", file.file_path))
-        url = self._objects.presign_put(upload_object(project_id, file.file_id), UPLOAD_SECONDS)
-        return file, self._link(url, UPLOAD_SECONDS)
+        headers = upload_headers(file.size, file.signature)
+        url = self._objects.presign_put(upload_object(project_id, file.file_id), UPLOAD_SECONDS, headers)
+        return file, self._link(url, UPLOAD_SECONDS, headers)
 
     def complete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> File:
         """Streams the upload through SHA-256 and moves it to its content's place. Running it twice is harmless."""
@@ -154,8 +159,8 @@ class Files:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(file.file_name))
         return self._link(url, LINK_SECONDS)
 
-    def _link(self, url: str, seconds: int) -> Link:
-        return Link(url, iso(self._clock() + timedelta(seconds=seconds)))
+    def _link(self, url: str, seconds: int, headers: Mapping[str, str] | None = None) -> Link:
+        return Link(url, iso(self._clock() + timedelta(seconds=seconds)), headers or {})
 
 
 def _fault(file: File, size: int, signature: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 from tidegate.domain.fetching import Limits
 from tidegate.domain.files import COMING, FAILED, READY, File, content_object
 from tidegate.domain.ingest import MAX_BYTES
+from tidegate.domain.outside_json import whole_number
 from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
 from tidegate.services.ingest_ports import Credentials, FileWrites, Outcome, PartStore, Step
 from tidegate.services.ports import Http
@@ -93,8 +94,8 @@ def _compared(file: File, headers: Mapping[str, str]) -> str:
     told = []
     if file.source_etag and etag:
         told.append(etag.removeprefix("W/") == file.source_etag.removeprefix("W/"))
-    if length.isdigit():
-        told.append(int(length) == file.size)
+    if (size := whole_number(length)) is not None:
+        told.append(size == file.size)
     return "unknown" if not told else "same" if all(told) else "changed"
 
 

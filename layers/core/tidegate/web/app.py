@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.web.contract import TITLE, VERSION, Api
+from tidegate.web.contract import Api
 from tidegate.web.resolver import build_resolver
 from tidegate.web.routes import (
     agents,
@@ -28,7 +28,7 @@ from tidegate.web.routes import (
 
 
 def build_api() -> Api:
-    resolver = build_resolver(
+    return build_resolver(
         [
             system.router,
             console.router,
@@ -51,6 +51,3 @@ def build_api() -> Api:
             sockets.router,
         ]
     )
-    resolver.declare("GET", "/docs", "open")
-    resolver.enable_swagger(path="/docs", title=TITLE, version=VERSION)
-    return resolver

@@ -101,7 +101,7 @@ _IDEMPOTENCY_KEY: Schema = {
 
 
 class Api(ScopedResolver):
-    """Tells the whole contract wherever it is asked for: in /openapi.json and in /docs."""
+    """Tells the whole contract, not only what Powertools reads from the routes."""
 
     def get_openapi_schema(self, **options: Any) -> OpenAPI:
         from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
@@ -116,6 +116,8 @@ def contract(api: Api) -> Schema:
 
 
 def _completed(schema: Schema, resolver: Api) -> Schema:
+    # Where this document lies, the API is: under a stage, a folder or another name just as well.
+    schema["servers"] = [{"url": "."}]
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError", "ResponseValidationError"):
         schemas.pop(unused, None)

@@ -14,6 +14,7 @@ from tidegate.adapters.dynamo.conflicts import reasons_of, settled
 from tidegate.adapters.dynamo.values import (
     Item,
     Key,
+    can_be_stored,
     decode_cursor,
     encode_cursor,
     from_wire,
@@ -59,6 +60,8 @@ class Table:
         self._sleep = sleep
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
+        if not can_be_stored(*key.values()):
+            return None
         answer = self._client.get_item(TableName=self.name, Key=to_wire(key), ConsistentRead=consistent)
         return from_wire(answer["Item"]) if "Item" in answer else None
 
@@ -111,6 +114,8 @@ class Table:
         **values: Any,
     ) -> Page:
         """One page of one partition. `where` filters what was read (`#name`, `:name`), after it was paid for."""
+        if not can_be_stored(pk, sk_prefix, *(sk_between or ())):
+            return Page([], None)
         hash_name, range_name = _INDEX_KEYS[index]
         names = {"#h": hash_name} | names_in(where)
         params = {":h": to_wire_value(pk)} | {f":{name}": to_wire_value(value) for name, value in values.items()}
@@ -178,6 +183,8 @@ class Table:
 
     def count(self, pk: str, *, pages: int | None = None, consistent: bool = False) -> int:
         """How many items a partition has, or its first pages; a page has some thousands. None of them is sent."""
+        if not can_be_stored(pk):
+            return 0
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -205,7 +212,7 @@ class Table:
                 return
 
     def batch_get(self, keys: Iterable[Key], *, consistent: bool = False) -> list[Item]:
-        wanted = [to_wire(key) for key in keys]
+        wanted = [to_wire(key) for key in keys if can_be_stored(*key.values())]
         found: list[Item] = []
         attempt = 0
         while wanted:
@@ -223,7 +230,8 @@ class Table:
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in items)
 
     def batch_delete(self, keys: Iterable[Key]) -> None:
-        self._batch_write({"DeleteRequest": {"Key": to_wire(key)}} for key in keys)
+        stored = (key for key in keys if can_be_stored(*key.values()))
+        self._batch_write({"DeleteRequest": {"Key": to_wire(key)}} for key in stored)
 
     def _batch_write(self, requests: Iterable[Any]) -> None:
         pending = list(requests)

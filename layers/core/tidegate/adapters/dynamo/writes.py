@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.adapters.dynamo.values import Key, to_wire, to_wire_value
+from tidegate.adapters.dynamo.values import Key, can_be_stored, to_wire, to_wire_value
+from tidegate.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def names_in(expression: str) -> dict[str, str]:
 
 
 def as_request(table: str, write: Write) -> dict[str, Any]:
+    if not can_be_stored(*write.key.values()):
+        raise Invalid(f"{write.key['pk'][:100]}… is too long for a key, or holds what is no text")
     names = names_in(write.condition)
     values = {f":{name}": to_wire_value(value) for name, value in (write.values or {}).items()}
     request: dict[str, Any] = {"TableName": table}

@@ -182,7 +182,7 @@ def _rows(data: Any) -> Iterable[dict[str, Any]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
 
 
 def _progress(content: Mapping[str, Any]) -> int | None:

@@ -17,6 +17,7 @@ from tidegate.schemas.batches import (
     BizStartBody,
     BizStopBody,
     DataBody,
+    Index,
     LogAnswer,
     LogList,
     LogsAdded,
@@ -129,7 +130,7 @@ def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
 @router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="Log lines, newest first")
 def logs(
     batch_id: str,
-    index: Annotated[int | None, Query(ge=0, description="of this item only")] = None,
+    index: Annotated[Index | None, Query(description="of this item only")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> LogList:

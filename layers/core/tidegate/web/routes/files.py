@@ -8,6 +8,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.bootstrap import app
+from tidegate.schemas.base import Number
 from tidegate.schemas.files import FileAnswer, FileBody, FileList, IngestAnswer, LinkAnswer, UploadAnswer
 from tidegate.services.files import Announcement
 from tidegate.web.idempotency import idempotent
@@ -27,7 +28,10 @@ def announce(body: FileBody) -> Response[UploadAnswer | IngestAnswer]:
         return answer(_ingested(body, body.source_url, announced), 202)
     caller = router.caller
     file, link = app().files.announce(caller.project_id, announced, who=caller.key_id)
-    return answer(UploadAnswer(file_id=file.file_id, upload_url=link.url, expires_at=link.expires_at), 201)
+    made = UploadAnswer(
+        file_id=file.file_id, upload_url=link.url, upload_headers=dict(link.headers), expires_at=link.expires_at
+    )
+    return answer(made, 201)
 
 
 def _ingested(body: FileBody, source_url: str, announced: Announcement) -> IngestAnswer:
@@ -57,8 +61,8 @@ def show(file_id: str) -> FileAnswer:
 
 @router.get("/v1/files", scope="read", tags=_TAGS, summary="List files")
 def list_files(
-    biz_id: Annotated[int | None, Query(ge=0)] = None,
-    app_id: Annotated[int | None, Query(ge=0)] = None,
+    biz_id: Annotated[Number | None, Query()] = None,
+    app_id: Annotated[Number | None, Query()] = None,
     file_path: Annotated[str | None, Query(max_length=1024)] = None,
     limit: Limit = 20,
     cursor: Cursor = None,

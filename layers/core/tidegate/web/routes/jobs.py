@@ -8,6 +8,7 @@ from urllib.parse import unquote
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.bootstrap import app
+from tidegate.schemas.base import Number
 from tidegate.schemas.downloads import Status
 from tidegate.schemas.jobs import JobAnswer, JobList, JobTargetAnswer, JobTargetList
 from tidegate.web.routing import Cursor, Limit, Router
@@ -32,8 +33,8 @@ def list_targets(
 
 @router.get("/v1/jobs", scope="read", tags=_TAGS, summary="List Jobs")
 def list_jobs(
-    biz_id: Annotated[int | None, Query(ge=0)] = None,
-    app_id: Annotated[int | None, Query(ge=0)] = None,
+    biz_id: Annotated[Number | None, Query()] = None,
+    app_id: Annotated[Number | None, Query()] = None,
     file_path: Annotated[str | None, Query(max_length=1024)] = None,
     status: Annotated[Status | None, Query()] = None,
     limit: Limit = 20,

@@ -12,6 +12,7 @@ from tidegate.bootstrap import app
 from tidegate.domain.audit import NO_PROJECT, act
 from tidegate.domain.ids import iso
 from tidegate.domain.request_stats import stats_by_type
+from tidegate.errors import Invalid
 from tidegate.schemas.queue import ArchiveList, AuditAnswer, AuditList, CleanupAnswer, StatsAnswer, TypeStats
 from tidegate.web.routing import Cursor, Limit, Router
 
@@ -21,6 +22,14 @@ _DEFAULT_PERIOD = timedelta(days=7)
 _EPOCH, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
+def _in_utc(moment: datetime, name: str) -> datetime:
+    try:
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except OverflowError as error:
+        message = f"{name} is {moment.isoformat()}, which is outside the years 1 to 9999 in UTC"
+        raise Invalid(message, errors=[{"loc": ["query", name], "msg": message}]) from error
+
+
 @router.get(
     "/v1/stats", scope="read", tags=_TAGS, summary="Requests by type: count, success rate, mean and p95 seconds"
 )
@@ -28,7 +37,7 @@ def stats(
     since: Annotated[datetime | None, Query(description="ISO 8601; seven days ago if left out")] = None,
 ) -> StatsAnswer:
     now = app().clock()
-    start = since.replace(tzinfo=since.tzinfo or UTC).astimezone(UTC) if since else now - _DEFAULT_PERIOD
+    start = _in_utc(since, "since") if since else now - _DEFAULT_PERIOD
     figures = stats_by_type(app().request_store.since(router.caller.project_id, iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
