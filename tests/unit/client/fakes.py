@@ -158,7 +158,9 @@ class AgentApi:
 
     def route(self, handler: Handler) -> None:
         body = json.loads(handler.body() or b"{}")
-        if self.page is not None and handler.command in self.page_for:
+        if handler.path == "/healthz":
+            handler.answer(200)
+        elif self.page is not None and handler.command in self.page_for:
             handler.answer(200, self.page)
         elif self.key_status != 200:
             handler.answer(self.key_status, b'{"code": "unauthenticated", "detail": "no"}')
