@@ -120,6 +120,7 @@ class AgentApi:
     away: bool = False
     refuse_results: bool = False
     unknown: set[str] = field(default_factory=set)
+    refused_fields: set[str] = field(default_factory=set)
     key_status: int = 200
     # A proxy's page instead of the API's answer, for all requests or those of one method.
     page: bytes | None = None
@@ -175,6 +176,9 @@ class AgentApi:
     def _take(self, handler: Handler, items: list[dict[str, Any]]) -> None:
         if any(item["transfer_id"] in self.unknown for item in items):
             handler.answer(404, b'{"code": "not_found", "detail": "no such transfer"}')
+            return
+        if any(self.refused_fields & item.keys() for item in items):
+            handler.answer(422, b'{"code": "invalid", "detail": "unknown field"}')
             return
         self.results += items
         handler.answer(200, json.dumps({"taken": len(items)}).encode())

@@ -65,15 +65,17 @@ class Delivery:
     on_bytes: Callable[[int], None] = lambda _count: None
     _paths: PathLocks = field(default_factory=PathLocks)
 
-    def run(self, transfer: Transfer) -> None:
-        """Raises what went wrong; returns when the right bytes are in place under the right name and owner."""
+    def run(self, transfer: Transfer) -> int:
+        """Raises what went wrong; returns when the right bytes are in place under the right name and owner.
+
+        The result is how many bytes had to be moved for it."""
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
         user = transfer["target_user"]
         self.permits.check_user(user)
         root, owner = self._root_and_owner(transfer.get("container_id") or "", user)
         with open_place(root, transfer["target_file_dir"], transfer["file_name"], owner, self.permits) as place:
-            self._deliver(transfer, place)
+            return self._deliver(transfer, place)
 
     def _root_and_owner(self, container_id: str, user: str) -> tuple[Path, Owner]:
         if not container_id:
@@ -89,14 +91,15 @@ class Delivery:
             raise RefusedPath(f"there is no container {container_id!r} here: {root} is not a directory")
         return root, owner_in_container(root, user)
 
-    def _deliver(self, transfer: Transfer, place: Place) -> None:
+    def _deliver(self, transfer: Transfer, place: Place) -> int:
+        moved = 0
         if self._is_there(transfer, place):
-            return
+            return moved
         part = place.part_name(self.agent_id, transfer["signature"])
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
                 if not self._is_there(transfer, place):
-                    self._fetch(transfer, file)
+                    moved = self._fetch(transfer, file)
                     self._publish(transfer, place, file, part)
             except BaseException as error:
                 # Where the bytes may still be right they stay: the next transfer of this content goes on from them.
@@ -104,8 +107,9 @@ class Delivery:
                     self._drop(place, part)
                 raise
             self._drop(place, part)
+        return moved
 
-    def _fetch(self, transfer: Transfer, file: BinaryIO) -> None:
+    def _fetch(self, transfer: Transfer, file: BinaryIO) -> int:
         download = ResumingDownload(
             self.pool,
             file,
@@ -115,7 +119,9 @@ class Delivery:
             patience=self.patience,
             throttle=self.rate_limit.take if self.rate_limit else None,
         )
+        had = download.offset
         fetch_verified(download, self._link(transfer), transfer["signature"])
+        return download.offset - had if download.offset > had else download.offset
 
     def _publish(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> None:
         with self._paths.hold(place.file):
