@@ -149,6 +149,10 @@ class JobTarget(TypedDict):
     error_code: NotRequired[int | None]
     error_msg: NotRequired[str | None]
     progress: NotRequired[int]
+    size: NotRequired[int | None]
+    speed: NotRequired[int | None]
+    start_time: NotRequired[str | None]
+    end_time: NotRequired[str | None]
 
 
 class Transfer(TypedDict):
@@ -161,6 +165,11 @@ class Transfer(TypedDict):
     target_user: str
     signature: str
     size: NotRequired[int | None]
+    job_id: NotRequired[str | None]
+    # Rises with every window for one path on one host.
+    sequence: NotRequired[int | None]
+    # Octal permissions, as in "0640".
+    mode: NotRequired[str | None]
 
 
 class TransferResult(TypedDict):
@@ -169,6 +178,11 @@ class TransferResult(TypedDict):
     error_code: int
     error_msg: NotRequired[str]
     progress: NotRequired[int]
+    # Bytes that this transfer moved, bytes a second, and times by the host's clock.
+    size: NotRequired[int]
+    speed: NotRequired[int]
+    start_time: NotRequired[str]
+    end_time: NotRequired[str]
 
 
 class ExportProgress(TypedDict):

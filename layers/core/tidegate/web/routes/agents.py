@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.bootstrap import app
-from tidegate.domain.targets import Report
+from tidegate.domain.targets import Figures, Report
 from tidegate.schemas.agents import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
 from tidegate.services.agents import Offer, Result
 from tidegate.web.routing import Router
@@ -40,7 +40,10 @@ def build_router() -> Router:
 
 
 def _result(item: ResultBody) -> Result:
-    return Result(item.transfer_id, item.container_id, Report(item.error_code, item.error_msg or "", item.progress))
+    told = Figures(item.size, item.speed, item.start_time, item.end_time)
+    figures = told if any(value is not None for value in told) else None
+    report = Report(item.error_code, item.error_msg or "", item.progress, figures)
+    return Result(item.transfer_id, item.container_id, report)
 
 
 def _shown(offer: Offer) -> TransferAnswer:
@@ -55,4 +58,7 @@ def _shown(offer: Offer) -> TransferAnswer:
         target_user=order.target_user,
         signature=order.signature,
         size=order.size,
+        job_id=order.job_id,
+        sequence=order.sequence,
+        mode=order.mode,
     )
