@@ -5,16 +5,17 @@ SHELL := /bin/sh
 export UV_SYSTEM_CERTS := 1
 
 UV_VERSION := 0.13.7
-SAM_VERSION := 1.170.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.locked-$(shell cksum < .lock/dev.txt | cut -d" " -f1)
 SAM_BIN := .local/sam/bin
 PYTEST := $(BIN)/pytest -q
+# Of the Python version that is deployed, where it is installed (DEPLOYED_PYTHON names it); else there is none.
+DEPLOYED := .venv-deployed/bin
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test checks lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo clean test deployed checks lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,6 +31,7 @@ clean:  ## forget the local cloud and its state
 	@rm -rf .local/pytest .aws-sam
 
 test: checks unit integration workflow faults e2e browser  ## everything that must hold
+	@$(BIN)/python -m local.deployed say
 
 # Side by side: none of them watches the clock.
 checks: $(STAMP)
@@ -63,10 +65,16 @@ format: $(STAMP)  ## put the style right
 types: $(STAMP)  ## mypy, strict
 	@$(BIN)/mypy
 
-unit: $(STAMP)  ## pure rules, the template, single adapters
-	@$(PYTEST) -n 2 tests/unit
+# Tests on the deployed Python version: unit tests on it too, integration tests on it instead.
+deployed: $(STAMP)
+	@$(BIN)/python -m local.deployed make
 
-integration: $(STAMP)  ## services and routes on moto
+unit: $(STAMP) deployed  ## pure rules, the template, single adapters
+	@$(PYTEST) -n 2 tests/unit
+	@if [ -x $(DEPLOYED)/pytest ]; then $(DEPLOYED)/pytest -q -n 2 tests/unit; fi
+
+integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
+integration: $(STAMP) deployed  ## services and routes on moto
 	@$(PYTEST) -n 2 tests/integration $(AGAIN) tests/integration
 
 workflow: $(STAMP)  ## the state machines on moto
@@ -79,7 +87,8 @@ faults-all: $(STAMP)  ## the same at every single AWS call, for an hour and a ha
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
-	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py
+	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py
+	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/integration/limits
 	@FUZZ_EXAMPLES=100 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
 
 # Three at a time on two cores: they mostly wait.
@@ -96,9 +105,10 @@ build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer
 deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS
 	@$(BIN)/python -m local.sam deploy
 
-$(SAM_BIN)/sam: | $(STAMP)
+$(SAM_BIN)/sam: .lock/sam.txt | $(STAMP)
 	@echo "  … installing aws-sam-cli into .local/sam"
-	@$(BIN)/uv venv -q --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python aws-sam-cli==$(SAM_VERSION)
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python .local/sam && $(BIN)/uv pip install -q --python .local/sam/bin/python --require-hashes -r .lock/sam.txt
+	@touch $@
 
 bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three minutes
 	@QUICK=$(QUICK) $(BIN)/python -m tests.bench

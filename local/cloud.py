@@ -72,5 +72,5 @@ def described(place: Place, outputs: dict[str, str]) -> Cloud:
 
 def write_privately(place: Place, cloud: Cloud) -> None:
     place.cloud_file.unlink(missing_ok=True)
-    place.cloud_file.touch(mode=0o600)
+    place.cloud_file.touch(mode=0o600, exist_ok=False)
     place.cloud_file.write_text(json.dumps(asdict(cloud), indent=2) + "\n")

@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from localstack_client.session import Session
 
-from local.place import REGION, ROOT, Place
+from local.place import REGION, ROOT, Place, keep_private
 from local.progress import Failure
 
 START_SECONDS = 30
@@ -41,7 +41,9 @@ class Emulator:
                 f"stop it, or take another port: PORT={self.place.port + 1} make run",
             )
         for folder in (self.place.state_dir, self.place.objects_dir):
-            folder.mkdir(parents=True, exist_ok=True)
+            keep_private(folder)
+        self.place.log_file.unlink(missing_ok=True)
+        self.place.log_file.touch(mode=0o600)
         with self.place.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "local.launcher"],
@@ -52,6 +54,8 @@ class Emulator:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C must reach the emulator through stop(), after what still runs against it has ended.
                 start_new_session=True,
+                # What it stores holds secrets: keys of roles, callback secrets, files.
+                umask=0o077,
             )
         self._wait_until_healthy()
 

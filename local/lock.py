@@ -1,4 +1,6 @@
-"""Keeps .lock/dev.txt and layers/deps/requirements.txt in step with pyproject.toml (`make lock`).
+"""Keeps .lock/dev.txt and layers/deps/requirements.txt in step with pyproject.toml, .lock/sam.txt with .lock/sam.in.
+
+`make lock` writes them, each with the hashes of what may be installed.
 
 `python -m local.lock write | check`; the check needs no network.
 """
@@ -18,17 +20,19 @@ from local.place import ROOT
 
 PROJECT = ROOT / "pyproject.toml"
 DEV = ROOT / ".lock" / "dev.txt"
+SAM_WANTED, SAM = ROOT / ".lock" / "sam.in", ROOT / ".lock" / "sam.txt"
 LAYER = ROOT / "layers" / "deps" / "requirements.txt"
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
-COMPILE = ["pip", "compile", "-q", "pyproject.toml", "--universal", "--python-version", "3.11"]
+HASHES = re.compile(r"--hash=sha256:[0-9a-f]{64}")
+COMPILE = ["pip", "compile", "-q", "--universal", "--python-version", "3.11", "--generate-hashes"]
 COMPILE += ["--no-emit-index-url", "--no-header"]
 
 
 def write() -> None:
     uv = str(Path(sys.executable).parent / "uv")
-    dev = [uv, *COMPILE, "--all-extras", "--generate-hashes", "-o", str(DEV.relative_to(ROOT))]
-    layer = [uv, *COMPILE, "-c", str(DEV.relative_to(ROOT)), "--no-annotate", "-o", str(LAYER.relative_to(ROOT))]
-    for command in (dev, layer):
+    constraint = ["-c", str(DEV.relative_to(ROOT)), "--no-annotate"]
+    for source, out, options in ((PROJECT, DEV, ["--all-extras"]), (PROJECT, LAYER, constraint), (SAM_WANTED, SAM, [])):
+        command = [uv, *COMPILE, str(source.relative_to(ROOT)), *options, "-o", str(out.relative_to(ROOT))]
         subprocess.run(command, cwd=ROOT, check=True)
 
 
@@ -41,6 +45,12 @@ def unmet(requirements: list[str], pinned: dict[str, str]) -> list[str]:
     return [str(r) for r in wanted if not r.specifier.contains(pinned.get(canonicalize_name(r.name), "0"))]
 
 
+def unhashed(path: Path) -> list[str]:
+    """Pins that name no hash: pip would take whatever the index gives under that name."""
+    entries = re.split(r"\n(?=\S)", "\n".join(line for line in path.read_text().splitlines() if "# via" not in line))
+    return [entry.split()[0] for entry in entries if PINNED.match(entry) and not HASHES.search(entry)]
+
+
 def problems() -> list[str]:
     project = tomllib.loads(PROJECT.read_text())["project"]
     product = project["dependencies"]
@@ -49,6 +59,8 @@ def problems() -> list[str]:
     found = [f".lock/dev.txt does not satisfy {line}" for line in unmet(everything, dev)]
     found += [f"layers/deps/requirements.txt does not satisfy {line}" for line in unmet(product, layer)]
     found += [f"layers/deps pins {n}=={v}, the lock {dev.get(n)}" for n, v in layer.items() if dev.get(n) != v]
+    found += [f".lock/sam.txt does not satisfy {line}" for line in unmet(SAM_WANTED.read_text().split(), pins(SAM))]
+    found += [f"{path.relative_to(ROOT)} has no hash of {pin}" for path in (DEV, LAYER, SAM) for pin in unhashed(path)]
     missing = reachable(product) - set(layer)
     found += [f"layers/deps/requirements.txt lacks {name}" for name in sorted(missing)]
     extra = set(layer) - reachable(product)

@@ -60,9 +60,19 @@ class Place:
         return kept_key(self.home / "admin-key")
 
 
+def keep_private(folder: Path) -> None:
+    """The folder is its owner's alone, and so is every file in it, also what an earlier version left open."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for inner in (folder, *folder.rglob("*")):
+        if not inner.is_symlink():
+            inner.chmod(0o700 if inner.is_dir() else 0o600)
+
+
 def kept_key(path: Path) -> str:
     """The key in that file, made on first use and readable by its owner alone."""
-    if not path.exists():
+    if path.exists():
+        path.chmod(0o600)
+    else:
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write("tga_" + secrets.token_urlsafe(32))

@@ -11,12 +11,16 @@ from pathlib import Path
 
 from local.place import ROOT, Place, kept_key, sha256_hex
 from local.progress import Failure, fail, say, step
+from local.sbom import write_sbom
+from local.wheels import verified_wheels
 
 RUNTIME = "python3.13"
 ARCHITECTURE = "arm64"
 SAM = ROOT / ".local" / "sam" / "bin" / "sam"
 CONFIG = ROOT / ".samconfig.toml"
 HERE = ROOT / ".local" / "build"
+LAYER_NAME = "DepsLayer"
+SBOM = ROOT / ".aws-sam" / "sbom.cdx.json"
 
 
 def find_runtime(name: str) -> Path | None:
@@ -39,8 +43,12 @@ def build() -> int:
     python = find_runtime(RUNTIME)
     if python is None:
         raise Failure(f"{RUNTIME}, the functions' runtime, is not on PATH", "install it (pyenv install 3.13)")
+    out = ROOT / ".aws-sam" / "build"
     with step(f"sam build for {RUNTIME} on {ARCHITECTURE}"):
-        sam_build(ROOT / "template.yaml", ROOT / ".aws-sam" / "build", python)
+        wheels = verified_wheels(python, RUNTIME, {ARCHITECTURE, machine_architecture()}, machine_architecture())
+        sam_build(ROOT / "template.yaml", out, python, wheels)
+    write_sbom(out / LAYER_NAME / "python", wheels, SBOM, "aarch64")
+    say(f"  ✓ what is in the layer: {SBOM.relative_to(ROOT)}")
     return 0
 
 
@@ -55,12 +63,14 @@ def build_here() -> int:
     copy = HERE / "template.yaml"
     copy.write_text(template.replace(RUNTIME, runtime).replace(ARCHITECTURE, machine_architecture()))
     with step(f"sam build for {runtime} on {machine_architecture()}"):
-        sam_build(copy, HERE / "out", python)
+        wheels = verified_wheels(python, runtime, {machine_architecture()}, machine_architecture())
+        sam_build(copy, HERE / "out", python, wheels)
+    write_sbom(HERE / "out" / LAYER_NAME / "python", wheels, HERE / SBOM.name, platform.machine())
     (HERE / "python").write_text(str(python))
     return 0
 
 
-def sam_build(template: Path, out: Path, python: Path) -> None:
+def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
     command: list[str | Path] = [
         SAM,
         "build",
@@ -75,6 +85,7 @@ def sam_build(template: Path, out: Path, python: Path) -> None:
     command += ["--cache-dir", out.parent / "cache", "--config-file", CONFIG]
     path = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1"}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failure(

@@ -86,6 +86,8 @@ class Stack:
                 f"template.yaml has no parameter {', '.join(unknown)}", f"it knows {', '.join(sorted(known))}"
             )
         return {
+            # Who tries things out revokes a key and expects it to be refused at once.
+            "KeyCacheSeconds": "0",
             **self.place.params,
             "AdminKeySha256": sha256_hex(self.place.admin_key()),
             "LocalEndpoint": self.place.endpoint,

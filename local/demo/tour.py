@@ -47,7 +47,7 @@ def guided(up: Up) -> Iterator[Guide]:
     home = Path(tempfile.mkdtemp(prefix="tidegate-demo-"))
     try:
         client = Client(up.cloud.api_url, made["key"])
-        yield Guide(up.cloud, up.outputs, admin, client, project_id, made["callback_secret"], home)
+        yield Guide(up.cloud, up.outputs, admin, client, project_id, str(made["callback_secret"]), home)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

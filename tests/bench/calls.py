@@ -16,6 +16,7 @@ from tests.support.moto_cloud import MotoCloud, Project
 from tidegate import app as composition
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import READY, content_object
+from tidegate.projects.audit import SYSTEM, act
 
 SECTION = "AWS calls per unit of work"
 SHA = hashlib.sha256(b"calls").hexdigest()
@@ -37,8 +38,8 @@ def with_file(cloud: MotoCloud) -> Project:
     cloud.client("s3").put_object(
         Bucket=cloud.app.files.bucket.name, Key=content_object(project.id, SHA), Body=b"calls"
     )
-    cloud.app.files.store.add(file)
-    cloud.app.table.write(cloud.app.files.store._content(file))
+    cloud.app.files.store.add(file, act(project.id, file.file_id, cloud.clock(), SYSTEM, "file.create"))
+    cloud.app.table.transact(cloud.app.files.store._content_writes(file))
     return project
 
 

@@ -85,7 +85,8 @@ def test_a_large_source_becomes_a_file(deployed: Deployed, project: DeployedProj
 def test_credentials_and_a_subscription(project: DeployedProject, source: FileSource) -> None:
     source.files["/list.json"] = Hosted(b'["/a", "/b"]', content_type="application/json", needs_cookie="k=v")
     source.files |= {f"/{name}": Hosted(name.encode(), needs_cookie="k=v") for name in "ab"}
-    assert project.http("PUT", "/v1/credentials/shop", json={"headers": {"Cookie": "k=v"}}).status == 204
+    kept = {"headers": {"Cookie": "k=v"}, "origins": [source.url("")]}
+    assert project.http("PUT", "/v1/credentials/shop", json=kept).status == 204
     body = {"name": "s", "source_url": source.url("/list.json"), "credentials": "shop", "schedule": "rate(1 hour)"}
     subscription = project.http("POST", "/v1/subscriptions", json=body).json()["subscription_id"]
 

@@ -28,11 +28,13 @@ def test_state_survives_a_stop_and_parameters_change_at_will(tmp_path: Path) -> 
         cloud = Deployed(up)
         project = cloud.project()
         made = project.http("POST", "/v1/files", json={"biz_id": 2, "app_id": 3, "file_path": "/kept"}).json()
-        assert cloud.pool.request("PUT", made["upload_url"], body=content).status == 200
+        put = cloud.pool.request("PUT", made["upload_url"], body=content, headers=made["upload_headers"])
+        assert put.status == 200, put.data
         assert project.http("POST", f"/v1/files/{made['file_id']}/complete").status == 200
         table = up.emulator.client("dynamodb").describe_time_to_live(TableName=up.outputs["TableName"])
         assert table["TimeToLiveDescription"]["AttributeName"] == "expires_at"
     assert not place.cloud_file.exists()
+    assert open_to_others(place.state_dir, place.objects_dir) == []
 
     said: list[str] = []
     with cloud_up(place, said.append) as up:
@@ -48,6 +50,13 @@ def test_state_survives_a_stop_and_parameters_change_at_will(tmp_path: Path) -> 
         assert api["Environment"]["Variables"]["COLLECT_WINDOW_SECONDS"] == "3"
         assert Deployed(up).http("GET", f"/v1/files/{made['file_id']}", key=project.key).status == 200
         assert takes_messages(up.emulator.client("sqs"), api["Environment"]["Variables"]["WAKEUPS_QUEUE_URL"])
+
+
+def open_to_others(*folders: Path) -> list[Path]:
+    """What the emulator stores holds secrets."""
+    stored = [path for folder in folders for path in (folder, *folder.rglob("*"))]
+    assert any(path.suffix == ".json" for path in stored)
+    return [path for path in stored if path.stat().st_mode & 0o077]
 
 
 def takes_messages(sqs: Any, url: str) -> bool:

@@ -73,10 +73,11 @@ async def end_heard(socket: ClientConnection) -> tuple[float, dict[str, Any]]:
 
 
 async def crowd(project: DeployedProject, job_id: str) -> list[tuple[float, dict[str, Any]]]:
-    tickets = product_on(project.cloud).notifications.tickets
+    tickets, key_id = product_on(project.cloud).notifications.tickets, project.key.split("_")[1]
     few = asyncio.Semaphore(8)
     sockets = [
-        asyncio.create_task(watching(project, tickets.issue(project.id).ticket, job_id, few)) for _ in range(CROWD)
+        asyncio.create_task(watching(project, tickets.issue(project.id, key_id).ticket, job_id, few))
+        for _ in range(CROWD)
     ]
     joined = await asyncio.gather(*sockets)
     listening = [asyncio.create_task(end_heard(socket)) for socket in joined]

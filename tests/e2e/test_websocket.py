@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.protocol import State
 from websockets.sync.client import ClientConnection, connect
 
 from tests.support.deployed import Deployed, DeployedProject, until
@@ -76,8 +78,44 @@ def test_a_ticket_works_once(project: DeployedProject) -> None:
 def test_a_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedProject) -> None:
     a_minute_ago = product_on(deployed, clock=lambda: datetime.now(UTC) - timedelta(seconds=61))
 
-    assert refused(project, a_minute_ago.notifications.tickets.issue(project.id).ticket)
+    assert refused(project, a_minute_ago.notifications.tickets.issue(project.id, project.key.split("_")[1]).ticket)
     assert refused(project, "made-up")
+
+
+def joined_with(deployed: Deployed, project: DeployedProject, **body: Any) -> tuple[str, str]:
+    """A new reader's key id, and a ticket made with it."""
+    path = f"/v1/projects/{project.id}/keys"
+    made = deployed.http("POST", path, json={"scopes": ["read"], **body}, key=deployed.admin_key).json()
+    given = deployed.http("POST", "/v1/ws-tickets", key=made["key"])
+    assert given.status == 201, given.body
+    return made["key_id"], given.json()["ticket"]
+
+
+def test_revoking_a_key_closes_its_websocket_and_leaves_others(deployed: Deployed, project: DeployedProject) -> None:
+    key_id, given = joined_with(deployed, project)
+    with connected(project) as other, connected(project, given) as socket:
+        assert say(socket, action="ping")["type"] == "pong"
+
+        assert deployed.http("DELETE", f"/v1/keys/{key_id}", key=deployed.admin_key).status == 204
+
+        with pytest.raises(ConnectionClosed):
+            hear(socket)
+        assert say(other, action="ping")["type"] == "pong"
+
+
+def test_compensation_closes_the_websocket_of_a_key_that_expired(deployed: Deployed, project: DeployedProject) -> None:
+    _, given = joined_with(deployed, project, expires_in=8)
+    with connected(project, given) as socket:
+        assert say(socket, action="ping")["type"] == "pong"
+
+        # Overdue 30 s after its expiry; the poll itself may be up to five minutes away, so it is asked for.
+        deadline = time.monotonic() + 120
+        while socket.state is State.OPEN and time.monotonic() < deadline:
+            time.sleep(5)
+            deployed.http("POST", "/v1/compensation/trigger", key=deployed.admin_key)
+
+        with pytest.raises(ConnectionClosed):
+            hear(socket)
 
 
 def test_watching_a_finished_task_answers_at_once(project: DeployedProject) -> None:

@@ -21,8 +21,16 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.model import Reply
 from tidegate.http.ports import KeptConnection
 from tidegate.http.signing import signed_headers
+from tidegate.projects.audit import SYSTEM, act
+from tidegate.projects.model import Project
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def _sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
+    return signed_headers(project.callback_secrets, message_id, now, body)
+
+
 PROJECT = "prj-lab"
 
 
@@ -103,13 +111,15 @@ class Lab:
             run=1,
             **more,
         )
-        self.batches.add(batch, Progress(WindowState(start_index)), job_data)
+        line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.create")
+        self.batches.add(batch, Progress(WindowState(start_index)), job_data, line)
         return batch
 
     # --- Preparation
 
     def work(self, batch: Batch) -> ItemCaller:
-        return ItemCaller(batch, self.url, [SECRET], self.http, signed_headers, real_clock, private=True)
+        project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
+        return ItemCaller(batch, self.url, project, self.http, _sign, real_clock)
 
     def items(self, batch: Batch) -> Items:
         data = self.batches.job_data(batch.project_id, batch.batch_id)

@@ -54,7 +54,7 @@ class BatchWorld:
         self.cloud = cloud
         self.project = project
         self.business = business
-        business.secret = cloud.app.projects.projects.get(project.id).callback_secrets[0]
+        business.secret = cloud.callback_secret(project.id)
 
     def http(self, method: str, path: str, json: Any = None, **more: Any) -> Answer:
         return self.cloud.http(method, path, json=json, key=self.project.key, **more)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.app import App
 
-SERVICES = ("dynamodb", "s3", "sqs", "sns", "sfn", "secretsmanager")
+SERVICES = ("dynamodb", "s3", "sqs", "sns", "sfn", "secretsmanager", "ssm")
 
 
 @contextmanager

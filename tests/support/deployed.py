@@ -24,6 +24,7 @@ T = TypeVar("T")
 # Short windows and deadlines, so that what takes minutes by default is seen in seconds.
 SOON_AGAIN = {"RequestPolicies": '{"download": {"delay": 2}, "export": {"delay": 2}}'}
 SHORT = {
+    "KeyCacheSeconds": "3",
     "CollectWindowSeconds": "3",
     "JobTimeoutSeconds": "30",
     "BatchSliceSeconds": "4",
@@ -98,7 +99,7 @@ class Deployed:
         """Brings a file into the library; answers its id."""
         wanted = {"biz_id": 2, "app_id": 3, "file_path": file_path, "signature": signature, "size": len(content)}
         made = project.http("POST", "/v1/files", json=wanted).json()
-        put = self.pool.request("PUT", made["upload_url"], body=content)
+        put = self.pool.request("PUT", made["upload_url"], body=content, headers=made["upload_headers"])
         assert put.status == 200, put.data
         done = project.http("POST", f"/v1/files/{made['file_id']}/complete")
         assert done.status == 200, done.body

@@ -68,6 +68,10 @@ def lambda_context(name: str) -> Any:
     )
 
 
+# Every server of a test is at one address, and how many AWS calls a scenario makes must not depend on its speed.
+_STEADY = {"HOST_CALLS_PER_SECOND": "0", "HOST_CONNECTIONS": "0", "KEY_CACHE_SECONDS": "0"}
+
+
 class MotoCloud:
     """Use as a context manager. `machines_run` lets started executions run, on the tests' clock, in threads."""
 
@@ -91,7 +95,8 @@ class MotoCloud:
         except BaseException:
             self._mock.stop()
             raise
-        self._undo_env = self._undo_env + moto_resources.set_environment({**self.names.environment, **self._env})
+        environment = {**self.names.environment, **_STEADY, **self._env}
+        self._undo_env = self._undo_env + moto_resources.set_environment(environment)
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
         composition.install(composition.App(clock=self.clock))
@@ -168,7 +173,10 @@ class MotoCloud:
         }
 
     def make_key(self, project_id: str, scopes: list[str], agent_id: str | None = None) -> str:
-        return self.app.projects.projects.add_key(project_id, scopes, agent_id).key
+        return self.app.projects.api_keys.add(project_id, scopes, agent_id).key
+
+    def callback_secret(self, project_id: str) -> str:
+        return self.app.projects.callback_secrets.newest(self.app.projects.projects.get(project_id))
 
     def project(self, name: str | None = None, *, allow_private_urls: bool = True) -> Project:
         made = self.app.projects.projects.create(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.aws import keys
+from tidegate.aws.writes import update
 from tidegate.queue.channel_model import Channel
 from tidegate.queue.model import Request
 
@@ -66,3 +68,8 @@ class TestQueue:
             for item in page.items:
                 handlers[item["due_kind"]](item)
         self.admit()
+
+
+def set_quotas(queue: TestQueue, **quotas: Any) -> None:
+    """As an operator does by `PATCH /v1/projects/{project_id}`."""
+    queue.cloud.app.table.write(update(keys.project(queue.project.id), {"quotas": quotas}))

@@ -26,6 +26,7 @@ class Hosted:
     cuts: int = 0
     tell_length: bool = True
     needs_cookie: str | None = None
+    redirect: str | None = None
 
     @property
     def etag(self) -> str:
@@ -39,6 +40,8 @@ class FileSource:
     port: int = 0
     files: dict[str, Hosted] = field(default_factory=dict)
     seen: list[tuple[str, str]] = field(default_factory=list)
+    # All headers of each request, names in lower case.
+    headers: list[dict[str, str]] = field(default_factory=list)
     # Seconds before each answer.
     delay: float = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -51,6 +54,7 @@ class FileSource:
         wanted = handler.headers.get("Range", "")
         with self._lock:
             self.seen.append((handler.path, wanted))
+            self.headers.append({name.lower(): value for name, value in handler.headers.items()})
             refusal = hosted.refusals.pop(0) if hosted and hosted.refusals else None
             cut = hosted is not None and not refusal and hosted.cuts > 0
             if hosted and cut:
@@ -60,6 +64,8 @@ class FileSource:
             handler.answer(404)
         elif refusal:
             handler.answer(refusal[0], b"", **({"Retry_After": refusal[1]} if refusal[1] else {}))
+        elif hosted.redirect:
+            handler.answer(302, Location=hosted.redirect)
         elif hosted.needs_cookie and handler.headers.get("Cookie") != hosted.needs_cookie:
             handler.answer(401)
         elif handler.headers.get("If-None-Match") == hosted.etag:

@@ -13,8 +13,9 @@ from tidegate_client.resources.batches import Batches, Businesses
 from tidegate_client.resources.downloads import Downloads, Jobs
 from tidegate_client.resources.exports import Exports
 from tidegate_client.resources.files import Files
+from tidegate_client.resources.keys import Keys
 from tidegate_client.resources.operations import Callbacks, Compensation, Operations, Queue
-from tidegate_client.resources.projects import Keys, Projects
+from tidegate_client.resources.projects import Projects
 from tidegate_client.resources.requests import Credentials, Requests, Subscriptions
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -23,8 +23,8 @@ def sha256_of(path: Path) -> str:
         return sha256_of_stream(file)
 
 
-def sha256_of_stream(file: BufferedReader) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of_stream(file: BinaryIO) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def upload(
@@ -35,7 +35,7 @@ def upload(
     headers: Mapping[str, str] | None = None,
     on_progress: Progress | None = None,
 ) -> None:
-    """PUT the file; a broken connection or a 5xx starts it again, as a presigned PUT has no resume."""
+    """PUT the file; a broken connection, a 5xx or a 409 (two at once) starts it again, as a PUT has no resume."""
     size = source.stat().st_size
     failure: Exception | None = None
     for attempt in range(UPLOAD_ATTEMPTS):
@@ -53,11 +53,12 @@ def upload(
         except HTTPError as error:
             failure = error
             continue
-        if response.status < 300:
+        # 412: it is there already, put by an attempt whose answer was lost; its bytes are checked by `complete`.
+        if response.status < 300 or response.status == 412:
             return
         if response.status == 403:
             raise LinkExpired("the upload link is not accepted (any more)", status=403)
-        if response.status < 500:
+        if response.status < 500 and response.status != 409:
             raise TransferError(f"the store refused the upload: HTTP {response.status}", status=response.status)
         failure = TransferError(f"the store failed: HTTP {response.status}", status=response.status)
     raise TransferError(f"upload of {source} failed: {failure}") from failure

@@ -23,6 +23,10 @@ class Unreachable(TidegateError):
     """No answer came, also after retrying."""
 
 
+class BadAnswer(Unreachable):
+    """Something answered that is not the API: a proxy's page, or a document of another shape."""
+
+
 class TransferError(TidegateError):
     """Bytes could not be uploaded or downloaded."""
 
@@ -74,6 +78,12 @@ class Conflict(ApiError):
     """409: the record's state, or an idempotency key, does not allow it."""
 
 
+class AlreadyCreated(Conflict):
+    """409 to a repeat: the first answer held a secret that is not shown again. `key_id` is the key that it made."""
+
+    key_id: str | None = None
+
+
 class Gone(ApiError):
     """410: it was there, and its retention is over."""
 
@@ -109,6 +119,10 @@ def problem_of(status: int, body: bytes) -> ApiError:
     detail = fields.get("detail") or fields.get("message") or fields.get("title") or f"HTTP {status}"
     errors = fields.get("errors")
     kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
-    return kind(
-        status, str(fields.get("code") or f"http_{status}"), str(detail), errors if isinstance(errors, list) else None
-    )
+    code = str(fields.get("code") or f"http_{status}")
+    if code == "already_created":
+        kind = AlreadyCreated
+    problem = kind(status, code, str(detail), errors if isinstance(errors, list) else None)
+    if isinstance(problem, AlreadyCreated):
+        problem.key_id = fields.get("key_id")
+    return problem

@@ -18,15 +18,43 @@ class Project(TypedDict):
     group: NotRequired[str]
 
 
+class Quotas(TypedDict, total=False):
+    stored_bytes: int | None
+    queued: int | None
+    requests_per_s: int | None
+    share: dict[str, int] | None
+
+
+class ProjectDetail(Project):
+    allow_private_urls: bool
+    quotas: Quotas
+    usage: dict[str, Any]
+
+
 class Key(TypedDict):
+    """`callback_secret` comes with keys of scope write."""
+
     key_id: str
     key: str
-    callback_secret: str
+    callback_secret: NotRequired[str | None]
+
+
+class KeyRecord(TypedDict):
+    key_id: str
+    name: str | None
+    scopes: list[str]
+    agent_id: str | None
+    created_at: str | None
+    created_by: str | None
+    expires_at: str | None
+    last_used_at: str | None
+    state: str
 
 
 class FileCreated(TypedDict):
     file_id: str
     upload_url: NotRequired[str]
+    upload_headers: NotRequired[dict[str, str]]
     expires_at: NotRequired[str]
     request_id: NotRequired[str]
 
@@ -121,6 +149,10 @@ class JobTarget(TypedDict):
     error_code: NotRequired[int | None]
     error_msg: NotRequired[str | None]
     progress: NotRequired[int]
+    size: NotRequired[int | None]
+    speed: NotRequired[int | None]
+    start_time: NotRequired[str | None]
+    end_time: NotRequired[str | None]
 
 
 class Transfer(TypedDict):
@@ -133,6 +165,11 @@ class Transfer(TypedDict):
     target_user: str
     signature: str
     size: NotRequired[int | None]
+    job_id: NotRequired[str | None]
+    # Rises with every window for one path on one host.
+    sequence: NotRequired[int | None]
+    # Octal permissions, as in "0640".
+    mode: NotRequired[str | None]
 
 
 class TransferResult(TypedDict):
@@ -141,6 +178,11 @@ class TransferResult(TypedDict):
     error_code: int
     error_msg: NotRequired[str]
     progress: NotRequired[int]
+    # Bytes that this transfer moved, bytes a second, and times by the host's clock.
+    size: NotRequired[int]
+    speed: NotRequired[int]
+    start_time: NotRequired[str]
+    end_time: NotRequired[str]
 
 
 class ExportProgress(TypedDict):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tidegate.exports.render import Renderer
     from tidegate.exports.sync import SyncExports
     from tidegate.http.client import SafeHttp
+    from tidegate.projects.api_keys import ApiKeys
+    from tidegate.projects.model import Project
     from tidegate.queue.model import Request
     from tidegate.queue.ports import Ending, View
     from tidegate.queue.retention import Objects
@@ -36,18 +38,57 @@ if TYPE_CHECKING:
 
 
 class ProjectsPart:
-    """Tenants, their keys, and who did what."""
+    """Tenants, their keys, quotas and secrets, and who did what."""
 
     def __init__(self, app: App) -> None:
         from tidegate.projects.audit_store import AuditStore
+        from tidegate.projects.authentication import Authentication
         from tidegate.projects.callback_secrets import CallbackSecrets
+        from tidegate.projects.credential_store import CredentialStore
+        from tidegate.projects.key_store import ApiKeyStore
+        from tidegate.projects.known_keys import KnownKeys
         from tidegate.projects.projects import Projects
+        from tidegate.projects.rate_limit import WINDOW_SECONDS, RateLimiter
+        from tidegate.projects.rate_quotas import RateQuotas
+        from tidegate.projects.root_secret import RootSecret
         from tidegate.projects.store import ProjectStore
+        from tidegate.projects.usage_store import UsageStore
 
-        store = ProjectStore(app.table)
-        self.projects = Projects(store, app.clock, app.settings.admin_key_sha256)
-        self.callback_secrets = CallbackSecrets(store)
+        settings, clock = app.settings, app.clock
+        self._app = app
+        self.store = ProjectStore(app.table)
+        self.projects = Projects(self.store, clock)
         self.audit = AuditStore(app.table)
+
+        self.key_store = ApiKeyStore(app.table)
+        self.authentication = Authentication(self.key_store, clock, settings.admin_key_sha256)
+        self.known_keys = KnownKeys(self.authentication.describe, clock, settings.key_cache_seconds)
+        root = RootSecret(app.ssm, settings.callback_root_name)
+        self.callback_secrets = CallbackSecrets(self.store, root, clock)
+        self.credentials = CredentialStore(app.secretsmanager, settings.secrets_prefix)
+
+        self.usage = UsageStore(app.table)
+
+        def register(project_id: str, window: int, name: str) -> int:
+            return self.usage.register_server(project_id, window, name, (window + 60) * WINDOW_SECONDS)
+
+        self.rate_limiter = RateLimiter(register)
+        self.rate_quotas = RateQuotas(self.store, clock)
+
+    @cached_property
+    def api_keys(self) -> ApiKeys:
+        """A key that ends closes its WebSockets."""
+        from tidegate.projects.api_keys import ApiKeys
+
+        app, told = self._app, self._app.notifications
+        return ApiKeys(
+            self.key_store,
+            told.connections,
+            lambda: told.outgoing,
+            self.projects.get,
+            app.clock,
+            app.settings.admin_key_sha256,
+        )
 
 
 class FilesPart:
@@ -109,14 +150,16 @@ class NotificationsPart:
             settings.callback_timeout_seconds,
         )
 
-        connections = ConnectionStore(table)
+        self.connections = ConnectionStore(table)
         self.watches = WatchStore(table)
         self.progress = ProgressFeed(self.watches, self.topic, clock)
         self.outgoing = WebSocketSender(settings.ws_endpoint, region(), credentials)
         self.records = RecordLookup(app.record_lookups)
-        self.tickets = Tickets(connections, clock)
-        self.websocket = WebSocketClients(connections, self.watches, self.records, self.outgoing, clock)
-        self.pusher = Pusher(self.watches, connections, self.records, self.outgoing, clock)
+        self.tickets = Tickets(self.connections, clock)
+        self.websocket = WebSocketClients(
+            self.connections, self.watches, self.records, self.outgoing, app.projects.authentication.is_active, clock
+        )
+        self.pusher = Pusher(self.watches, self.connections, self.records, self.outgoing, clock)
 
 
 class CompensationPart:
@@ -173,6 +216,7 @@ class QueuePart:
         self.runner = RequestRunner(Machines(app.sfn), machines, self.policies)
         self.queue = RequestQueue(
             self.store,
+            app.projects.store,
             self.pokes,
             app.notifications.notifier,
             clock,
@@ -182,17 +226,24 @@ class QueuePart:
         )
         self.control = Control(self.queue, self.store, self.pokes, self.runner, clock)
         self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
-        self.admission = Admission(self.store, self.channel_store, self.runner, clock, self.policies, capacities)
+        self.admission = Admission(
+            self.store, self.channel_store, app.projects.store, self.runner, clock, self.policies, capacities
+        )
         self.recovery = RequestRecovery(
             self.queue, self.admission, self.store, self.channel_store, self.pokes, self.runner, clock
         )
 
+        self._usage = app.projects.usage
         listing = BucketListing(app.s3, settings.files_bucket)
         self.archive = Archive(listing, clock)
         self.retention = Retention(
             RetentionStore(table), app.files.bucket, clock, self.policies, app.request_objects, self.archive
         )
         self.sweep = Sweep(listing, lambda: app.object_owners, clock)
+
+    def project_usage(self, project_id: str) -> dict[str, Any]:
+        """What a project uses of its quotas: `{stored_bytes, queued, running: {channel: n}}`."""
+        return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()])
 
     def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:
         request = self.store.get(project_id, request_id)
@@ -285,7 +336,7 @@ class DistributionPart:
 
     def _check_callback(self, project_id: str, url: str) -> None:
         project = self._app.projects.projects.get(project_id)
-        self._app.http.check_url(url, allow_private=project.allow_private_urls)
+        self._app.http.check_url(url, allow_private=project.allow_private_urls, project_id=project.project_id)
 
 
 class ExportsPart:
@@ -425,7 +476,6 @@ class IngestPart:
 
     def __init__(self, app: App) -> None:
         from tidegate.aws.s3_multipart import MultipartStore
-        from tidegate.aws.secrets import CredentialStore
         from tidegate.ingest.download import Download
         from tidegate.ingest.fetch import Fetcher
         from tidegate.ingest.library_steps import Associate, Check
@@ -438,12 +488,11 @@ class IngestPart:
         settings, clock, queue, files = app.settings, app.clock, app.queue, app.files.store
         projects = app.projects.projects
         self._files = files
-        self.credentials = CredentialStore(app.secretsmanager, settings.secrets_prefix)
         self.parts = MultipartStore(app.s3, settings.files_bucket)
         self.store = SubscriptionStore(app.table)
         self.submit = IngestSubmit(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
         self.subscriptions = Subscriptions(self.store, queue.store, queue.queue, queue.control, self.submit, clock)
-        parts, credentials = self.parts, self.credentials
+        parts, credentials = self.parts, app.projects.credentials
         self.steps = IngestSteps(
             queue.queue,
             {
@@ -481,6 +530,7 @@ class App:
         self.sns = lazy_client("sns")
         self.sfn = lazy_client("stepfunctions")
         self.secretsmanager = lazy_client("secretsmanager")
+        self.ssm = lazy_client("ssm")
 
     @cached_property
     def table(self) -> Table:
@@ -491,19 +541,34 @@ class App:
     @cached_property
     def http(self) -> SafeHttp:
         """The one client for URLs that callers name."""
+        from tidegate.aws.host_usage import HostUsage
         from tidegate.http.client import SafeHttp
+        from tidegate.http.host_limits import HostLimits
 
+        settings, runtime_api = self.settings, os.environ.get("AWS_LAMBDA_RUNTIME_API")
         return SafeHttp(
-            allowed_hosts=self.settings.url_allow_list.split(","),
-            # Lambda's own control endpoint is on loopback, which a project with private URLs may otherwise reach.
-            refused_endpoints=filter(None, [os.environ.get("AWS_LAMBDA_RUNTIME_API")]),
+            allowed_hosts=settings.url_allow_list.split(","),
+            refused_endpoints=filter(None, [runtime_api]),
+            # On AWS only Lambda's own services listen there; a local cloud's functions reach their test servers so.
+            loopback=not runtime_api or "AWS_ENDPOINT_URL" in os.environ,
+            host_limits=HostLimits(
+                lambda *use: HostUsage(self.table, self.clock).add(*use),
+                settings.host_calls_per_second,
+                settings.host_connections,
+            ),
         )
 
     @cached_property
     def sign(self) -> Callable[..., dict[str, str]]:
+        """Standard Webhooks headers of a message, signed with every secret of the project that is valid now."""
         from tidegate.http.signing import signed_headers
 
-        return signed_headers
+        secrets = self.projects.callback_secrets
+
+        def sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
+            return signed_headers(secrets.of(project), message_id, now, body)
+
+        return sign
 
     # --- capabilities, in the order of the import contract
 
@@ -561,9 +626,11 @@ class App:
         """`due_kind` of an overdue record → what moves it on."""
         from tidegate.notifications.delivery_store import delivery_of
         from tidegate.notifications.outbox import notice_of
+        from tidegate.projects.key_store import key_of
 
         told = self.notifications
         return {
+            "key": lambda item: self.projects.api_keys.finish_end(key_of(item)),
             "notice": lambda item: told.notifier.send([notice_of(item)]),
             "callback": lambda item: told.callback_queue.later(delivery_of(item), 0),
             "request": lambda item: self.queue.recovery.request(item["project_id"], item["request_id"]),

@@ -5,7 +5,7 @@ Class names are the error names that state machines match in Retry and Catch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 
@@ -34,6 +34,10 @@ class DomainError(Exception):
 
 class BrokenJson(DomainError):
     code, status, title = "broken_json", 400, "The body is not JSON"
+
+
+class BadPath(DomainError):
+    code, status, title = "bad_path", 400, "The path cannot be read"
 
 
 class Unauthenticated(DomainError):
@@ -72,12 +76,37 @@ class IdempotencyConflict(DomainError):
     code, status, title = "idempotency_conflict", 409, "The key was used with another body"
 
 
+class AlreadyCreated(DomainError):
+    """The first answer held a secret, which is shown once and stored nowhere. `made` names what was created."""
+
+    code, status, title = "already_created", 409, "This was created before; its secret is not shown again"
+
+    def __init__(self, detail: str = "", *, made: Mapping[str, str]) -> None:
+        super().__init__(detail)
+        self.made = dict(made)
+
+
 class IdempotencyInProgress(DomainError):
     code, status, title = "idempotency_in_progress", 409, "The first request with this key is still running"
 
 
 class BodyTooLarge(DomainError):
     code, status, title = "body_too_large", 413, "The body is over 1 MB"
+
+
+class QuotaExceeded(DomainError):
+    code, status, title = "quota_exceeded", 429, "The project's quota is used up"
+
+    @classmethod
+    def of(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
+        """What waits in the queue moves on by itself, so a request of ours that met its limit is tried again."""
+        error = cls(f"the project's quota {name} is {limit}; try later or ask for more", retry_after=retry_after)
+        error.retryable = name == "queued"
+        return error
+
+
+class RateLimited(DomainError):
+    code, status, title = "rate_limited", 429, "Too many requests"
 
 
 class Invalid(DomainError):
@@ -175,6 +204,12 @@ class ContentTooLarge(FetchError):
     code, title = "content_too_large", "The remote server sends more than this fetch takes"
 
 
+class NotSent(FetchError):
+    """This side held the request back: the remote server has seen nothing of it and is not to blame."""
+
+    code, status, title, retryable = "not_sent", 503, "Nothing was sent to the remote server yet", True
+
+
 class SourceBroken(DomainError):
     """A paged source that answers, but not with what it promised."""
 
@@ -234,6 +269,14 @@ class NoSpace(DomainError):
 
 class CredentialMissing(DomainError):
     code, status, title = "credential_missing", 422, "No credential has this name"
+
+
+class CredentialUnbound(DomainError):
+    code, status, title = "credential_without_origins", 422, "The credential names no origins, so it is sent nowhere"
+
+
+class CredentialElsewhere(DomainError):
+    code, status, title = "credential_not_for_origin", 422, "The credential is not for this URL's origin"
 
 
 # --- what became of a batch

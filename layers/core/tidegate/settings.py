@@ -31,6 +31,9 @@ class Settings:
     ws_endpoint: str = ""
     secrets_prefix: str = "tidegate/"
     admin_key_sha256: str = ""
+    # The SSM parameter that callback secrets are derived from.
+    callback_root_name: str = "/tidegate/callback-root"
+    key_cache_seconds: int = 10
     collect_window_seconds: int = 15
     job_timeout_seconds: int = 600
     record_ttl_seconds: int = 1800
@@ -45,6 +48,9 @@ class Settings:
     gse_source_user: str = "root"
     gse_store_dir: str = "/var/lib/tidegate/store"
     url_allow_list: str = ""
+    # What all functions together may send to one address, over all projects; 0 for no limit.
+    host_calls_per_second: int = 2000
+    host_connections: int = 2000
     batch_slice_seconds: int = 240
     batch_lease_seconds: int = 15
     # Step Functions keeps 25,000 events of an execution; a round costs about ten.

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.faults.scenarios import batch, callback, compensation, distribution, export, ingest, subscription, upload
+from tests.faults.scenarios import (
+    batch,
+    callback,
+    compensation,
+    distribution,
+    export,
+    ingest,
+    key_end,
+    subscription,
+    upload,
+)
 from tests.faults.sweep import Scenario
 
 ALL: tuple[Scenario, ...] = (
@@ -14,5 +24,6 @@ ALL: tuple[Scenario, ...] = (
     export.SCENARIO,
     batch.SCENARIO,
     callback.SCENARIO,
+    key_end.SCENARIO,
     compensation.SCENARIO,
 )

@@ -11,6 +11,7 @@ from tests.faults.world import World
 from tests.support.moto_cloud import Project
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import READY, content_object
+from tidegate.projects.audit import SYSTEM, act
 
 CONTENT = b"to many hosts at once"
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -51,8 +52,8 @@ def stored_file(world: World, project: Project) -> None:
     with world.calls.uncounted():
         file = new_file(project.id, Announcement(1, 1, "/f", None, SHA, len(CONTENT)), READY, cloud.clock())
         world.put_object(content_object(project.id, SHA), CONTENT)
-        cloud.app.files.store.add(file)
-        cloud.app.table.write(cloud.app.files.store._content(file))
+        cloud.app.files.store.add(file, act(project.id, file.file_id, cloud.clock(), SYSTEM, "file.create"))
+        cloud.app.table.transact(cloud.app.files.store._content_writes(file))
 
 
 def run(world: World) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.moto_cloud import MotoCloud
 from tidegate.batches.model import FINISHED, STOPPED
 from tidegate.batches.run_state import Verdict
 from tidegate.batches.slice import ENDED
+from tidegate.projects.audit import SYSTEM, act
 
 
 class Business:
@@ -194,7 +196,8 @@ def test_data_changed_while_a_serial_batch_runs_reaches_the_next_items(lab: Lab,
     batch = lab.batch(4, rate=1, job_data={"v": 1})
     running = lab.in_background(lambda: lab.run(batch))
     time.sleep(0.5)
-    lab.batches.set_job_data(lab.now(batch)[0], {"v": 2})
+    line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.data")
+    lab.batches.set_job_data(lab.now(batch)[0], {"v": 2}, line)
     running.join(10)
     assert business.calls[0][1]["job_data"]["v"] == 1
     assert business.calls[-1][1]["job_data"]["v"] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.moto_cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.batches.model import FINISHED
 from tidegate.batches.slice import ENDED
+from tidegate.projects.audit import SYSTEM, act
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,8 @@ def test_a_rate_changed_while_it_runs_holds_within_a_second(lab: Lab, business: 
     batch = lab.batch(220, rate=10)
     running = lab.in_background(lambda: lab.run(batch))
     time.sleep(1.2)
-    lab.batches.patch(lab.now(batch)[0], {"rate": 200})
+    line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.change")
+    lab.batches.patch(lab.now(batch)[0], {"rate": 200}, (), line)
     running.join(10)
     assert len(business.calls()) == 220
     assert lab.now(batch)[0].status == FINISHED

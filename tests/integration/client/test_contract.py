@@ -24,6 +24,13 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "projects.create": lambda c: c.projects.create("n", group="g"),
     "projects.list": lambda c: c.projects.list(limit=1, cursor="c"),
     "keys.create": lambda c: c.keys.create("p", ["agent"], agent_id="a"),
+    "projects.get": lambda c: c.projects.get("p"),
+    "projects.update": lambda c: c.projects.update("p", {"name": "n", "quotas": {"queued": 1}}),
+    "keys.create_named": lambda c: c.keys.create("p", ["read"], name="n", expires_in=1),
+    "keys.create_admin": lambda c: c.keys.create_admin(name="n", expires_in=1),
+    "keys.list": lambda c: c.keys.list("p", limit=1, cursor="c"),
+    "keys.list_admin": lambda c: c.keys.list_admin(limit=1, cursor="c"),
+    "keys.rotate": lambda c: c.keys.rotate("k", overlap_s=1),
     "keys.delete": lambda c: c.keys.delete("k"),
     "files.create": lambda c: c.files.create(**FILE, signature="a" * 64, size=1),
     "files.ingest": lambda c: c.files.create(
@@ -98,7 +105,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "subscriptions.tasks": lambda c: c.subscriptions.tasks("s", limit=1, cursor="c"),
     "subscriptions.delete": lambda c: c.subscriptions.delete("s"),
     "subscriptions.get": lambda c: c.subscriptions.get("s"),
-    "credentials.put": lambda c: c.credentials.put("n", {"Cookie": "x"}),
+    "credentials.put": lambda c: c.credentials.put("n", {"Cookie": "x"}, ["https://x.example"]),
     "credentials.delete": lambda c: c.credentials.delete("n"),
     "projects.rotate_callback_secret": lambda c: c.projects.rotate_callback_secret("p"),
     "projects.retire_callback_secret": lambda c: c.projects.retire_callback_secret("p"),
@@ -107,7 +114,9 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "callbacks.list": lambda c: c.callbacks.list(task_id="t", limit=1, cursor="c"),
     "callbacks.redeliver": lambda c: c.callbacks.redeliver("d"),
     "operations.stats": lambda c: c.operations.stats("2026-01-01T00:00:00Z"),
-    "operations.audit": lambda c: c.operations.audit("r", limit=1, cursor="c"),
+    "operations.audit": lambda c: c.operations.audit(
+        "r", actor="k", action="key.create", since="2026-01-01", until="2026-02-01", limit=1, cursor="c"
+    ),
     "operations.archive": lambda c: c.operations.archive(
         "2026-11-16", type="check", status="failed", request_id="r", limit=1, cursor="c"
     ),

@@ -12,12 +12,12 @@ def parcel_of(fleet: Fleet) -> TransferSpec:
     return TransferSpec(**fleet.body())
 
 
-def test_a_warm_submit_is_a_put_and_a_message(fleet: Fleet) -> None:
+def test_a_warm_submit_is_one_write_and_one_message(fleet: Fleet) -> None:
     app, parcel = fleet.cloud.app, parcel_of(fleet)
     app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-0")])
     with count_calls(app) as calls:
         app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-1")])
-    assert calls == {"dynamodb.PutItem": 1, "sqs.SendMessageBatch": 1}
+    assert calls == {"dynamodb.BatchWriteItem": 1, "sqs.SendMessageBatch": 1}
 
 
 def test_a_cold_submit_is_five_calls(fleet: Fleet) -> None:

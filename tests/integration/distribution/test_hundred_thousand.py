@@ -16,6 +16,7 @@ from tidegate.distribution.collect import TargetMessage
 from tidegate.distribution.model import Task, TransferSpec, job_key
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.targets import Target
+from tidegate.projects.audit import SYSTEM, act
 
 A_BATCH = 10_000
 
@@ -28,7 +29,8 @@ def collect(fleet: Fleet, count: int, **more: str) -> tuple[str, Arrival]:
     last = arrivals[-1]
     target = Target(last.agent_id, last.container_id)
     now = iso(fleet.cloud.clock())
-    app.distribution.tasks.add([Task(fleet.project.id, last.uuid, job.job_id, target, now, now)], 2**33)
+    line = act(fleet.project.id, job.job_id, fleet.cloud.clock(), SYSTEM, "download.submit")
+    app.distribution.tasks.add([Task(fleet.project.id, last.uuid, job.job_id, target, now, now)], 2**33, line)
     for start in range(0, count, A_BATCH):
         batch = arrivals[start : start + A_BATCH]
         messages = [

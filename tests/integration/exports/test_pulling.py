@@ -63,7 +63,7 @@ def test_requests_carry_page_size_and_task_and_are_signed(world: ExportWorld) ->
 
     (request,) = world.source.asked
     assert dict(request.args) == {"shop": "7", "page": "0", "page_size": "1000", "_task_id": task_id}
-    secret = world.cloud.app.projects.projects.get(world.project.id).callback_secrets[0]
+    secret = world.cloud.callback_secret(world.project.id)
     moment = datetime.fromtimestamp(int(request.headers["webhook-timestamp"]), UTC)
     assert request.headers["webhook-signature"] == Webhook(secret).sign(request.headers["webhook-id"], moment, "")
 

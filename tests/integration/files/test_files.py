@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -44,6 +46,32 @@ def test_upload_complete_and_link(cloud: MotoCloud, project: Project) -> None:
     link = cloud.http("GET", f"/v1/files/{file_id}/url", key=project.key).json()
     assert "response-content-disposition=attachment" in link["url"]
     assert "UTF-8%27%27" in link["url"]
+
+
+@pytest.mark.parametrize(
+    ("announced", "headers"),
+    [
+        ({}, {"If-None-Match": "*"}),
+        ({"size": 7}, {"If-None-Match": "*", "Content-Length": "7"}),
+        (
+            {"size": len(CONTENT), "signature": SHA},
+            {
+                "If-None-Match": "*",
+                "Content-Length": str(len(CONTENT)),
+                "x-amz-checksum-sha256": base64.b64encode(bytes.fromhex(SHA)).decode(),
+            },
+        ),
+    ],
+    ids=["nothing known", "size known", "all known"],
+)
+def test_the_upload_address_is_signed_for_what_was_announced(
+    cloud: MotoCloud, project: Project, announced: dict[str, Any], headers: dict[str, str]
+) -> None:
+    made = cloud.http("POST", "/v1/files", json={**BODY, **announced}, key=project.key).json()
+
+    query = dict(parse_qsl(urlsplit(made["upload_url"]).query))
+    assert made["upload_headers"] == headers
+    assert set(query["X-Amz-SignedHeaders"].split(";")) == {"host", *(name.lower() for name in headers)}
 
 
 def test_complete_twice_is_the_same_answer(cloud: MotoCloud, project: Project) -> None:

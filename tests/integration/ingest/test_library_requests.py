@@ -138,7 +138,7 @@ def test_credentials_open_a_source_by_name_and_are_in_no_record_log_or_answer(
     library: Library, source: FileSource, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
-    headers = {"headers": {"Cookie": SECRET}}
+    headers = {"headers": {"Cookie": SECRET}, "origins": [source.url("")]}
     kept = library.cloud.http("PUT", "/v1/credentials/shop", json=headers, key=library.project.key)
     assert kept.status == 204
 
@@ -164,7 +164,8 @@ def test_a_credential_that_nobody_stored_fails_at_once(library: Library, source:
 def test_a_credential_is_its_projects_own(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
     other = library.cloud.project()
-    library.cloud.http("PUT", "/v1/credentials/shop", json={"headers": {"Cookie": SECRET}}, key=other.key)
+    body = {"headers": {"Cookie": SECRET}, "origins": [source.url("")]}
+    assert library.cloud.http("PUT", "/v1/credentials/shop", json=body, key=other.key).status == 204
 
     asked = library.ask(source.url("/a.bin"), credentials="shop")
     library.run()

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.ingest import Library
 from tests.support.sources import FileSource, Hosted
+from tidegate.aws import keys
+from tidegate.aws.writes import update
 
 
 def manifest(source: FileSource, *entries: Any) -> None:
@@ -117,6 +119,24 @@ def test_a_schedule_fires_once_for_each_of_its_times(library: Library, source: F
 
     assert fired == [1, 0, 0]
     assert [(task["type"], task["status"]) for task in tasks(library, subscription)] == [("scan", "completed")]
+
+
+def test_full_queue_of_one_project_skips_its_scheduled_scan_and_no_other(library: Library, source: FileSource) -> None:
+    manifest(source)
+    table, other = library.cloud.app.table, library.cloud.project()
+    subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")
+    body = {"name": "daily", "source_url": source.url("/list.json"), "schedule": "rate(1 hour)"}
+    assert library.cloud.http("POST", "/v1/subscriptions", json=body, key=other.key).status == 201
+    table.write(update(keys.project(library.project.id), {"quotas": {"queued": 0}}))
+
+    library.cloud.clock.advance(3601)
+    assert library.cloud.invoke("scan_subscriptions", {}) == {"fired": 1}
+    assert tasks(library, subscription) == []
+
+    table.write(update(keys.project(library.project.id), {"quotas": {}}))
+    library.cloud.clock.advance(3601)
+    library.cloud.invoke("scan_subscriptions", {})
+    assert len(tasks(library, subscription)) == 1
 
 
 def test_a_scan_that_still_runs_is_not_queued_a_second_time(library: Library, source: FileSource) -> None:

@@ -48,7 +48,7 @@ def test_a_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:
 
 def test_two_secrets_are_valid_during_a_rotation_and_both_sign(cloud: MotoCloud, project: Project) -> None:
     path = f"/v1/projects/{project.id}/callback-secrets"
-    old = cloud.app.projects.projects.get(project.id).callback_secrets[0]
+    old = cloud.callback_secret(project.id)
     rotated = cloud.http("POST", path, key=cloud.admin_key)
     assert rotated.status == 201
     new = rotated.json()["callback_secret"]

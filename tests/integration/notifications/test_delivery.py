@@ -12,7 +12,7 @@ from tidegate.notifications.outbox import notice_write
 
 
 def secret_of(project: Project) -> str:
-    return project.cloud.app.projects.projects.get(project.id).callback_secrets[0]
+    return project.cloud.callback_secret(project.id)
 
 
 def dead_letters(cloud: MotoCloud) -> int:

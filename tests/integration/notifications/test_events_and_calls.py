@@ -32,6 +32,8 @@ def test_a_message_that_cannot_be_read_is_left_for_the_dead_letters(cloud: MotoC
 
 
 def test_a_callback_that_arrives_at_once_costs_four_calls_of_the_table(cloud: MotoCloud, project: Project) -> None:
+    # The root of the secrets is read once a process.
+    cloud.callback_secret(project.id)
     with receiver() as at:
         told(project, at.url)
         with count_calls(cloud.app) as calls:

@@ -16,6 +16,8 @@ class Outgoing:
     def __init__(self) -> None:
         self.sent: dict[str, list[dict[str, Any]]] = {}
         self.gone: set[str] = set()
+        self.closed: list[str] = []
+        self.cannot_close: set[str] = set()
 
     def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
         told = list(messages)
@@ -23,6 +25,11 @@ class Outgoing:
             if connection_id not in self.gone:
                 self.sent.setdefault(connection_id, []).append(json.loads(text))
         return {connection_id for connection_id, _ in told} & self.gone
+
+    def close(self, connection_ids: Iterable[str]) -> set[str]:
+        asked = set(connection_ids)
+        self.closed += sorted(asked - self.cannot_close)
+        return asked & self.cannot_close
 
 
 @dataclass

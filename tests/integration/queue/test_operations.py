@@ -11,6 +11,7 @@ from tidegate.common.ids import iso
 from tidegate.errors import NotFound
 from tidegate.exports.model import output_object
 from tidegate.queue.items import place_item
+from tidegate.queue.standings import standing_write
 
 DAY = 24 * 3600
 
@@ -40,7 +41,7 @@ def test_queue_stats_by_channel(queue: TestQueue) -> None:
     assert 10 <= waited < 11
 
 
-def test_stats_of_a_long_queue_count_it_and_fetch_only_its_heads(queue: TestQueue) -> None:
+def test_stats_of_a_long_queue_read_its_counts_and_its_oldest_place_only(queue: TestQueue) -> None:
     oldest = queue.submit(priority=9)
     queue.cloud.clock.advance(10)
     for priority in (1, 5):
@@ -48,6 +49,7 @@ def test_stats_of_a_long_queue_count_it_and_fetch_only_its_heads(queue: TestQueu
     crowd = [replace(oldest, request_id=f"req-{number}", priority=5) for number in range(2000)]
     later = [place_item(replace(one, created_at=iso(queue.cloud.clock()))) | {"padding": "x" * 600} for one in crowd]
     queue.cloud.app.table.batch_put(later)
+    queue.cloud.app.table.write(standing_write(oldest.channel, oldest.project_id, waiting=len(crowd)))
     queue.cloud.clock.advance(30)
 
     with count_calls(queue.cloud.app) as calls:
@@ -55,8 +57,8 @@ def test_stats_of_a_long_queue_count_it_and_fetch_only_its_heads(queue: TestQueu
 
     (lane,) = [one for one in stats if one.channel == oldest.channel]
     assert (lane.queued, 40 <= lane.oldest_wait_s < 41) == (2003, True)
-    # The channels, one count a lane (two pages of this one), and the first of each of three priorities, then none.
-    assert calls == {"dynamodb.Query": 1 + len(stats) + 1 + 4}
+    # The channels, the counts of each, and the oldest place of the one where something waits.
+    assert calls == {"dynamodb.Query": 1 + len(stats) + 1}
 
 
 def test_the_queue_is_listed_by_channel_and_status_newest_first(queue: TestQueue) -> None:

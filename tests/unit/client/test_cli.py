@@ -163,7 +163,8 @@ def test_file_put_uploads_and_completes(
     logged_in: HTTPServer, store: Store, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "b.bin").write_bytes(CONTENT)
-    created = {"file_id": "f-1", "upload_url": store.link("up"), "expires_at": "x"}
+    headers = {"If-None-Match": "*", "Content-Length": str(len(CONTENT)), "x-amz-checksum-sha256": "c3Vt"}
+    created = {"file_id": "f-1", "upload_url": store.link("up"), "upload_headers": headers, "expires_at": "x"}
     logged_in.expect_request("/v1/files", "POST").respond_with_json(created, 201)
     logged_in.expect_request("/v1/files/f-1/complete", "POST").respond_with_json(file_record())
 
@@ -171,6 +172,7 @@ def test_file_put_uploads_and_completes(
 
     assert code == 0
     assert store.objects["up"] == CONTENT
+    assert {name.lower(): value for name, value in headers.items()}.items() <= store.put_headers[0].items()
     assert sent(logged_in, "/v1/files")[0]["signature"] == sha256(CONTENT)
     assert json.loads(capsys.readouterr().out)["file_id"] == "f-1"
 

@@ -20,6 +20,9 @@ WHERE = ["--user", "root", "--dir", "/data"]
 WHAT = ["--biz-id", "1", "--app-id", "2", "--file-path", "/a/b", "--file-name", "b.bin", "--signature", SIGNATURE]
 
 
+NO_PRIVATE_URLS = {"name": "n", "allow_private_urls": False}
+
+
 @pytest.fixture(autouse=True)
 def api(httpserver: HTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HTTPServer:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -171,6 +174,23 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
             {"biz_id": "b", "name": "n", "rate": 2.5, "source": {"file_id": "f-1", "format": "csv"}},
         ),
         ("key create p1 --scope read --scope write", "POST", "/v1/projects/p1/keys", {"scopes": ["read", "write"]}),
+        (
+            "key create p1 --scope read --name ci --expires-in 60",
+            "POST",
+            "/v1/projects/p1/keys",
+            {"scopes": ["read"], "name": "ci", "expires_in": 60},
+        ),
+        ("key create-admin --name second", "POST", "/v1/keys", {"name": "second"}),
+        ("key rotate admin", "POST", "/v1/keys/admin/rotate", {}),
+        ("key rotate k1 --overlap 0", "POST", "/v1/keys/k1/rotate", {"overlap_s": 0}),
+        ("project update p1 --name n --no-allow-private-urls", "PATCH", "/v1/projects/p1", NO_PRIVATE_URLS),
+        (
+            "project update p1 --quota queued=5 --quota stored_bytes=none --quota share.export=2 --quota share.batch=1",
+            "PATCH",
+            "/v1/projects/p1",
+            {"quotas": {"queued": 5, "stored_bytes": None, "share": {"export": 2, "batch": 1}}},
+        ),
+        ("project update p1 --quota share=none", "PATCH", "/v1/projects/p1", {"quotas": {"share": None}}),
     ],
 )
 def test_each_command_calls_its_route(
@@ -198,15 +218,40 @@ def test_each_deletion_deletes(api: HTTPServer, command: str, path: str) -> None
     assert [request.path for request, _ in api.log] == [path]
 
 
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("key list p1", "/v1/projects/p1/keys"),
+        ("key list", "/v1/keys"),
+        ("project show p1", "/v1/projects/p1"),
+    ],
+)
+def test_each_view_reads_its_route(api: HTTPServer, command: str, path: str) -> None:
+    record = {"key_id": "k1", "name": "ci", "scopes": ["read"], "state": "active"}
+    api.expect_request(path, "GET").respond_with_json({"items": [record], "next_cursor": None})
+
+    assert main(command.split()) == 0
+    assert [request.path for request, _ in api.log] == [path]
+
+
+@pytest.mark.parametrize("quota", ["queued", "queued=-1", "queued=many", "quued=1", "share=2", "share.export=none"])
+def test_a_quota_that_cannot_be_meant_is_a_usage_error(api: HTTPServer, quota: str) -> None:
+    assert main(["project", "update", "p1", "--quota", quota]) == 2
+    assert main(["project", "update", "p1"]) == 2
+    assert api.log == []
+
+
 def test_credentials_come_from_stdin(api: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     api.expect_request("/v1/credentials/shop", "PUT").respond_with_data(status=204)
     monkeypatch.setattr("sys.stdin", io.StringIO("Cookie: session=a:b\nX-Token: t\n"))
 
-    assert main(["credential", "put", "shop"]) == 0
-    assert sent(api, "/v1/credentials/shop") == [{"headers": {"Cookie": "session=a:b", "X-Token": "t"}}]
+    assert main(["credential", "put", "shop", "--origin", "https://a.example", "--origin", "https://b.example"]) == 0
+    assert sent(api, "/v1/credentials/shop") == [
+        {"headers": {"Cookie": "session=a:b", "X-Token": "t"}, "origins": ["https://a.example", "https://b.example"]}
+    ]
 
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert main(["credential", "put", "shop"]) == 2
+    assert main(["credential", "put", "shop", "--origin", "https://a.example"]) == 2
 
 
 def test_queue_stats_are_a_row_a_channel(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,6 +301,7 @@ def test_the_archive_wants_a_day(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("stats --since 2026-01-01T00:00:00Z", "/v1/stats"),
         ("audit req-1", "/v1/audit"),
+        ("audit --actor key01a --action key.create --since 2026-01-01 --until 2026-02-01", "/v1/audit"),
         ("archive", "/v1/archive"),
         ("compensation show", "/v1/compensation"),
         ("queue stats", "/v1/queue/stats"),

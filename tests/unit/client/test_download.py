@@ -160,6 +160,20 @@ def test_an_upload_is_sent_again_after_a_5xx(pool: urllib3.PoolManager, store: S
     assert seen[-1] == len(CONTENT)
 
 
+@pytest.mark.parametrize("statuses", [[500, 412], [412], [409, 200]])
+def test_an_upload_that_is_there_already_counts_as_done(
+    pool: urllib3.PoolManager, store: Store, tmp_path: Path, statuses: list[int]
+) -> None:
+    """The first attempt's answer may be lost; the second then meets `If-None-Match: *`."""
+    source = tmp_path / "f"
+    source.write_bytes(CONTENT)
+    store.statuses = list(statuses)
+
+    upload(pool, store.link("f"), source, headers={"If-None-Match": "*"})
+
+    assert [headers["if-none-match"] for headers in store.put_headers] == ["*"] * len(statuses)
+
+
 def test_an_upload_whose_link_expired_says_so(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:
     source = tmp_path / "f"
     source.write_bytes(b"x")

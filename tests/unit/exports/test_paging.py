@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import odd_values
 from tidegate.errors import SourceBroken
-from tidegate.exports.paging import SourcePage, TablePages, page_url, read_page, total_of
+from tidegate.exports.paging import MAX_PAGES, SourcePage, TablePages, page_url, read_page, total_of
 from tidegate.exports.rendering.columns import keys_of
 
 
@@ -72,8 +74,43 @@ def test_a_known_total_names_every_page_once(total: int, step: int) -> None:
     pages.finish()
 
     assert [0, *rest] == list(range(max(1, -(-total // step))))
-    assert (pages.rows, pages.rest(step), total_of([pages])) == (total, [], total)
+    assert (pages.rows, list(pages.missing(rest)), total_of([pages])) == (total, [], total)
     assert TablePages.from_data(json.loads(json.dumps(pages.as_data()))) == pages
+
+
+def test_a_huge_total_is_refused_before_any_page_is_planned() -> None:
+    pages = TablePages()
+    pages.record(0, SourcePage(rows(100), 10**13))
+    with pytest.raises(SourceBroken, match="10000000000000 rows: 100000000000 pages of 100"):
+        pages.rest(100)
+
+
+def test_the_largest_plan_takes_no_memory() -> None:
+    pages = TablePages()
+    pages.record(0, SourcePage(rows(100), 100 * MAX_PAGES))
+    tracemalloc.start()
+    plan = pages.rest(100)
+    assert plan is not None
+    assert next(pages.missing(plan)) == 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(plan), peak < 10_000) == (MAX_PAGES - 1, True)
+
+
+@pytest.mark.parametrize("total", ["9" * 16, "9" * 5000, "²", "-0", 10**40, 1.5, True])
+def test_a_total_that_no_table_has_is_said_in_words(total: Any) -> None:
+    with pytest.raises(SourceBroken, match="which is not a number of rows") as caught:
+        read_page(body([], total=total), 0)
+    assert len(caught.value.detail) < 200
+
+
+@given(odd_values.values)
+def test_any_total_is_read_or_refused(total: Any) -> None:
+    try:
+        page = read_page(body([], total=total), 0)
+    except SourceBroken:
+        return
+    assert page.total is None or 0 <= page.total < 10**15
 
 
 @given(st.lists(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.just(1)), max_size=4), min_size=1), st.randoms())

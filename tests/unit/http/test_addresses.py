@@ -5,9 +5,11 @@ from ipaddress import ip_address
 
 import pytest
 
+from tidegate.app import App
 from tidegate.errors import FetchTimeout, UrlNotAllowed
 from tidegate.http.addresses import AddressGuard, is_private_network, is_public
 from tidegate.http.client import SafeHttp
+from tidegate.settings import Settings
 
 REFUSED = [
     "127.0.0.1",
@@ -73,13 +75,79 @@ def test_a_project_that_allows_private_urls_reaches_its_networks(address: str) -
     SafeHttp(resolver=lambda host, port: [address]).check_url("http://inside/", allow_private=True)
 
 
-@pytest.mark.parametrize(
-    "address",
-    ["169.254.169.254", "169.254.170.2", "fd00:ec2::254", "fe80::1", "0.0.0.0", "224.0.0.1", "::ffff:127.0.0.1"],
-)
+NEVER = [
+    "169.254.169.254",
+    "169.254.170.2",
+    "169.254.170.23",
+    "168.63.129.16",
+    "192.0.0.192",
+    "100.100.100.200",
+    "fd00:ec2::254",
+    "fd00:ec2::23",
+    "fe80::1",
+    "0.0.0.0",
+    "0.0.0.1",
+    "224.0.0.1",
+    "::ffff:169.254.169.254",
+    "::169.254.169.254",
+    "::ffff:0.0.0.0",
+    "2002:a9fe:a9fe::",
+    "64:ff9b::169.254.169.254",
+    "64:ff9b:1::169.254.170.2",
+    "2001:0:a9fe:a9fe::1",
+    "2001::5601:5601",
+    "2a00:1450::5efe:169.254.169.254",
+]
+DISGUISED = [
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "::127.0.0.1",
+    "2002:7f00:1::",
+    "2002:a00:1::1",
+    "64:ff9b::10.0.0.1",
+    "2001::f5ff:fffe",
+]
+
+
+@pytest.mark.parametrize("address", [*NEVER, *DISGUISED])
 def test_metadata_is_out_of_reach_even_when_private_urls_are_allowed(address: str) -> None:
     with pytest.raises(UrlNotAllowed):
         SafeHttp(resolver=lambda host, port: [address]).check_url("http://inside/", allow_private=True)
+
+
+@pytest.mark.parametrize("address", NEVER)
+def test_metadata_is_out_of_reach_of_the_allow_list_too(address: str) -> None:
+    http = SafeHttp(resolver=lambda host, port: [address], allowed_hosts=["files.internal"])
+    with pytest.raises(UrlNotAllowed):
+        http.check_url("http://files.internal/")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "127.255.0.9", "::1", "::ffff:127.0.0.1", "::127.0.0.1"])
+@pytest.mark.parametrize("port", [9001, 9009])
+@pytest.mark.parametrize("allowed", [["inside"], []])
+def test_runtime_api_is_closed_on_every_address_of_the_machine(address: str, port: int, allowed: list[str]) -> None:
+    http = SafeHttp(resolver=lambda host, port: [address], allowed_hosts=allowed, refused_endpoints=["127.0.0.1:9009"])
+    with pytest.raises(UrlNotAllowed):
+        http.check_url(f"http://inside:{port}/2018-06-01/runtime/invocation/next", allow_private=True)
+
+
+def test_runtime_api_on_another_address_is_closed_too() -> None:
+    http = SafeHttp(resolver=lambda host, port: ["10.9.9.9"], refused_endpoints=["10.9.9.9:8080"])
+    http.check_url("http://inside:8081/", allow_private=True)
+    with pytest.raises(UrlNotAllowed):
+        http.check_url("http://inside:8080/", allow_private=True)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2", "::1"])
+def test_loopback_is_no_private_network_in_lambda(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_LAMBDA_RUNTIME_API", "127.0.0.1:9001")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    url = f"http://[{address}]:8000/" if ":" in address else f"http://{address}:8000/"
+    with pytest.raises(UrlNotAllowed):
+        App(Settings()).http.check_url(url, allow_private=True)
+    App(Settings(url_allow_list=f" ,{address}")).http.check_url(url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
+    App(Settings()).http.check_url(url, allow_private=True)
 
 
 def test_the_lambda_runtime_endpoint_is_out_of_reach_even_when_private_urls_are_allowed() -> None:

@@ -95,6 +95,19 @@ def test_an_answer_too_large_or_cut_off_is_refused(receiver: Receiver) -> None:
         line_to(receiver).post(b"", {})
 
 
+def test_answer_cut_off_on_a_kept_connection_is_not_asked_for_again(receiver: Receiver) -> None:
+    def cut(request: Handler) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n64\r\nx")
+        request.close_connection = True
+
+    line = line_to(receiver)
+    line.post(b"1", {})
+    receiver.act = cut
+    with pytest.raises(errors.ConnectionFailed):
+        line.post(b"2", {})
+    assert receiver.bodies == [b"1", b"2"]
+
+
 def test_a_closed_port_is_a_connection_failure() -> None:
     with pytest.raises(errors.ConnectionFailed):
         SafeHttp().line("http://127.0.0.1:1/", allow_private=True).post(b"", {})

@@ -10,6 +10,7 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tidegate import errors
 from tidegate.http.client import SafeHttp
+from tidegate.http.credentials import Credential, read_origin
 from tidegate.http.model import Limits
 
 LOOPBACK = {"good.test": ["127.0.0.1"], "other.test": ["127.0.0.1"]}
@@ -123,12 +124,47 @@ def test_a_redirect_to_what_is_no_web_address_is_refused(http: SafeHttp, site: S
 def test_redirects_are_followed_and_lose_credentials_at_another_origin(http: SafeHttp, site: Site) -> None:
     site.routes["/a"] = lambda request: request.answer(302, Location="/b")
     site.routes["/b"] = lambda request: request.answer(307, Location=site.url("/c", "other.test"))
-    secrets = {"Authorization": "Bearer k", "Cookie": "s=1", "Webhook-Signature": "v1,x", "X-Plain": "1"}
-    reply = http.send("GET", site.url("/a"), headers=secrets)
+    secrets = {"Authorization": "Bearer k", "Cookie": "s=1", "Webhook-Signature": "v1,x", "Private-Token": "1"}
+    reply = http.send("GET", site.url("/a"), headers={**secrets, "Range": "bytes=0-", "If-None-Match": "e"})
     assert (reply.status, reply.url) == (200, site.url("/c", "other.test"))
     assert site.seen[1][2]["authorization"] == "Bearer k"
-    assert not site.seen[2][2].keys() & {"authorization", "cookie", "webhook-signature"}
-    assert site.seen[2][2]["x-plain"] == "1"
+    assert not site.seen[2][2].keys() & {name.lower() for name in secrets}
+    assert (site.seen[2][2]["range"], site.seen[2][2]["if-none-match"]) == ("bytes=0-", "e")
+
+
+@pytest.mark.parametrize(
+    ("origin", "seen"),
+    [
+        ("http://good.test:{}", True),
+        ("http://GOOD.test:{}/", True),
+        ("https://good.test:{}", False),
+        ("http://good.test:1", False),
+        ("http://other.test:{}", False),
+        ("http://good.test", False),
+    ],
+)
+def test_credential_goes_to_its_own_origin_only(http: SafeHttp, site: Site, origin: str, seen: bool) -> None:
+    credential = Credential("c", {"X-Any-Name": "s"}, frozenset({read_origin(origin.format(site.port))}))
+    http.send("GET", site.url(), credential=credential, allow_private=True)
+    assert ("x-any-name" in site.seen[0][2]) is seen
+
+
+def test_credential_comes_back_at_its_origin_after_a_detour(http: SafeHttp, site: Site) -> None:
+    site.routes["/a"] = lambda request: request.answer(302, Location=site.url("/b", "other.test"))
+    site.routes["/b"] = lambda request: request.answer(302, Location=site.url("/c"))
+    credential = Credential("c", {"PRIVATE-TOKEN": "s"}, frozenset({f"http://good.test:{site.port}"}))
+    http.send("GET", site.url("/a"), credential=credential, allow_private=True)
+    assert ["private-token" in headers for _, _, headers, _ in site.seen] == [True, False, True]
+
+
+def test_credential_is_not_sent_in_plain_text_for_a_project_without_private_urls(http: SafeHttp, site: Site) -> None:
+    credential = Credential("c", {"PRIVATE-TOKEN": "s"}, frozenset({f"http://good.test:{site.port}"}))
+    http.send("GET", site.url(), credential=credential)
+    assert "private-token" not in site.seen[0][2]
+
+
+def test_credential_does_not_print_its_headers() -> None:
+    assert "5ecret" not in repr(Credential("c", {"Cookie": "5ecret"}, frozenset()))
 
 
 @pytest.mark.parametrize(

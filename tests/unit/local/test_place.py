@@ -9,7 +9,7 @@ import pytest
 
 from local.artifacts import folder_zip
 from local.emulator import Emulator
-from local.place import Place, parse_params
+from local.place import Place, keep_private, parse_params
 from local.progress import Failure
 from local.stack import Stack
 
@@ -19,6 +19,32 @@ def test_the_admin_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> N
     key = place.admin_key()
     assert place.admin_key() == key
     assert stat.S_IMODE((place.home / "admin-key").stat().st_mode) == 0o600
+
+
+def test_an_admin_key_that_others_could_read_is_closed(tmp_path: Path) -> None:
+    place = Place(home=tmp_path)
+    place.admin_key()
+    (tmp_path / "admin-key").chmod(0o644)
+    place.admin_key()
+    assert mode(tmp_path / "admin-key") == 0o600
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_state_that_others_could_read_is_closed_at_the_next_start(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "inner"
+    folder.mkdir(parents=True, mode=0o755)
+    for path in (folder / "a.json", tmp_path / "state" / "b.json"):
+        path.write_text("secret")
+        path.chmod(0o644)
+    (tmp_path / "state" / "link").symlink_to("/etc/hostname")
+
+    keep_private(tmp_path / "state")
+
+    assert (mode(tmp_path / "state"), mode(folder)) == (0o700, 0o700)
+    assert (mode(folder / "a.json"), mode(tmp_path / "state" / "b.json")) == (0o600, 0o600)
 
 
 def test_parameters_are_read_from_words() -> None:

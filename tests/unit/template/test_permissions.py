@@ -126,3 +126,36 @@ def test_sns_may_send_to_the_queues_that_subscribe() -> None:
             queue = properties["Endpoint"]["Fn::GetAtt"][0]
             topic = properties["TopicArn"]["Ref"]
             assert any(queue in p and topic in p and "sns.amazonaws.com" in p for p in policies), queue
+
+
+SIGNERS = {
+    "ApiFunction",
+    "CompensateFunction",
+    "DeliverCallbackFunction",
+    "PullPagesFunction",
+    "RunBatchSliceFunction",
+}
+
+
+def test_only_functions_that_sign_or_show_callback_secrets_reach_their_root() -> None:
+    name = {"Fn::Sub": "/tidegate/${AWS::StackName}/callback-root"}
+    for function, properties in FUNCTIONS.items():
+        actions = {a for s in statements(properties) for a in listed(s["Action"]) if a.startswith("ssm:")}
+        assert actions == ({"ssm:GetParameter", "ssm:PutParameter"} if function in SIGNERS else set()), function
+        known = properties.get("Environment", {}).get("Variables", {}).get("CALLBACK_ROOT_NAME")
+        assert known == (name if function in SIGNERS else None), function
+        for action in actions:
+            (arn,) = allowed(properties, action)
+            assert arn["Fn::Sub"].endswith(":parameter" + name["Fn::Sub"])
+
+
+def test_whoever_ends_keys_may_close_connections_and_knows_where_they_are() -> None:
+    for function in ("ApiFunction", "CompensateFunction", "WebSocketFunction"):
+        arns = [arn["Fn::Sub"] for arn in allowed(FUNCTIONS[function], "execute-api:ManageConnections")]
+        assert any(arn.endswith("/live/DELETE/@connections/*") for arn in arns), function
+        assert "WS_ENDPOINT" in FUNCTIONS[function]["Environment"]["Variables"], function
+
+
+def test_the_authorizer_may_update_an_item_and_nothing_more() -> None:
+    actions = {action for s in statements(FUNCTIONS["AuthorizerFunction"]) for action in listed(s["Action"])}
+    assert actions == {"dynamodb:GetItem", "dynamodb:Query", "dynamodb:UpdateItem"}

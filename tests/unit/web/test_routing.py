@@ -28,7 +28,7 @@ def asked(key_id: str, project_id: str) -> dict[str, Any]:
 def test_a_router_shared_by_two_resolvers_knows_the_caller_of_either() -> None:
     router = Router()
 
-    @router.get("/v1/files")
+    @router.get("/v1/files", scope="read")
     def mine() -> dict[str, str]:
         return {"project": router.caller.project_id}
 

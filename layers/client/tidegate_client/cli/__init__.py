@@ -15,6 +15,7 @@ from tidegate_client.cli.commands import (
     downloads,
     exports,
     files,
+    keys,
     operations,
     queue,
     subscriptions,
@@ -26,7 +27,7 @@ from tidegate_client.cli.exits import MEANINGS, Exit, exit_for
 from tidegate_client.cli.output import Output
 from tidegate_client.errors import TidegateError
 
-MODULES = (account, files, downloads, exports, batches, queue, subscriptions, operations, watch, webhook, agent)
+MODULES = (account, keys, files, downloads, exports, batches, queue, subscriptions, operations, watch, webhook, agent)
 EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_URL and TIDEGATE_KEY override them.
 
 {MEANINGS}"""

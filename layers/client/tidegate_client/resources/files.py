@@ -69,7 +69,8 @@ class Files:
             size=source.stat().st_size,
         )
         if upload_url := created.get("upload_url"):
-            upload(self._http.pool, upload_url, source, on_progress=on_progress)
+            headers = created.get("upload_headers")
+            upload(self._http.pool, upload_url, source, headers=headers, on_progress=on_progress)
             return self.complete(created["file_id"])
         return self.get(created["file_id"])
 

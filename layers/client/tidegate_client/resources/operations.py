@@ -69,9 +69,19 @@ class Operations:
         return cast("dict[str, Any]", self._http.get("/v1/stats", {"since": since}))
 
     def audit(
-        self, record: str | None = None, *, limit: int | None = None, cursor: str | None = None
+        self,
+        record: str | None = None,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> Page[dict[str, Any]]:
-        return one_page(self._http, "/v1/audit", {"record": record}, limit, cursor)
+        """Every act that changed something, newest first; `actor` is a key_id. Filters combine."""
+        wanted = {"record": record, "actor": actor, "action": action, "since": since, "until": until}
+        return one_page(self._http, "/v1/audit", wanted, limit, cursor)
 
     def archive(
         self,

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Key, Page, Project
+from tidegate_client.models import Page, Project, ProjectDetail
 from tidegate_client.resources.paging import one_page
 
 
@@ -28,23 +28,18 @@ class Projects:
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Project]:
         return one_page(self._http, "/v1/projects", {}, limit, cursor)
 
+    def get(self, project_id: str) -> ProjectDetail:
+        """With its quotas and what it uses of them."""
+        return cast(ProjectDetail, self._http.get(f"/v1/projects/{path_part(project_id)}"))
+
+    def update(self, project_id: str, changes: Mapping[str, Any]) -> ProjectDetail:
+        """Sets what `changes` names of name, group, allow_private_urls and quotas; None lifts a quota."""
+        reply = self._http.call("PATCH", f"/v1/projects/{path_part(project_id)}", body=changes, idempotent=True)
+        return cast(ProjectDetail, reply.json())
+
     def rotate_callback_secret(self, project_id: str) -> str:
         """A new `whsec_…`; callbacks carry both signatures until the one before is retired."""
         return str(self._http.create(f"/v1/projects/{path_part(project_id)}/callback-secrets", {})["callback_secret"])
 
     def retire_callback_secret(self, project_id: str) -> None:
         self._http.call("DELETE", f"/v1/projects/{path_part(project_id)}/callback-secrets/previous")
-
-
-class Keys:
-    def __init__(self, http: Http) -> None:
-        self._http = http
-
-    def create(self, project_id: str, scopes: Sequence[str], *, agent_id: str | None = None) -> Key:
-        body: dict[str, object] = {"scopes": list(scopes)}
-        if agent_id:
-            body["agent_id"] = agent_id
-        return cast(Key, self._http.create(f"/v1/projects/{path_part(project_id)}/keys", body))
-
-    def delete(self, key_id: str) -> None:
-        self._http.call("DELETE", f"/v1/keys/{path_part(key_id)}")

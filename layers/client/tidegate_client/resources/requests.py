@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from tidegate_client.http import Http, path_part
@@ -81,8 +81,10 @@ class Credentials:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def put(self, name: str, headers: Mapping[str, str]) -> None:
-        self._http.call("PUT", f"/v1/credentials/{path_part(name)}", body={"headers": dict(headers)})
+    def put(self, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
+        """They are sent to `origins` ("https://host" or "https://host:port") and nowhere else."""
+        body = {"headers": dict(headers), "origins": [*origins]}
+        self._http.call("PUT", f"/v1/credentials/{path_part(name)}", body=body)
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", f"/v1/credentials/{path_part(name)}")

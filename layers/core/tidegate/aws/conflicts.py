@@ -11,7 +11,9 @@ from botocore.exceptions import ClientError
 from tidegate.errors import Busy
 
 T = TypeVar("T")
-_TRIES = 6
+# Many submits of one project meet at its counts: the last of them waits some seconds.
+_TRIES = 9
+_LONGEST_PAUSE = 0.5
 _CONFLICTS = frozenset({"TransactionConflictException", "TransactionInProgressException"})
 _PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
 
@@ -37,5 +39,5 @@ def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
         except ClientError as error:
             if not _passes(error):
                 raise
-        sleep(random.uniform(0.5, 1.5) * 0.02 * 2**attempt)  # noqa: S311
+        sleep(random.uniform(0.5, 1.5) * min(0.02 * 2**attempt, _LONGEST_PAUSE))  # noqa: S311
     raise Busy("the record is being changed by many at once")

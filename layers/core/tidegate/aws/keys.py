@@ -6,6 +6,7 @@ A pk starts with its project, so two projects share nothing; what belongs to no 
 from __future__ import annotations
 
 from tidegate.common.ids import digest
+from tidegate.queue.fairness import rank
 
 SYSTEM = "_system"
 META = "META"
@@ -45,11 +46,27 @@ def lane(name: str) -> dict[str, str]:
     return _key(SYSTEM, "LANE", name)
 
 
+# --- what all functions send to one address
+
+
+def host_usage(address: str, kind: str, window: int) -> dict[str, str]:
+    return _key(SYSTEM, "HOST_USAGE", kind, address, sk=str(window))
+
+
 # --- projects, keys, idempotency
 
 
 def project(project_id: str) -> dict[str, str]:
     return _key(project_id, "PROJECT")
+
+
+def usage(project_id: str) -> dict[str, str]:
+    return _key(project_id, "USAGE")
+
+
+def rate_window(project_id: str, window: int) -> dict[str, str]:
+    """Which functions served the project within some seconds."""
+    return _key(project_id, "RATE", sk=str(window))
 
 
 def project_name(name: str) -> dict[str, str]:
@@ -62,6 +79,20 @@ def projects_list() -> str:
 
 def api_key(key_id: str) -> dict[str, str]:
     return _key(SYSTEM, "KEY", key_id)
+
+
+def api_keys_list(project_id: str) -> str:
+    """Admin keys, which belong to no project, are listed under the system."""
+    return partition(project_id or SYSTEM, "KEYS")
+
+
+def key_connections(record_id: str) -> str:
+    return partition(SYSTEM, "KEY_CONNECTIONS", record_id)
+
+
+def key_connection(record_id: str, connection_id: str) -> dict[str, str]:
+    """In a partition of the table, not of an index: who revokes a key must see all of its connections."""
+    return {"pk": key_connections(record_id), "sk": connection_id}
 
 
 def idempotency(project_id: str, idempotency_key: str) -> str:
@@ -207,18 +238,34 @@ def channel(name: str) -> dict[str, str]:
     return {"pk": channels(), "sk": name}
 
 
-def waiting(channel_name: str) -> str:
+def waiting(channel_name: str, project_id: str) -> str:
+    return partition(SYSTEM, "WAITING", channel_name, project_id)
+
+
+def waiting_place(channel_name: str, project_id: str, priority: int, since: str, request_id: str) -> dict[str, str]:
+    """Sorted as admission takes a project's requests: by priority and age together."""
+    return {"pk": waiting(channel_name, project_id), "sk": f"{rank(priority, since):015d}#{request_id}"}
+
+
+def waiting_by_age(channel_name: str) -> str:
+    return partition(SYSTEM, "WAITING_BY_AGE", channel_name)
+
+
+def shared_waiting(channel_name: str) -> str:
+    """Where the requests of all projects waited together, before each project had a lane of its own."""
     return partition(SYSTEM, "WAITING", channel_name)
 
 
-def waiting_place(channel_name: str, priority: int, since: str, request_id: str) -> dict[str, str]:
-    """Sorted as admission takes them: priority first, then age."""
-    return {"pk": waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
+def shared_waiting_place(channel_name: str, priority: int, since: str, request_id: str) -> dict[str, str]:
+    return {"pk": shared_waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
 
 
-def below_priority(priority: int | None) -> tuple[str, str]:
-    """The places after all those of a priority; None: all places."""
-    return "0" if priority is None else f"{priority + 1:02d}", "~"
+def standings(channel_name: str) -> str:
+    return partition(SYSTEM, "STANDINGS", channel_name)
+
+
+def standing(channel_name: str, project_id: str) -> dict[str, str]:
+    return {"pk": standings(channel_name), "sk": project_id}
 
 
 def slots(channel_name: str) -> str:
@@ -237,8 +284,16 @@ def audit_trail(project_id: str, record_id: str) -> str:
     return partition(project_id, "AUDIT", digest(record_id, length=32))
 
 
-def audit_list(project_id: str) -> str:
-    return partition(project_id, "AUDITS")
+# Every submit writes a line: more a second than one partition of an index takes.
+AUDIT_SPREAD = 8
+
+
+def audit_list(project_id: str, spread: int) -> str:
+    return partition(project_id, "AUDITS", *([str(spread)] if spread else []))
+
+
+def audit_by_actor(project_id: str, actor: str, spread: int) -> str:
+    return partition(project_id, "AUDIT_BY", actor, str(spread))
 
 
 def subscription(project_id: str, subscription_id: str) -> dict[str, str]:
@@ -292,6 +347,12 @@ def jobs_list(project_id: str) -> str:
 
 def jobs_at_path(project_id: str, biz_id: int, app_id: int, file_path: str) -> str:
     return partition(project_id, "JOBPATH", digest(str(biz_id), str(app_id), file_path, length=32))
+
+
+def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:
+    """The last sequence given to a path on hosts, however many slashes it is written with."""
+    parts = [part for part in (*target_file_dir.split("/"), file_name) if part not in ("", ".")]
+    return _key(project_id, "SEQUENCE", digest(*parts, length=32))
 
 
 def chunks(project_id: str, job_key: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 CHUNK = 1024 * 1024
+NO_HEADERS: Mapping[str, str] = {}
 _DELETE_LIMIT = 1000
+_PARAMETERS = {
+    "Content-Length": "ContentLength",
+    "If-None-Match": "IfNoneMatch",
+    "x-amz-checksum-sha256": "ChecksumSHA256",
+}
 
 
 def _status(error: ClientError) -> int:
@@ -69,8 +75,11 @@ class Bucket:
             objects: Any = [{"Key": key} for key in keys[start : start + _DELETE_LIMIT]]
             self._client.delete_objects(Bucket=self.name, Delete={"Objects": objects, "Quiet": True})
 
-    def presign_put(self, key: str, seconds: int) -> str:
-        params = {"Bucket": self.name, "Key": key}
+    def presign_put(self, key: str, seconds: int, headers: Mapping[str, str] = NO_HEADERS) -> str:
+        """Signed for a PUT with these headers: one without them, or with other values, is refused."""
+        params: dict[str, Any] = {"Bucket": self.name, "Key": key}
+        for name, value in headers.items():
+            params[_PARAMETERS[name]] = int(value) if name == "Content-Length" else value
         return self._client.generate_presigned_url("put_object", Params=params, ExpiresIn=seconds)
 
     def presign_get(self, key: str, seconds: int, *, disposition: str | None = None) -> str:

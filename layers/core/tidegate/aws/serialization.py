@@ -18,15 +18,25 @@ Key = Mapping[str, str]
 
 # DynamoDB's numbers end at 1E-130, floats at 5E-324.
 _SMALLEST = 1e-100
+_DIGITS = 38
+_TOO_LARGE = 10**_DIGITS
+_LONGEST_HASH_KEY, _LONGEST_RANGE_KEY = 2048, 1024
 _serialize = TypeSerializer().serialize
 _deserialize = TypeDeserializer().deserialize
 
 
 def _wire(value: Any) -> Any:
+    if isinstance(value, str):
+        # Half a surrogate pair comes in as an escape of JSON; DynamoDB's texts are UTF-8, which has none.
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, int):
+        if abs(value) >= _TOO_LARGE:
+            raise Invalid(f"a number of more than {_DIGITS} digits cannot be stored")
+        return value
     if isinstance(value, float):
         return Decimal(str(value)) if abs(value) > _SMALLEST else Decimal(0)
     if isinstance(value, Mapping):
-        return {name: _wire(inner) for name, inner in value.items()}
+        return {_wire(name): _wire(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_wire(inner) for inner in value]
     return value
@@ -54,6 +64,19 @@ def to_wire(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def from_wire(item: Mapping[str, Any]) -> Item:
     return {name: _plain(_deserialize(value)) for name, value in item.items()}
+
+
+def can_be_stored(hash_key: str, *range_keys: Any) -> bool:
+    """Whether DynamoDB takes such a key at all. It refuses even to look for one that is longer than it stores."""
+    bounded = [(hash_key, _LONGEST_HASH_KEY), *((key, _LONGEST_RANGE_KEY) for key in range_keys)]
+    return all(_fits(key, most) for key, most in bounded if isinstance(key, str))
+
+
+def _fits(key: str, most: int) -> bool:
+    try:
+        return len(key.encode()) <= most
+    except UnicodeEncodeError:
+        return False
 
 
 def unknown_cursor() -> Invalid:

@@ -14,6 +14,7 @@ from tidegate.aws.conflicts import reasons_of, settled
 from tidegate.aws.serialization import (
     Item,
     Key,
+    can_be_stored,
     decode_cursor,
     encode_cursor,
     from_wire,
@@ -36,10 +37,18 @@ _FIND_PAGES = 20
 class ConditionFailed(Conflict):
     """Carries what the write met, and in a transaction which parts refused."""
 
-    def __init__(self, detail: str, *, item: Item | None = None, failed: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        item: Item | None = None,
+        failed: Sequence[int] = (),
+        met: Mapping[int, Item] | None = None,
+    ) -> None:
         super().__init__(detail)
         self.item = item
         self.failed = tuple(failed)
+        self.met = met or {}
 
 
 def code_of(error: ClientError) -> str:
@@ -59,6 +68,8 @@ class Table:
         self._sleep = sleep
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
+        if not can_be_stored(*key.values()):
+            return None
         answer = self._client.get_item(TableName=self.name, Key=to_wire(key), ConsistentRead=consistent)
         return from_wire(answer["Item"]) if "Item" in answer else None
 
@@ -80,10 +91,13 @@ class Table:
             return from_wire(old.get("Attributes", {}))
         return from_wire(self._client.update_item(**request, ReturnValues="ALL_NEW")["Attributes"])
 
-    def transact(self, writes: Sequence[Write], token: str | None = None) -> None:
-        """All or nothing. Conflicts with a concurrent transaction are tried again; a failed condition is not."""
+    def transact(self, writes: Sequence[Write], token: str | None = None, *, returns_met: bool = False) -> None:
+        """All or nothing. Conflicts with a concurrent transaction are tried again; a failed condition is not.
+
+        With `returns_met`, the refusal carries the items that refused."""
+        more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met else {}
         request: dict[str, Any] = {
-            "TransactItems": [{write.kind: as_request(self.name, write)} for write in writes],
+            "TransactItems": [{write.kind: as_request(self.name, write) | more} for write in writes],
             **({"ClientRequestToken": token} if token else {}),
         }
         try:
@@ -93,7 +107,9 @@ class Table:
             failed = [index for index, reason in enumerate(reasons) if reason == "ConditionalCheckFailed"]
             if not failed:
                 raise
-            raise ConditionFailed("a condition failed", failed=failed) from error
+            told: Any = error.response.get("CancellationReasons", [])
+            met = {index: from_wire(told[index]["Item"]) for index in failed if told[index].get("Item")}
+            raise ConditionFailed("a condition failed", failed=failed, met=met) from error
 
     def query(
         self,
@@ -111,6 +127,8 @@ class Table:
         **values: Any,
     ) -> ItemPage:
         """One page of one partition. `where` filters what was read (`#name`, `:name`), after it was paid for."""
+        if not can_be_stored(pk, sk_prefix, *(sk_between or ())):
+            return ItemPage([], None)
         hash_name, range_name = _INDEX_KEYS[index]
         names = {"#h": hash_name} | names_in(where)
         params = {":h": to_wire_value(pk)} | {f":{name}": to_wire_value(value) for name, value in values.items()}
@@ -180,6 +198,8 @@ class Table:
 
     def count(self, pk: str, *, pages: int | None = None, consistent: bool = False) -> int:
         """How many items a partition has, or its first pages; a page has some thousands. None of them is sent."""
+        if not can_be_stored(pk):
+            return 0
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -207,7 +227,7 @@ class Table:
                 return
 
     def batch_get(self, keys: Iterable[Key], *, consistent: bool = False) -> list[Item]:
-        wanted = [to_wire(key) for key in keys]
+        wanted = [to_wire(key) for key in keys if can_be_stored(*key.values())]
         found: list[Item] = []
         attempt = 0
         while wanted:
@@ -225,7 +245,8 @@ class Table:
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in items)
 
     def batch_delete(self, keys: Iterable[Key]) -> None:
-        self._batch_write({"DeleteRequest": {"Key": to_wire(key)}} for key in keys)
+        stored = (key for key in keys if can_be_stored(*key.values()))
+        self._batch_write({"DeleteRequest": {"Key": to_wire(key)}} for key in stored)
 
     def _batch_write(self, requests: Iterable[Any]) -> None:
         pending = list(requests)

@@ -6,22 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.aws.serialization import Key, to_wire, to_wire_value
+from tidegate.aws.serialization import Key, can_be_stored, to_wire, to_wire_value
+from tidegate.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
     """One part of a transaction, or a write by itself.
 
-    `sets` holds new values, `adds` numbers to add, `removes` attribute names. `condition` uses `#name` for an attribute
-    and `:name` for entries of `values`; sets and adds have placeholders of their own.
+    `sets` holds new values, `adds` numbers or sets to add, `removes` attribute names. `condition` uses `#name` for an
+    attribute and `:name` for entries of `values`; sets and adds have placeholders of their own.
     """
 
     kind: str
     key: Key
     item: Mapping[str, Any] | None = None
     sets: Mapping[str, Any] | None = None
-    adds: Mapping[str, int] | None = None
+    adds: Mapping[str, int | set[str]] | None = None
     removes: Sequence[str] = ()
     condition: str = ""
     values: Mapping[str, Any] | None = None
@@ -39,7 +40,7 @@ def update(
     key: Key,
     sets: Mapping[str, Any] | None = None,
     *,
-    adds: Mapping[str, int] | None = None,
+    adds: Mapping[str, int | set[str]] | None = None,
     removes: Sequence[str] = (),
     condition: str = "attribute_exists(#pk)",
     **values: Any,
@@ -61,6 +62,8 @@ def names_in(expression: str) -> dict[str, str]:
 
 
 def as_request(table: str, write: Write) -> dict[str, Any]:
+    if not can_be_stored(*write.key.values()):
+        raise Invalid(f"{write.key['pk'][:100]}… is too long for a key, or holds what is no text")
     names = names_in(write.condition)
     values = {f":{name}": to_wire_value(value) for name, value in (write.values or {}).items()}
     request: dict[str, Any] = {"TableName": table}

@@ -19,6 +19,7 @@ from tidegate.common.listing import Listed
 from tidegate.errors import Invalid, RecordNotFound, WrongAuthCode, WrongState
 from tidegate.files.library import Library
 from tidegate.files.model import READY
+from tidegate.projects.audit import SYSTEM, act
 from tidegate.queue.model import WAITING
 from tidegate.queue.queue import RequestQueue
 
@@ -62,7 +63,7 @@ class Batches:
         self._requests = requests
         self._clock = clock
 
-    def create(self, project_id: str, new: NewBatch) -> Batch:
+    def create(self, project_id: str, new: NewBatch, *, who: str = SYSTEM) -> Batch:
         """The business is asked first; what it refuses is never stored."""
         business = self._registry.get(project_id, new.biz_id)
         now = self._clock()
@@ -87,7 +88,8 @@ class Batches:
         if business.before_create_url:
             what = about(batch) | {"job_data": new.job_data}
             self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
-        self._store.add(batch, Progress(WindowState(new.start_index)), new.job_data)
+        line = act(project_id, batch.batch_id, now, who, "batch.create", new.name, states=(None, CREATED))
+        self._store.add(batch, Progress(WindowState(new.start_index)), new.job_data, line)
         return batch
 
     def _source(self, project_id: str, new: NewBatch) -> RowSource | None:
@@ -126,7 +128,7 @@ class Batches:
         queued = {"queue_status": "queued" if waits else request.status, "channel": request.channel}
         return queued | ({"last_wait_reason": request.last_wait_reason or "admission"} if waits else {})
 
-    def update(self, project_id: str, batch_id: str, changes: Mapping[str, Any]) -> Batch:
+    def update(self, project_id: str, batch_id: str, changes: Mapping[str, Any], *, who: str = SYSTEM) -> Batch:
         """The rate and max_errors until it has finished, its data as its state allows."""
         batch = self.get(project_id, batch_id)
         if batch.status == FINISHED:
@@ -134,17 +136,23 @@ class Batches:
         sets = {name: value for name, value in changes.items() if name != "job_data" and value is not None}
         removes = [name for name, value in changes.items() if name == "max_errors" and value is None]
         if "job_data" in changes:
-            self._set_data(batch, changes["job_data"])
-        return self._store.patch(batch, sets, removes) if sets or removes else self.get(project_id, batch_id)
+            self._set_data(batch, changes["job_data"], who)
+        if not sets and not removes:
+            return self.get(project_id, batch_id)
+        why = ", ".join([*(f"{name} {value}" for name, value in sets.items()), *(f"no {name}" for name in removes)])
+        line = act(project_id, batch_id, self._clock(), who, "batch.change", why)
+        return self._store.patch(batch, sets, removes, line)
 
-    def set_data(self, project_id: str, batch_id: str, job_data: Any, auth_code: str | None) -> Batch:
+    def set_data(
+        self, project_id: str, batch_id: str, job_data: Any, auth_code: str | None, *, who: str = SYSTEM
+    ) -> Batch:
         """From the business: only while the batch waits for it, or between the items of a serial one."""
         batch = self.get(project_id, batch_id)
         self.authorize(batch, auth_code)
-        self._set_data(batch, job_data)
+        self._set_data(batch, job_data, who)
         return self.get(project_id, batch_id)
 
-    def _set_data(self, batch: Batch, job_data: Any) -> None:
+    def _set_data(self, batch: Batch, job_data: Any, who: str) -> None:
         if not batch.takes_data:
             raise WrongState(
                 f"the data of a batch that is {batch.status} with a rate of {batch.rate:g} does not change"
@@ -152,7 +160,8 @@ class Batches:
         _refuse_large(job_data)
         if isinstance(job_data, list) and batch.source is None and (batch.total or 0) > len(job_data):
             raise _invalid("job_data", f"the batch has {batch.total} items")
-        self._store.set_job_data(batch, job_data)
+        line = act(batch.project_id, batch.batch_id, self._clock(), who, "batch.data")
+        self._store.set_job_data(batch, job_data, line)
 
     def authorize(self, batch: Batch, auth_code: str | None) -> None:
         if not self._registry.get(batch.project_id, batch.biz_id).accepts(auth_code):

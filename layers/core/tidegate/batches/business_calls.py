@@ -27,7 +27,7 @@ class BusinessCalls:
         """2xx is agreement, unless the answer says `{"result": "error", "msg": …}`. Anything else is an error."""
         project = self._project_of(project_id)
         body = json.dumps(what, separators=(",", ":")).encode()
-        signed = self._sign(project.callback_secrets, message_id, self._clock(), body)
+        signed = self._sign(project, message_id, self._clock(), body)
         reply = self._http.send(
             "POST",
             url,
@@ -36,6 +36,7 @@ class BusinessCalls:
             allow_private=project.allow_private_urls,
             limits=ASK_LIMITS,
             redirects=0,
+            project_id=project_id,
         )
         reply.raise_for_status(self._clock())
         try:

@@ -23,6 +23,7 @@ from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, DomainError, WrongState
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
+from tidegate.projects.audit import SYSTEM, AuditLine, act
 from tidegate.queue.model import PAUSED, WAITING
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class BatchControl:
         """Runs it, or asks the business to get ready; it then starts the batch itself, within half an hour."""
         batch = self._batches.get(project_id, batch_id)
         if not self._registry.get(project_id, batch.biz_id).before_run_url:
-            return self._run(batch, next_state("start", batch.status), who)
+            return self._run(batch, next_state("start", batch.status), who, "batch.start")
         now = self._clock()
         waiting = self._store.move(
             batch,
@@ -68,6 +69,7 @@ class BatchControl:
             {"run": batch.run + 1},
             removes=["stop_reason", "finish_time", "asked_at"],
             due=(now.timestamp(), "batch_ask"),
+            line=self._line(batch, WAITING_BIZ, who, "batch.start"),
         )
         return self._ask(waiting)
 
@@ -105,17 +107,22 @@ class BatchControl:
     def biz_start(self, project_id: str, batch_id: str, auth_code: str | None, who: str) -> Batch:
         batch = self._batches.get(project_id, batch_id)
         self._batches.authorize(batch, auth_code)
-        return self._run(batch, next_state("biz_start", batch.status), who)
+        return self._run(batch, next_state("biz_start", batch.status), who, "batch.biz_start")
 
     def biz_stop(self, project_id: str, batch_id: str, auth_code: str | None, reason: str | None, who: str) -> Batch:
         batch = self._batches.get(project_id, batch_id)
         self._batches.authorize(batch, auth_code)
-        return self._stop(batch, f"the business stopped it: {reason}" if reason else "the business stopped it", who)
+        why = f"the business stopped it: {reason}" if reason else "the business stopped it"
+        return self._stop(batch, why, who, "batch.biz_stop")
 
     def stop(self, project_id: str, batch_id: str, who: str) -> Batch:
-        return self._stop(self._batches.get(project_id, batch_id), "stopped on request", who)
+        return self._stop(self._batches.get(project_id, batch_id), "stopped on request", who, "batch.stop")
 
-    def _run(self, batch: Batch, status: str, who: str) -> Batch:
+    def _line(self, batch: Batch, status: str, who: str, action: str, why: str = "") -> AuditLine:
+        states = (batch.status, status)
+        return act(batch.project_id, batch.batch_id, self._clock(), who, action, why, states=states)
+
+    def _run(self, batch: Batch, status: str, who: str, action: str) -> Batch:
         """The request and the batch's new state are one transaction: a batch that runs has a request, and only one."""
         now = self._clock()
         request_id = new_id("req", now)
@@ -124,6 +131,7 @@ class BatchControl:
         stale = progress.verdict is not None and progress.verdict.status != FINISHED
         sets = {"status": status, "run": run, "request_id": request_id, "start_time": iso(now)}
         loads = self._loads()
+        line = self._line(batch, status, who, action, f"request {request_id}")
         try:
             self._queue.submit(
                 batch.project_id,
@@ -133,26 +141,29 @@ class BatchControl:
                 priority=batch.priority,
                 request_id=request_id,
                 callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
-                extra_writes=self._store.start_writes(batch, sets, forget_verdict=stale),
+                extra_writes=self._store.start_writes(batch, sets, line, forget_verdict=stale),
                 who=who,
             )
         except Conflict as error:
             raise WrongState("the batch changed meanwhile") from error
         return self._batches.get(batch.project_id, batch.batch_id)
 
-    def _stop(self, batch: Batch, reason: str, who: str) -> Batch:
+    def _stop(self, batch: Batch, reason: str, who: str, action: str) -> Batch:
         """A running one is stopped by its runner, which knows the place; one that only waits is stopped at once."""
         status = next_state("stop", batch.status)
         if batch.status == WAITING_BIZ:
-            return self._stop_waiting(batch, reason)
-        stopping = batch if batch.status == status else self._store.move(batch, status, {"stop_reason": reason})
+            return self._stop_waiting(batch, reason, who, action)
+        stopping = batch
+        if batch.status != status:
+            line = self._line(batch, status, who, action, reason)
+            stopping = self._store.move(batch, status, {"stop_reason": reason}, line=line)
         request = self._queue.get(batch.project_id, batch.request_id or "")
         if request.status in WAITING or request.status == PAUSED:
             self._canceller().cancel(batch.project_id, request.request_id, who, reason)
             return self._batches.get(batch.project_id, batch.batch_id)
         return stopping
 
-    def _stop_waiting(self, batch: Batch, reason: str) -> Batch:
+    def _stop_waiting(self, batch: Batch, reason: str, who: str = SYSTEM, action: str = "batch.stop") -> Batch:
         now = self._clock()
         ended = {"stop_reason": reason, "finish_time": iso(now)}
         progress, _ = self._store.progress(batch.project_id, batch.batch_id)
@@ -166,6 +177,7 @@ class BatchControl:
             callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
             created_at=now,
         )
-        stopped = self._store.move(batch, STOPPED, ended, notice=notice)
+        line = self._line(batch, STOPPED, who, action, reason)
+        stopped = self._store.move(batch, STOPPED, ended, notice=notice, line=line)
         self._notifier.publish([notice])
         return stopped

@@ -10,10 +10,11 @@ from tidegate.batches.answers import NOTHING, ParsedAnswer, failed, item_body, r
 from tidegate.batches.model import Batch, LogLine
 from tidegate.batches.run_state import ItemCall, RunState
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.errors import FetchError, UrlNotAllowed
+from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
 from tidegate.http.ports import KeptConnection, Signer
+from tidegate.projects.model import Project
 
 ITEM_LIMITS = Limits(connect=5, read=30, total=30, max_bytes=256 * 1024)
 MOST_LINES_WAITING = 5000
@@ -45,31 +46,25 @@ class ListedItems:
 
 
 class ItemCaller:
-    def __init__(
-        self,
-        batch: Batch,
-        url: str,
-        secrets: Sequence[str],
-        http: SafeHttp,
-        sign: Signer,
-        clock: Clock,
-        *,
-        private: bool,
-    ) -> None:
+    def __init__(self, batch: Batch, url: str, project: Project, http: SafeHttp, sign: Signer, clock: Clock) -> None:
         self._batch = batch
         self._url = url
-        self._secrets = secrets
+        self._project = project
         self._http = http
         self._sign = sign
         self._clock = clock
-        self._private = private
         self._lock = threading.Lock()
         self._lines: list[LogLine] = []
         self._lost = 0
         self.items: Items = CountedItems(None)
 
     def open_line(self) -> KeptConnection:
-        return self._http.line(self._url, allow_private=self._private, limits=ITEM_LIMITS)
+        return self._http.line(
+            self._url,
+            allow_private=self._project.allow_private_urls,
+            limits=ITEM_LIMITS,
+            project_id=self._batch.project_id,
+        )
 
     def call(self, line: KeptConnection, call: ItemCall) -> Callable[[RunState, float], None]:
         body = item_body(self._batch.batch_id, call, self.items.item(call.index))
@@ -77,11 +72,14 @@ class ItemCaller:
         message_id = f"{self._batch.batch_id}.{call.index}"
         now = self._clock()
         try:
-            reply = line.post(body, _HEADERS | self._sign(self._secrets, message_id, now, body))
+            reply = line.post(body, _HEADERS | self._sign(self._project, message_id, now, body))
             heard = read_reply(reply, now)
         except UrlNotAllowed as error:
             reason = error.detail
             return lambda course, _: course.halt(f"the process URL may not be called: {reason}", failed=True)
+        except NotSent as error:
+            wait = error.retry_after or 1.0
+            return lambda course, now: course.put_back(call, now + wait)
         except FetchError as error:
             heard = failed(error)
         self._note(call, heard)

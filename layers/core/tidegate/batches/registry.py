@@ -10,6 +10,7 @@ from tidegate.batches.store import BusinessStore
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound
+from tidegate.projects.audit import SYSTEM, act, named_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +31,21 @@ class Registry:
         self._check_url = check_url
         self._clock = clock
 
-    def add(self, project_id: str, entry: BusinessEntry) -> Business:
+    def add(self, project_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
         now = self._clock()
         business = _business(project_id, new_id("biz", now), entry, iso(now))
         self._check(project_id, entry)
-        self._store.add(business)
+        why = named_at(entry.name, entry.process_url)
+        self._store.add(business, act(project_id, business.biz_id, now, who, "biz.create", why))
         return business
 
-    def replace(self, project_id: str, biz_id: str, entry: BusinessEntry) -> Business:
+    def replace(self, project_id: str, biz_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
         """Batches that run call the new URLs from their next slice on."""
         present = self.get(project_id, biz_id)
         business = _business(project_id, biz_id, entry, present.created_at)
         self._check(project_id, entry)
-        self._store.replace(business)
+        why = named_at(entry.name, entry.process_url)
+        self._store.replace(business, act(project_id, biz_id, self._clock(), who, "biz.change", why))
         return business
 
     def _check(self, project_id: str, entry: BusinessEntry) -> None:

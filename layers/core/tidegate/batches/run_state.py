@@ -111,6 +111,10 @@ class RunState:
             self.halt(f"the business stopped the batch at item {call.index}")
         self._conclude_if_done()
 
+    def put_back(self, call: ItemCall, at: float) -> None:
+        """A call that was not made: it comes again at `at`, as the same attempt."""
+        heapq.heappush(self._again, (at, call.index, call.attempt))
+
     def halt(self, reason: str, *, failed: bool = False) -> None:
         """The first verdict stands."""
         if self.verdict is None:

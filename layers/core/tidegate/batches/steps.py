@@ -94,8 +94,7 @@ class Preparations:
     def work(self, batch: Batch) -> ItemCaller:
         project = self._project_of(batch.project_id)
         url = self._business_of(batch.project_id, batch.biz_id).process_url
-        private = project.allow_private_urls
-        return ItemCaller(batch, url, project.callback_secrets, self._http, self._sign, self._clock, private=private)
+        return ItemCaller(batch, url, project, self._http, self._sign, self._clock)
 
     def items(self, batch: Batch) -> Items:
         if batch.source:

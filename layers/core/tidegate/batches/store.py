@@ -16,6 +16,8 @@ from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, WrongState
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
 
 _BUSINESS = tuple(field.name for field in fields(Business))
 _BATCH = tuple(field.name for field in fields(Batch))
@@ -38,12 +40,12 @@ class BusinessStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, business: Business) -> None:
-        self._table.write(put_new(self._item(business)))
+    def add(self, business: Business, line: AuditLine) -> None:
+        self._table.transact([put_new(self._item(business)), audit_write(line)])
 
-    def replace(self, business: Business) -> None:
+    def replace(self, business: Business, line: AuditLine) -> None:
         try:
-            self._table.write(put(self._item(business), "attribute_exists(#pk)"))
+            self._table.transact([put(self._item(business), "attribute_exists(#pk)"), audit_write(line)])
         except ConditionFailed as error:
             raise RecordNotFound("no such business") from error
 
@@ -65,7 +67,7 @@ class BatchStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, batch: Batch, progress: Progress, job_data: Any) -> None:
+    def add(self, batch: Batch, progress: Progress, job_data: Any, line: AuditLine) -> None:
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
         started = {"fence": 0, "lease_until": 0} | progress_attributes(progress)
         self._table.transact(
@@ -73,6 +75,7 @@ class BatchStore:
                 put_new(key | asdict(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id}),
                 put_new(keys.batch_progress(batch.project_id, batch.batch_id) | started),
                 put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
+                audit_write(line),
             ]
         )
 
@@ -107,6 +110,7 @@ class BatchStore:
         removes: Sequence[str] = (),
         due: tuple[float, str] | None = None,
         notice: Notice | None = None,
+        line: AuditLine | None = None,
     ) -> Batch:
         """One transition, from the very state and run that was read; without `due` nobody needs to look at it."""
         attention = keys.due(batch.batch_id, *due) if due else {}
@@ -120,12 +124,15 @@ class BatchStore:
             run=batch.run,
         )
         try:
-            self._table.transact([write, *([notice_write(notice)] if notice else [])])
+            told = [notice_write(notice)] if notice else []
+            self._table.transact([write, *told, *([audit_write(line)] if line else [])])
         except ConditionFailed as error:
             raise WrongState("the batch changed meanwhile") from error
         return self.get(batch.project_id, batch.batch_id) or batch
 
-    def start_writes(self, batch: Batch, sets: Mapping[str, Any], *, forget_verdict: bool) -> Sequence[Write]:
+    def start_writes(
+        self, batch: Batch, sets: Mapping[str, Any], line: AuditLine, *, forget_verdict: bool
+    ) -> Sequence[Write]:
         """The start, for the transaction that makes its request."""
         gone = [*keys.DUE_ATTRIBUTES, "stop_reason", "finish_time"]
         started = update(
@@ -137,28 +144,30 @@ class BatchStore:
             seen=batch.run,
         )
         progress = keys.batch_progress(batch.project_id, batch.batch_id)
-        return [started, *([update(progress, removes=["verdict"])] if forget_verdict else [])]
+        forgotten = [update(progress, removes=["verdict"])] if forget_verdict else []
+        return [started, *forgotten, audit_write(line)]
 
-    def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str] = ()) -> Batch:
+    def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str], line: AuditLine) -> Batch:
         """Changes what may be changed while it stays in its state."""
         key = keys.batch(batch.project_id, batch.batch_id)
         write = update(key, sets, removes=removes, condition="#status = :was", was=batch.status)
         try:
-            return batch_from(self._table.write(write))
+            self._table.transact([write, audit_write(line)])
         except ConditionFailed as error:
             raise WrongState("the batch changed meanwhile") from error
+        return self.get(batch.project_id, batch.batch_id) or batch
 
     def job_data(self, project_id: str, batch_id: str) -> Any:
         item = self._table.get(keys.batch_data(project_id, batch_id), consistent=True)
         return json.loads(item["text"]) if item else None
 
-    def set_job_data(self, batch: Batch, job_data: Any) -> None:
+    def set_job_data(self, batch: Batch, job_data: Any, line: AuditLine) -> None:
         """The version rises in the same transaction, so that a runner notices."""
         key = keys.batch(batch.project_id, batch.batch_id)
         data = keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}
         version = update(key, adds={"data_version": 1}, condition="#status = :was", was=batch.status)
         try:
-            self._table.transact([version, put(data)])
+            self._table.transact([version, put(data), audit_write(line)])
         except ConditionFailed as error:
             raise WrongState("the batch changed meanwhile") from error
 

@@ -28,11 +28,13 @@ def digest(*parts: str, length: int = 64) -> str:
     """A stable name made of several values; lengths are hashed too, so ("a", "bc") is not ("ab", "c")."""
     hashed = hashlib.sha256()
     for part in parts:
-        raw = part.encode()
+        # Whatever text comes in has a digest: half a surrogate pair is found nowhere, and is no crash.
+        raw = part.encode("utf-8", "surrogatepass")
         hashed.update(len(raw).to_bytes(8) + raw)
     return hashed.hexdigest()[:length]
 
 
 def iso(moment: datetime) -> str:
     """The one form in which moments are stored and shown: UTC to the millisecond, sortable as text."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    # Not strftime: before the year 1000 its %Y has fewer than four digits, and would not sort.
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

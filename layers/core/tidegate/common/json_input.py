@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote."""
+"""JSON and numbers that somebody else wrote."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def _finite(number: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{number} is too large")
     return value
+
+
+# 999,999,999,999,999: more than any size, offset or count of rows here, and exact in every JSON reader.
+MOST_DIGITS = 15
+
+
+def whole_number(text: str) -> int | None:
+    """The number that these digits say; None for anything else, and for more digits than any real figure has."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None

@@ -7,9 +7,11 @@ _SAVED = 0.04
 
 
 class TokenBucket:
-    def __init__(self, rate: float, now: float) -> None:
+    def __init__(self, rate: float, now: float, *, burst_seconds: float | None = None) -> None:
+        """With `burst_seconds` that much of the rate may be saved up, and the bucket starts full."""
         self.rate = rate
-        self._tokens = 1.0
+        self._saved_seconds = _SAVED if burst_seconds is None else burst_seconds
+        self._tokens = 1.0 if burst_seconds is None else self._capacity
         self._at = now
 
     def take(self, now: float) -> float:
@@ -33,7 +35,7 @@ class TokenBucket:
 
     @property
     def _capacity(self) -> float:
-        return max(1.0, self.rate * _SAVED)
+        return max(1.0, self.rate * self._saved_seconds)
 
     def _fill(self, now: float) -> None:
         if now > self._at:

@@ -13,6 +13,7 @@ from tidegate.compensation import interval as compensation
 from tidegate.compensation.interval import OVERDUE_SECONDS, PollState
 from tidegate.compensation.store import CompensationStore
 from tidegate.compensation.ticks import TickQueue
+from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +84,14 @@ class Compensator:
             return self._begin(None, compensation.triggered(compensation.first(now), now), now)
         return self._begin(poll, compensation.triggered(poll, now), now) if compensation.is_lost(poll, now) else poll
 
-    def trigger(self) -> PollState:
+    def trigger(self, who: str = SYSTEM) -> PollState:
         now = self._clock()
         poll = self._store.read()
-        return self._begin(poll, compensation.triggered(poll or compensation.first(now), now), now)
+        line = act(NO_PROJECT, "compensation", now, who, "compensation.trigger")
+        return self._begin(poll, compensation.triggered(poll or compensation.first(now), now), now, line)
 
-    def _begin(self, old: PollState | None, new: PollState, now: datetime) -> PollState:
-        if self._store.replace(old, new):
+    def _begin(self, old: PollState | None, new: PollState, now: datetime, line: AuditLine | None = None) -> PollState:
+        if self._store.replace(old, new, line):
             self._send(new, now)
         return new
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import update
+from tidegate.aws.writes import Write, update
 from tidegate.compensation.interval import LANE_SECONDS, PollState
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
 
 _LANE_KEPT_SECONDS = 3600
 
@@ -22,15 +23,17 @@ class CompensationStore:
         item = self._table.get(keys.compensation(), consistent=True)
         return PollState.from_data(item) if item else None
 
-    def replace(self, old: PollState | None, new: PollState) -> bool:
+    def replace(self, old: PollState | None, new: PollState, line: AuditLine | None = None) -> bool:
         state = new.as_data()
         # The total is only ever added to: what a tick carries of it may be old.
         del state["compensated_total"]
         total = {"compensated_total": 0}
         if old is None:
-            return self._done(update(keys.compensation(), state, adds=total, condition="attribute_not_exists(#pk)"))
-        where = "#generation = :old"
-        return self._done(update(keys.compensation(), state, adds=total, condition=where, old=old.generation))
+            change = update(keys.compensation(), state, adds=total, condition="attribute_not_exists(#pk)")
+        else:
+            where = "#generation = :old"
+            change = update(keys.compensation(), state, adds=total, condition=where, old=old.generation)
+        return self._done(change, *([audit_write(line)] if line else []))
 
     def count(self, compensated: int) -> None:
         self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
@@ -59,9 +62,12 @@ class CompensationStore:
             )
         )
 
-    def _done(self, write: Any) -> bool:
+    def _done(self, write: Write, *more: Write) -> bool:
         try:
-            self._table.write(write)
+            if more:
+                self._table.transact([write, *more])
+            else:
+                self._table.write(write)
         except ConditionFailed:
             return False
         return True

@@ -6,6 +6,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.job_opener import JobOpener, Windows
@@ -17,6 +18,7 @@ from tidegate.distribution.targets import Target
 from tidegate.errors import FileNotFound
 from tidegate.files.contents import ContentStore
 from tidegate.files.model import COMING, READY
+from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 _REMEMBERED = 2000
 _REMEMBERED_SECONDS = 300
@@ -49,7 +51,13 @@ class Submit:
         self._stored: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def submit(
-        self, project_id: str, parcel: TransferSpec, targets: Sequence[Target], callback: str | None = None
+        self,
+        project_id: str,
+        parcel: TransferSpec,
+        targets: Sequence[Target],
+        callback: str | None = None,
+        *,
+        who: str = SYSTEM,
     ) -> Submitted:
         """Nothing is stored unless the file is here or coming. The message goes last: it is what makes targets move."""
         self._require_file(project_id, parcel.file_signature)
@@ -60,7 +68,8 @@ class Submit:
         tasks = [
             Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
         ]
-        self._tasks.add(tasks, int(now.timestamp()) + self._windows.longest)
+        line = _line(job, tasks, now, who)
+        self._tasks.add(tasks, int(now.timestamp()) + self._windows.longest, line)
         arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
         self._queue.send(project_id, job.job_id, arrivals)
         return Submitted(job, tasks)
@@ -76,3 +85,15 @@ class Submit:
             self._stored[project_id, signature] = now + _REMEMBERED_SECONDS
             if len(self._stored) > _REMEMBERED:
                 self._stored.popitem(last=False)
+
+
+def _line(job: Job, tasks: Sequence[Task], now: datetime, who: str) -> AuditLine:
+    """One line a submit: of its Task, or of the Job if it has several Tasks."""
+    parcel, first = job.parcel, tasks[0]
+    place = f"{parcel.target_file_dir.rstrip('/')}/{parcel.file_name} as {parcel.target_user}"
+    if len(tasks) == 1:
+        record, whom = parcel.task_id(first.uuid), ":".join(filter(None, first.target))
+    else:
+        record, whom = job.job_id, f"{len(tasks)} targets"
+    why = f"to {whom}: {place}, SHA-256 {parcel.file_signature}"
+    return act(job.project_id, record, now, who, "download.submit", why, states=(None, "submitted"))

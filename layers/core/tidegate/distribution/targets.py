@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 SHARD_LIMIT = 500
@@ -25,12 +25,22 @@ class Target(NamedTuple):
     container_id: str = ""
 
 
+class Figures(NamedTuple):
+    """How a target's transfer went, as its host tells: bytes, bytes a second, and times by its own clock."""
+
+    size: int | None = None
+    speed: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+
+
 class TargetReport(NamedTuple):
     """What a provider says of one target."""
 
     code: int
     message: str = ""
     progress: int | None = None
+    figures: Figures | None = None
 
 
 class TargetState(NamedTuple):
@@ -39,6 +49,7 @@ class TargetState(NamedTuple):
     code: int | None = None
     message: str = ""
     progress: int | None = None
+    figures: Figures | None = None
 
     @property
     def ended(self) -> bool:
@@ -52,7 +63,8 @@ class TargetState(NamedTuple):
         """What has ended stays as it is."""
         if self.ended:
             return self
-        return TargetState(report.code, cut(report.message), 100 if report.code == DONE else report.progress)
+        progress = 100 if report.code == DONE else report.progress
+        return TargetState(report.code, cut(report.message), progress, report.figures or self.figures)
 
 
 UNREPORTED = TargetState()
@@ -84,12 +96,13 @@ def spread(targets: Iterable[Target]) -> list[list[Target]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`rev` counts its changes, so that of two pollers one wins."""
+    """`rev` counts its changes, so that of two pollers one wins. `sequences` has those that differ from the Job's."""
 
     number: int
     states: Mapping[Target, TargetState]
     rev: int = 0
     update_time: str = ""
+    sequences: Mapping[Target, int] = field(default_factory=dict)
 
     def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
         """The same object if nothing changed."""

@@ -17,6 +17,7 @@ from tidegate.exports.model import EXPIRED, Export, ExportSpec
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.rendering.columns import flat_rows
 from tidegate.exports.store import ExportStore
+from tidegate.projects.audit import act
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Exports:
             with suppress(WrongState):
                 self._control().cancel(project_id, task_id, who, "deleted")
         self.forget_files(project_id, task_id)
-        self._store.remove(project_id, task_id)
+        self._store.remove(project_id, task_id, act(project_id, task_id, self._clock(), who, "export.delete"))
         return True
 
     def forget_files(self, project_id: str, task_id: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from tidegate.common.json_input import read_json
+from tidegate.common.json_input import read_json, whole_number
 from tidegate.errors import BadTable, SourceBroken
 from tidegate.exports.rendering.columns import flat_rows, keys_of, merge_keys
 
@@ -67,10 +67,14 @@ def _plain(value: Any) -> Any:
 def _total(value: Any, number: int) -> int | None:
     if value is None:
         return None
-    text = str(value)
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
-        raise SourceBroken(f"page {number}: total is {value!r}, which is not a number of rows"[:500])
-    return int(text)
+    total = None if isinstance(value, bool) else whole_number(str(value))
+    if total is None:
+        raise SourceBroken(f"page {number}: total is {_short(value)}, which is not a number of rows")
+    return total
+
+
+def _short(value: Any) -> str:
+    return repr(value[:100] if isinstance(value, str) else value)[:100]
 
 
 def _flag(value: Any, number: int) -> bool | None:
@@ -114,13 +118,20 @@ class TablePages:
         if len(known.union(fresh)) > MAX_KEYS:
             raise SourceBroken(f"page {number}: the rows have more than {MAX_KEYS} different keys")
 
-    def rest(self, step: int) -> list[int] | None:
-        """The pages still to pull, all at once; None where each page tells whether there is another."""
+    def rest(self, step: int) -> range | None:
+        """The pages after the first, pulled or not; None where each page tells whether there is another."""
         if self.total is None or self.forced:
             return None
         if self.counts[0] >= self.total:
-            return []
-        return [number for number in range(1, -(-self.total // step)) if number not in self.counts]
+            return range(0)
+        pages = -(-self.total // step)
+        if pages > MAX_PAGES:
+            told = f"the source told a total of {self.total} rows"
+            raise SourceBroken(f"{told}: {pages} pages of {step}, and {MAX_PAGES} pages are the most")
+        return range(1, pages)
+
+    def missing(self, numbers: Iterable[int]) -> Iterator[int]:
+        return (number for number in numbers if number not in self.counts)
 
     def next_after(self, number: int, page: SourcePage, step: int) -> int | None:
         """One by one: the stop rules. `force_continue` overrides them."""

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from tidegate.errors import DomainError
@@ -148,14 +148,14 @@ class _Run:
             pages.finish()
         return whole
 
-    def _all_at_once(self, table: int, pages: TablePages, numbers: list[int]) -> bool:
-        in_time = (number for number in numbers if time.monotonic() < self._until)
+    def _all_at_once(self, table: int, pages: TablePages, numbers: range) -> bool:
+        in_time = takewhile(lambda _: time.monotonic() < self._until, pages.missing(numbers))
         for came in self._puller.side_by_side(in_time, lambda number: self._page(table, number)):
             if came:
                 self._take(pages, *came)
             else:
                 self._pulse(self._ledger.progress())
-        return all(number in pages.counts for number in numbers)
+        return next(pages.missing(numbers), None) is None
 
     def _one_by_one(self, table: int, pages: TablePages) -> bool:
         while (number := pages.upcoming) is not None:

@@ -37,7 +37,7 @@ class SignedSource:
 
     def _fetch(self, project: Project, task_id: str, source_url: str, page: int, step: int) -> bytes:
         message_id = "msg_" + digest(task_id, source_url, str(page), length=32)
-        headers = self._sign(project.callback_secrets, message_id, self._clock())
+        headers = self._sign(project, message_id, self._clock())
         url = page_url(source_url, page, step, task_id)
         try:
             reply = self._http.send(
@@ -46,6 +46,7 @@ class SignedSource:
                 headers={"accept": "application/json", **headers},
                 allow_private=project.allow_private_urls,
                 limits=self._limits,
+                project_id=project.project_id,
             )
             reply.raise_for_status()
         except FetchError as error:

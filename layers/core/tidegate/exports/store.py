@@ -13,6 +13,8 @@ from tidegate.aws.writes import Write, delete, put, update
 from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
 from tidegate.exports.model import Export
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
 from tidegate.queue.items import request_from
 from tidegate.queue.model import TERMINAL, Request
 
@@ -46,7 +48,7 @@ class ExportStore:
         states = {item["request_id"]: request_from(item) for item in requests}
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
 
-    def remove(self, project_id: str, task_id: str) -> None:
+    def remove(self, project_id: str, task_id: str, line: AuditLine) -> None:
         """Both records, and only of an export that is over: a running one holds a slot."""
         over = {f"over{number}": status for number, status in enumerate(sorted(TERMINAL))}
         ended = f"attribute_not_exists(#pk) OR #status IN ({', '.join(f':{name}' for name in over)})"
@@ -55,6 +57,7 @@ class ExportStore:
                 [
                     delete(keys.export(project_id, task_id)),
                     delete(keys.request(project_id, task_id), ended, **over),
+                    audit_write(line),
                 ]
             )
         except ConditionFailed as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tidegate.aws.s3 import Bucket
@@ -19,9 +20,11 @@ from tidegate.files.model import (
     content_disposition,
     content_object,
     name_of,
+    upload_headers,
     upload_object,
 )
 from tidegate.files.store import FileStore
+from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 UPLOAD_SECONDS = 3600
 LINK_SECONDS = 300
@@ -41,8 +44,11 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class PresignedUrl:
+    """`headers` are what a request to the URL must carry."""
+
     url: str
     expires_at: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_file(project_id: str, announced: Announcement, state: str, now: datetime) -> File:
@@ -66,13 +72,17 @@ class Library:
         self._objects = objects
         self._clock = clock
 
-    def announce(self, project_id: str, announced: Announcement) -> tuple[File, PresignedUrl]:
-        file = new_file(project_id, announced, PENDING, self._clock())
-        self._store.add(file)
-        url = self._objects.presign_put(upload_object(project_id, file.file_id), UPLOAD_SECONDS)
-        return file, self._link(url, UPLOAD_SECONDS)
+    def announce(self, project_id: str, announced: Announcement, *, who: str = SYSTEM) -> tuple[File, PresignedUrl]:
+        """QuotaExceeded if the announced size does not fit; what was not announced is counted by `complete`."""
+        self._store.require_room(project_id, announced.size or 0)
+        now = self._clock()
+        file = new_file(project_id, announced, PENDING, now)
+        self._store.add(file, act(project_id, file.file_id, now, who, "file.create", file.file_path))
+        headers = upload_headers(file.size, file.signature)
+        url = self._objects.presign_put(upload_object(project_id, file.file_id), UPLOAD_SECONDS, headers)
+        return file, self._link(url, UPLOAD_SECONDS, headers)
 
-    def complete(self, project_id: str, file_id: str) -> File:
+    def complete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> File:
         """Streams the upload through SHA-256 and moves it to its content's place. Running it twice is harmless."""
         file = self.get(project_id, file_id)
         if file.state == READY:
@@ -91,14 +101,20 @@ class Library:
             hashed.update(chunk)
         fault = _fault(file, found.size, hashed.hexdigest())
         if fault:
-            self._store.finish(replace(file, state=FAILED, error=fault), was=(PENDING,))
+            self._store.finish(
+                replace(file, state=FAILED, error=fault), was=(PENDING,), line=self._completed(file, FAILED, who, fault)
+            )
             self._objects.delete(uploaded)
             raise SignatureMismatch(fault)
         whole = replace(file, state=READY, signature=hashed.hexdigest(), size=found.size)
         self._objects.copy(uploaded, content_object(project_id, hashed.hexdigest()), only_if=found)
-        stored = self._store.finish(whole, was=(PENDING,))
+        stored = self._store.finish(whole, was=(PENDING,), line=self._completed(file, READY, who))
         self._objects.delete(uploaded)
         return stored
+
+    def _completed(self, file: File, state: str, who: str, why: str = "") -> AuditLine:
+        states = (file.state, state)
+        return act(file.project_id, file.file_id, self._clock(), who, "file.complete", why, states=states)
 
     def get(self, project_id: str, file_id: str) -> File:
         file = self._store.get(project_id, file_id)
@@ -130,8 +146,8 @@ class Library:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(file.file_name))
         return self._link(url, LINK_SECONDS)
 
-    def _link(self, url: str, seconds: int) -> PresignedUrl:
-        return PresignedUrl(url, iso(self._clock() + timedelta(seconds=seconds)))
+    def _link(self, url: str, seconds: int, headers: Mapping[str, str] | None = None) -> PresignedUrl:
+        return PresignedUrl(url, iso(self._clock() + timedelta(seconds=seconds)), headers or {})
 
 
 def _fault(file: File, size: int, signature: str) -> str | None:

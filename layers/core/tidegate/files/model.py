@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -55,6 +56,16 @@ def name_of(path: str) -> str:
 def upload_object(project_id: str, file_id: str) -> str:
     """Where a presigned upload lands; nothing reads it but `complete`, and it is swept after a day."""
     return f"uploads/{project_id}/{file_id}"
+
+
+def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
+    """What the PUT of an upload must carry. All of it is signed, so that the bucket refuses other bytes, or more."""
+    headers = {"If-None-Match": "*"}
+    if size is not None:
+        headers["Content-Length"] = str(size)
+    if signature is not None:
+        headers["x-amz-checksum-sha256"] = base64.b64encode(bytes.fromhex(signature)).decode()
+    return headers
 
 
 def content_object(project_id: str, signature: str) -> str:

@@ -10,10 +10,15 @@ from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, put_new, update
 from tidegate.common.listing import Listed
-from tidegate.errors import WrongState
+from tidegate.errors import Busy, WrongState
 from tidegate.files.model import COMING, FAILED, READY, File
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import UsageStore
 
 _FIELDS = tuple(field.name for field in fields(File))
+
+_TRIES = 4
 
 # Within the repository `list` is a method.
 Writes = list[Write]
@@ -40,9 +45,14 @@ def file_item(file: File) -> dict[str, Any]:
 class FileStore:
     def __init__(self, table: Table) -> None:
         self._table = table
+        self._usage = UsageStore(table)
 
-    def add(self, file: File) -> None:
-        self._table.write(put_new(file_item(file)))
+    def require_room(self, project_id: str, size: int) -> None:
+        """QuotaExceeded if the project may not store as much."""
+        self._usage.require_room(project_id, size)
+
+    def add(self, file: File, line: AuditLine) -> None:
+        self._table.transact([put_new(file_item(file)), audit_write(line)])
 
     def get(self, project_id: str, file_id: str) -> File | None:
         item = self._table.get(keys.file(project_id, file_id), consistent=True)
@@ -72,7 +82,7 @@ class FileStore:
             )
         ]
         if file.state == READY and file.signature:
-            writes.append(self._content(file))
+            writes += self._content_writes(file)
         return writes
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
@@ -97,26 +107,33 @@ class FileStore:
             writes.append(update(key, {"state": FAILED}, condition="#state = :coming", coming=COMING))
         return writes
 
-    def finish(self, file: File, *, was: Sequence[str]) -> File:
+    def finish(self, file: File, *, was: Sequence[str], line: AuditLine) -> File:
         """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
-        writes = self.finish_writes(file, was=was)
-        try:
-            self._table.transact(writes)
-        except ConditionFailed as error:
-            now = self.get(file.project_id, file.file_id)
-            if now is None or now.state != file.state or now.signature != file.signature:
-                raise WrongState("the file was ended by someone else meanwhile") from error
-            return now
-        return file
+        for _ in range(_TRIES):
+            try:
+                self._table.transact([*self.finish_writes(file, was=was), audit_write(line)])
+            except ConditionFailed as error:
+                now = self.get(file.project_id, file.file_id)
+                if now is not None and now.state == file.state and now.signature == file.signature:
+                    return now
+                if 0 in error.failed:
+                    raise WrongState("the file was ended by someone else meanwhile") from error
+                # The content, or the room for it, changed meanwhile: look again.
+            else:
+                return file
+        raise Busy("the project's contents are being changed by many at once")
 
-    @staticmethod
-    def _content(file: File) -> Write:
+    def _content_writes(self, file: File) -> Writes:
+        """New content counts towards the project's stored bytes once, however many files have it."""
         signature = str(file.signature)
-        return update(
+        known = self.has_content(file.project_id, signature)
+        content = update(
             keys.content(file.project_id, signature),
             {"signature": signature, "size": file.size, "state": READY},
-            condition="",
+            condition="#state = :ready" if known else "attribute_not_exists(#state) OR #state <> :ready",
+            ready=READY,
         )
+        return [content] if known else [content, self._usage.new_content_write(file.project_id, file.size or 0)]
 
     def has_content(self, project_id: str, signature: str) -> bool:
         item = self._table.get(keys.content(project_id, signature), consistent=True)

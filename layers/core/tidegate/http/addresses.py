@@ -2,49 +2,86 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from tidegate.errors import FetchTimeout, UrlNotAllowed
+from tidegate.errors import UrlNotAllowed
+from tidegate.http.names import NameLookups, Resolver, resolve
 
 Address = IPv4Address | IPv6Address
-Resolver = Callable[[str, int], Sequence[str]]
 
 _GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")
-# `is_global` calls these public; they carry or relay IPv4 addresses, or are for documentation.
-_NOT_PUBLIC = (IPv4Network("192.88.99.0/24"), IPv6Network("2002::/16"), IPv6Network("3fff::/20"))
-# Instance and task metadata: credentials live there, so even a project with private URLs is kept out.
-_METADATA = (
+_UNIQUE_LOCAL_V6 = IPv6Network("fc00::/7")
+# `is_global` calls these public; they relay to other addresses, or are for documentation.
+_NOT_PUBLIC = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
+# Metadata services of clouds and link-local addresses hand out credentials to whoever asks: refused for everybody.
+_NEVER = (
+    IPv4Network("0.0.0.0/8"),
     IPv4Network("169.254.0.0/16"),
     IPv4Network("100.100.100.200/32"),
+    IPv4Network("168.63.129.16/32"),
+    IPv4Network("192.0.0.192/32"),
     IPv6Network("fe80::/10"),
     IPv6Network("fd00:ec2::/32"),
     IPv6Network("fd20:ce::/32"),
 )
+# IPv6 addresses that stand for an IPv4 one: the network, and how far right the 32 bits lie.
+_MAPPED = IPv6Network("::ffff:0:0/96")
+_HIDING = (
+    (_MAPPED, 0),
+    (IPv6Network("::/96"), 0),
+    (IPv6Network("64:ff9b::/96"), 0),
+    (IPv6Network("64:ff9b:1::/48"), 0),
+    (IPv6Network("2002::/16"), 80),
+)
+_TEREDO = IPv6Network("2001::/32")
+_ISATAP = (0x00005EFE, 0x02005EFE)
+_ALL_BITS = 0xFFFFFFFF
+# Lambda's control endpoint: who reads it takes other callers' invocations.
+RUNTIME_API_PORT = 9001
 
 
-def resolve(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+def hidden(address: Address) -> tuple[IPv4Address, ...]:
+    """The IPv4 addresses that an IPv6 address stands for: mapped, compatible, NAT64, 6to4, Teredo, ISATAP."""
+    bits = int(address)
+    # Not `is_loopback`: from Python 3.13 on it says of a mapped address what holds for the one within.
+    if isinstance(address, IPv4Address) or bits in (0, 1):
+        return ()
+    if address in _TEREDO:
+        return IPv4Address(bits >> 64 & _ALL_BITS), IPv4Address(bits & _ALL_BITS ^ _ALL_BITS)
+    found = [IPv4Address(bits >> shift & _ALL_BITS) for network, shift in _HIDING if address in network]
+    if bits >> 32 & _ALL_BITS in _ISATAP:
+        found.append(IPv4Address(bits & _ALL_BITS))
+    return tuple(found)
+
+
+def is_forbidden(address: Address) -> bool:
+    """Refused for everybody: also with private URLs allowed, also for hosts of the allow list."""
+    return any(
+        one.is_multicast or one.is_unspecified or one.is_link_local or any(one in network for network in _NEVER)
+        for one in (address, *hidden(address))
+    )
+
+
+def is_loopback(address: Address) -> bool:
+    return any(one.is_loopback for one in (address, *hidden(address)))
 
 
 def is_public(address: Address) -> bool:
-    if address.is_multicast or not address.is_global or any(address in network for network in _NOT_PUBLIC):
+    if is_forbidden(address) or hidden(address) or not address.is_global:
         return False
-    # Mapped, compatible and NAT64 forms of IPv4 all lie outside global unicast.
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
     return isinstance(address, IPv4Address) or address in _GLOBAL_UNICAST_V6
 
 
 def is_private_network(address: Address) -> bool:
     """Public, or an address of one's own networks; nothing that hides another address or holds credentials."""
-    if address.is_multicast or address.is_unspecified or any(address in network for network in _METADATA):
+    if is_forbidden(address) or hidden(address):
         return False
     if isinstance(address, IPv4Address):
         return not address.is_reserved
-    return address.is_loopback or address in _GLOBAL_UNICAST_V6 or address in IPv6Network("fc00::/7")
+    return address.is_loopback or address in _GLOBAL_UNICAST_V6 or address in _UNIQUE_LOCAL_V6
 
 
 class AddressGuard:
@@ -55,27 +92,53 @@ class AddressGuard:
         resolver: Resolver = resolve,
         allowed_hosts: Iterable[str] = (),
         refused_endpoints: Iterable[str] = (),
+        *,
+        loopback: bool = True,
     ) -> None:
-        self._resolver = resolver
-        self._allowed = frozenset(_plain(host) for host in allowed_hosts)
+        """`loopback`: whether private URLs reach this machine itself, which in Lambda is nobody's network."""
+        self._names = NameLookups(resolver)
+        self._allowed = frozenset(_plain(host) for host in allowed_hosts if host.strip())
         self._refused = frozenset(refused_endpoints)
-        self._threads = ThreadPoolExecutor(8, thread_name_prefix="resolve")
+        self._runtime_ports = {RUNTIME_API_PORT, *_loopback_ports(self._refused)}
+        self._loopback = loopback
 
-    def addresses(self, host: str, port: int, *, allow_private: bool, timeout: float) -> list[str]:
+    def addresses(
+        self, host: str, port: int, *, allow_private: bool, timeout: float, project_id: str = ""
+    ) -> list[str]:
         """Raises UrlNotAllowed if any address is out of bounds, socket.gaierror if there is none."""
-        # getaddrinfo knows no time-out, so it runs where its caller can stop waiting for it.
-        pending = self._threads.submit(self._resolver, host, port)
-        try:
-            found = pending.result(timeout)
-        except FutureTimeout:
-            raise FetchTimeout(f"The name {host} was not resolved in time") from None
-        if _plain(host) in self._allowed:
-            return list(found)
-        allowed = is_private_network if allow_private else is_public
+        found = self._names.find(host, port, timeout, project_id)
         for text in found:
-            if not allowed(_parsed(text)) or f"{text}:{port}" in self._refused:
+            if not self._may_reach(host, text, port, allow_private=allow_private):
                 raise UrlNotAllowed(f"{host} is at {text}, which may not be reached")
         return list(found)
+
+    def _may_reach(self, host: str, text: str, port: int, *, allow_private: bool) -> bool:
+        address = _parsed(text)
+        if is_forbidden(address) or self._is_runtime_api(address, port):
+            return False
+        if _plain(host) in self._allowed:
+            return True
+        if not allow_private:
+            return is_public(address)
+        return is_private_network(address) and (self._loopback or not address.is_loopback)
+
+    def _is_runtime_api(self, address: Address, port: int) -> bool:
+        if is_loopback(address):
+            # It may listen on any address of this machine, so its port is closed on all of them.
+            return port in self._runtime_ports
+        return any(f"{one}:{port}" in self._refused for one in (address, *hidden(address)))
+
+
+def _loopback_ports(endpoints: Iterable[str]) -> set[int]:
+    split = [endpoint.rpartition(":") for endpoint in endpoints]
+    return {int(port) for host, _, port in split if port.isdigit() and _is_this_machine(host)}
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return is_loopback(ip_address(host.strip("[]")))
+    except ValueError:
+        return _plain(host) == "localhost"
 
 
 def _plain(host: str) -> str:

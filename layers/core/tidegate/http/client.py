@@ -16,21 +16,39 @@ from urllib3.exceptions import (
     NewConnectionError,
     ProtocolError,
     ReadTimeoutError,
+    SSLError,
 )
 from urllib3.util import Timeout, Url
 
-from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, RedirectRefused
-from tidegate.http.addresses import AddressGuard, Resolver, resolve
-from tidegate.http.connections import deadline, pool_manager
+from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, NotSent, RedirectRefused
+from tidegate.http.addresses import AddressGuard
+from tidegate.http.connections import Exchange, exchange, pool_manager
+from tidegate.http.credentials import Credential
+from tidegate.http.host_limits import HostLimits
 from tidegate.http.kept_connection import KeptConnection
 from tidegate.http.model import DEFAULT_LIMITS, REDIRECTS, Limits, Reply, error_for
+from tidegate.http.names import Resolver, resolve
 from tidegate.http.urls import host_of, joined, origin_of, port_of, read_url
 
 MAX_REDIRECTS = 5
 _CHUNK = 256 * 1024
 _DEFAULT_HEADERS = {"user-agent": "tidegate/1", "accept-encoding": "identity"}
-# A signature is a credential too: with it, the next host could call the first in our name.
-_CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key", "webhook-signature"})
+# All that another origin gets of a redirected request's headers. Any other may be a secret: a token by whatever name,
+# or a signature, with which the next host could call the first in our name.
+_FOR_ANY_ORIGIN = frozenset(
+    {
+        *_DEFAULT_HEADERS,
+        "accept",
+        "content-type",
+        "content-encoding",
+        "range",
+        "if-range",
+        "if-match",
+        "if-none-match",
+        "if-modified-since",
+        "if-unmodified-since",
+    }
+)
 _SAFE_TO_REPEAT = frozenset({"GET", "HEAD"})
 _BODY_HEADERS = frozenset({"content-type", "content-length", "content-encoding"})
 
@@ -42,6 +60,8 @@ class Stream:
     status: int
     headers: Mapping[str, str]
     url: str
+    # Seconds of the exchange that this side waited for its turn: not the other side's slowness.
+    waited: float
     _response: BaseHTTPResponse
     _max_bytes: int
 
@@ -64,24 +84,33 @@ class SafeHttp:
         resolver: Resolver = resolve,
         allowed_hosts: Iterable[str] = (),
         refused_endpoints: Iterable[str] = (),
+        loopback: bool = True,
+        host_limits: HostLimits | None = None,
         connections_per_host: int = 64,
         context: ssl.SSLContext | None = None,
     ) -> None:
         self._context = context
-        self._guard = AddressGuard(resolver, allowed_hosts, refused_endpoints)
+        self._guard = AddressGuard(resolver, allowed_hosts, refused_endpoints, loopback=loopback)
+        self._host_limits = host_limits or HostLimits()
         self._pools = {
             private: pool_manager(
-                self._guard, allow_private=private, connections_per_host=connections_per_host, context=context
+                self._guard,
+                self._host_limits,
+                allow_private=private,
+                connections_per_host=connections_per_host,
+                context=context,
             )
             for private in (False, True)
         }
 
-    def check_url(self, url: str, *, allow_private: bool = False) -> None:
+    def check_url(self, url: str, *, allow_private: bool = False, project_id: str = "") -> None:
         """Refuse at submission what a fetch would refuse. A name that has no address (yet) passes."""
         named = read_url(url)
         try:
-            self._guard.addresses(host_of(named), port_of(named), allow_private=allow_private, timeout=2.0)
-        except (socket.gaierror, FetchTimeout):
+            self._guard.addresses(
+                host_of(named), port_of(named), allow_private=allow_private, timeout=2.0, project_id=project_id
+            )
+        except (socket.gaierror, FetchTimeout, NotSent):
             return
 
     def send(
@@ -90,14 +119,17 @@ class SafeHttp:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
+        credential: Credential | None = None,
         body: bytes | None = None,
         allow_private: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         redirects: int = MAX_REDIRECTS,
+        project_id: str = "",
     ) -> Reply:
         """One exchange, the body read whole and decoded. Any status is an answer: see `raise_for_status`."""
         with _translated():
-            response, final = self._follow(method, url, headers, body, allow_private, limits, redirects)
+            asked = _Asked(credential, allow_private, limits, project_id)
+            response, final = self._follow(method, url, headers, body, asked, redirects)
             try:
                 content = b"".join(_body(response, limits.max_bytes, _CHUNK, decode=True))
             except BaseException:
@@ -113,16 +145,19 @@ class SafeHttp:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
+        credential: Credential | None = None,
         body: bytes | None = None,
         allow_private: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         redirects: int = MAX_REDIRECTS,
+        project_id: str = "",
     ) -> Iterator[Stream]:
         with _translated():
-            response, final = self._follow(method, url, headers, body, allow_private, limits, redirects)
+            asked = _Asked(credential, allow_private, limits, project_id)
+            response, final = self._follow(method, url, headers, body, asked, redirects)
         done = False
         try:
-            yield Stream(response.status, _lower(response.headers), final, response, limits.max_bytes)
+            yield Stream(response.status, _lower(response.headers), final, asked.waited, response, limits.max_bytes)
             done = getattr(response, "length_remaining", None) == 0
         finally:
             # A body left unread would be taken for the next answer.
@@ -131,10 +166,18 @@ class SafeHttp:
             else:
                 response.close()
 
-    def line(self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS) -> KeptConnection:
+    def line(
+        self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS, project_id: str = ""
+    ) -> KeptConnection:
         """A connection of one's own to one URL, for many posts."""
         return KeptConnection(
-            self._guard, read_url(url), allow_private=allow_private, limits=limits, context=self._context
+            self._guard,
+            self._host_limits,
+            read_url(url),
+            allow_private=allow_private,
+            limits=limits,
+            context=self._context,
+            project_id=project_id,
         )
 
     def _follow(
@@ -143,20 +186,14 @@ class SafeHttp:
         url: str,
         headers: Mapping[str, str] | None,
         body: bytes | None,
-        allow_private: bool,
-        limits: Limits,
+        asked: _Asked,
         redirects: int,
     ) -> tuple[BaseHTTPResponse, str]:
-        until = time.monotonic() + limits.total
+        until = time.monotonic() + asked.limits.total
         sent = {**_DEFAULT_HEADERS, **{name.lower(): value for name, value in (headers or {}).items()}}
         here = read_url(url)
         for _ in range(redirects + 1):
-            try:
-                response = self._exchange(method, here, sent, body, allow_private, limits, until)
-            except ProtocolError as error:
-                if method not in _SAFE_TO_REPEAT or not _hung_up(error):
-                    raise
-                response = self._exchange(method, here, sent, body, allow_private, limits, until)
+            response = self._exchange(method, here, {**sent, **asked.secrets_for(here)}, body, asked, until)
             location = response.headers.get("location")
             if response.status not in REDIRECTS or not location or redirects == 0:
                 return response, here.url
@@ -166,25 +203,38 @@ class SafeHttp:
                 method, body = "GET" if method != "HEAD" else method, None
                 sent = {name: value for name, value in sent.items() if name not in _BODY_HEADERS}
             if origin_of(there) != origin_of(here):
-                sent = {name: value for name, value in sent.items() if name not in _CREDENTIALS}
+                sent = {name: value for name, value in sent.items() if name in _FOR_ANY_ORIGIN}
             here = there
         raise RedirectRefused(f"More than {redirects} redirects")
 
     def _exchange(
+        self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, until: float
+    ) -> BaseHTTPResponse:
+        """Once more where that is harmless, if the connection broke before any answer."""
+        under_way = Exchange(until, asked.project_id)
+        try:
+            return self._send_once(method, url, headers, body, asked, under_way)
+        except (ProtocolError, SSLError) as error:
+            repeatable = method in _SAFE_TO_REPEAT and _hung_up(error)
+            if not repeatable and not under_way.never_left:
+                raise
+        return self._send_once(method, url, headers, body, asked, Exchange(until, asked.project_id))
+
+    def _send_once(
         self,
         method: str,
         url: Url,
         headers: Mapping[str, str],
         body: bytes | None,
-        allow_private: bool,
-        limits: Limits,
-        until: float,
+        asked: _Asked,
+        under_way: Exchange,
     ) -> BaseHTTPResponse:
-        left = until - time.monotonic()
+        left = under_way.until - time.monotonic()
         if left <= 0:
             raise FetchTimeout("The deadline of the fetch has passed")
-        pool = self._pools[allow_private].connection_from_host(host_of(url), port_of(url), url.scheme)
-        token = deadline.set(until)
+        pools = self._pools[asked.allow_private]
+        pool = pools.connection_from_host(host_of(url), port_of(url), url.scheme)
+        token = exchange.set(under_way)
         try:
             return pool.urlopen(
                 method,
@@ -193,17 +243,35 @@ class SafeHttp:
                 headers=headers,
                 retries=False,
                 redirect=False,
-                timeout=Timeout(total=left, connect=limits.connect, read=limits.read),
+                timeout=Timeout(total=left, connect=asked.limits.connect, read=asked.limits.read),
                 preload_content=False,
                 decode_content=False,
             )
         finally:
-            deadline.reset(token)
+            exchange.reset(token)
+            asked.waited += under_way.waited
 
 
-def _hung_up(error: ProtocolError) -> bool:
+@dataclass(slots=True)
+class _Asked:
+    """What holds for every request of one call, whatever redirects it follows."""
+
+    credential: Credential | None
+    allow_private: bool
+    limits: Limits
+    project_id: str
+    waited: float = 0.0
+
+    def secrets_for(self, url: Url) -> dict[str, str]:
+        if self.credential is None:
+            return {}
+        headers = self.credential.headers_for(origin_of(url), plain_text=self.allow_private)
+        return {name.lower(): value for name, value in headers.items()}
+
+
+def _hung_up(error: HTTPError) -> bool:
     """Before any answer: most likely a kept connection that the other side was just closing."""
-    return isinstance(error.args[-1], ConnectionError)
+    return isinstance(error, ProtocolError) and isinstance(error.args[-1], ConnectionError)
 
 
 def _body(response: BaseHTTPResponse, max_bytes: int, size: int, *, decode: bool) -> Iterator[bytes]:

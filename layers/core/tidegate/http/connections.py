@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
@@ -16,42 +17,102 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
 from tidegate.http.addresses import AddressGuard
-from tidegate.http.sockets import PlainSocket, deadlined, default_context, open_socket
+from tidegate.http.host_limits import HostLimits
+from tidegate.http.sockets import Idle, PlainSocket, deadlined, default_context, open_socket
 
-# urllib3 has no argument that would carry it down to the socket.
-deadline: ContextVar[float] = ContextVar("deadline")
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way through urllib3, which has no arguments that would carry these down to the socket."""
+
+    until: float
+    project_id: str = ""
+    # Of the connection used: whether it had served before, and whether writing the request to it failed.
+    kept: bool = False
+    unwritten: bool = False
+    # Seconds that this side held it back.
+    waited: float = 0.0
+
+    @property
+    def never_left(self) -> bool:
+        """The other side closed a kept connection before it had the whole request, so it cannot have acted on it."""
+        return self.kept and self.unwritten
+
+
+exchange: ContextVar[Exchange] = ContextVar("exchange")
 
 
 class _Guarded:
     """Mixed into urllib3's connections."""
 
     guard: AddressGuard
+    limits: HostLimits
     allow_private: bool
+    idle: Idle
+    peer: str | None = None
+    served = False
 
     def _new_conn(self: Any) -> PlainSocket:
-        until = min(deadline.get(), time.monotonic() + self.timeout)
+        now = exchange.get()
+        until = min(now.until, time.monotonic() + self.timeout)
         host = self._dns_host.strip("[]")
         try:
-            return open_socket(self.guard, host, self.port, allow_private=self.allow_private, until=until)
+            sock = open_socket(
+                self.guard,
+                self.limits,
+                host,
+                self.port,
+                allow_private=self.allow_private,
+                until=until,
+                project_id=now.project_id,
+            )
         except socket.gaierror as error:
             raise NameResolutionError(self.host, self, error) from error
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"Connection to {host} timed out") from error
         except OSError as error:
             raise NewConnectionError(self, f"No connection to {host}: {error}") from error
+        self.peer, self.idle = sock.peer, Idle()
+        return sock
+
+    @property
+    def is_connected(self: Any) -> bool:
+        """The pool asks before it uses a connection again."""
+        return bool(super().is_connected) and not self.idle.too_long  # type: ignore[misc]
 
     def connect(self: Any) -> None:
         super().connect()  # type: ignore[misc]
-        self.sock.deadline = deadline.get()
+        self.sock.deadline = exchange.get().until
 
     def request(self: Any, *args: Any, **kwargs: Any) -> None:
-        if self.sock is not None:
-            self.sock.deadline = deadline.get()
-        super().request(*args, **kwargs)  # type: ignore[misc]
+        now = exchange.get()
+        now.kept = self.sock is not None and self.served
+        if self.sock is None:
+            self.connect()
+        self.sock.deadline = now.until
+        now.waited += self.limits.call(self.peer, (now.until - time.monotonic()) / 4)
+        self.served = True
+        self.idle.used()
+        try:
+            super().request(*args, **kwargs)  # type: ignore[misc]
+        except OSError:
+            now.unwritten = True
+            raise
+
+    def close(self: Any) -> None:
+        if self.peer is not None:
+            self.limits.disconnect(self.peer)
+        self.peer, self.served = None, False
+        super().close()  # type: ignore[misc]
 
 
 def pool_manager(
-    guard: AddressGuard, *, allow_private: bool, connections_per_host: int, context: ssl.SSLContext | None
+    guard: AddressGuard,
+    limits: HostLimits,
+    *,
+    allow_private: bool,
+    connections_per_host: int,
+    context: ssl.SSLContext | None,
 ) -> PoolManager:
     class Plain(_Guarded, HTTPConnection):
         pass
@@ -69,7 +130,7 @@ def pool_manager(
             super().__init__(host, port, **{**options, "ssl_context": deadlined(context or default_context())})
 
     for kind in (Plain, Tls):
-        kind.guard, kind.allow_private = guard, allow_private
+        kind.guard, kind.limits, kind.allow_private = guard, limits, allow_private
     manager = PoolManager(num_pools=64, maxsize=connections_per_host, retries=False)
     manager.pool_classes_by_scheme = {"http": PlainPool, "https": TlsPool}
     return manager

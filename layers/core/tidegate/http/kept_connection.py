@@ -16,8 +16,11 @@ from urllib3.util import Url
 
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout
 from tidegate.http.addresses import AddressGuard
+from tidegate.http.host_limits import HostLimits
 from tidegate.http.model import Limits, Reply
-from tidegate.http.sockets import PlainSocket, TlsSocket, deadlined, default_context, open_socket
+from tidegate.http.sockets import Idle, PlainSocket, TlsSocket, deadlined, default_context, open_socket
+
+_PATIENCE = 2.0
 
 
 class _OneWrite:
@@ -43,13 +46,17 @@ class KeptConnection:
     def __init__(
         self,
         guard: AddressGuard,
+        host_limits: HostLimits,
         url: Url,
         *,
         allow_private: bool,
         limits: Limits,
         context: ssl.SSLContext | None = None,
+        project_id: str = "",
     ) -> None:
         self._guard = guard
+        self._host_limits = host_limits
+        self._project_id = project_id
         self._url = url
         self._host = (url.host or "").strip("[]")
         self._port = url.port or (443 if url.scheme == "https" else 80)
@@ -58,19 +65,25 @@ class KeptConnection:
         self._context = context
         self._connection = (_Tls if url.scheme == "https" else _Plain)(self._host, self._port)
         self._socket: PlainSocket | TlsSocket
+        self._peer: str | None = None
+        self._idle = Idle()
 
     def post(self, body: bytes, headers: Mapping[str, str]) -> Reply:
+        if self._idle.too_long:
+            self.close()
         kept = self._connection.sock is not None
         until = time.monotonic() + self._limits.total
         try:
             try:
-                return self._exchange(body, headers, until)
+                response = self._send(body, headers, until)
             except (ConnectionError, HTTPException):
                 # A server may close an idle connection just as it is used again; nothing was answered then.
                 self.close()
                 if not kept:
                     raise
-                return self._exchange(body, headers, until)
+                response = self._send(body, headers, until)
+            content = self._content(response)
+            return Reply(response.status, _lower(response), content, self._url.url)
         except Exception as error:
             # What is left of a broken exchange would be taken for the next answer.
             self.close()
@@ -81,20 +94,24 @@ class KeptConnection:
             raise
 
     def close(self) -> None:
+        if self._peer is not None:
+            self._host_limits.disconnect(self._peer)
+            self._peer = None
         self._connection.close()
 
-    def _exchange(self, body: bytes, headers: Mapping[str, str], until: float) -> Reply:
+    def _send(self, body: bytes, headers: Mapping[str, str], until: float) -> HTTPResponse:
         connection = self._connection
         if connection.sock is None:
             self._socket = connection.sock = self._open(until)
+        assert self._peer
+        # The other side is not to blame for this wait, so it does not shorten the time for its answer.
+        until += self._host_limits.call(self._peer, _PATIENCE)
+        self._idle.used()
         self._socket.deadline = until
         connection.unsent = b""
         connection.request("POST", self._url.request_uri, body, headers)
         self._socket.sendall(connection.unsent)
-        response = connection.getresponse()
-        content = self._content(response)
-        lowered = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(response.status, lowered, content, self._url.url)
+        return connection.getresponse()
 
     def _content(self, response: HTTPResponse) -> bytes:
         content = response.read(self._limits.max_bytes + 1)
@@ -106,10 +123,23 @@ class KeptConnection:
 
     def _open(self, until: float) -> PlainSocket | TlsSocket:
         soon = min(until, time.monotonic() + self._limits.connect)
-        sock = open_socket(self._guard, self._host, self._port, allow_private=self._allow_private, until=soon)
+        sock = open_socket(
+            self._guard,
+            self._host_limits,
+            self._host,
+            self._port,
+            allow_private=self._allow_private,
+            until=soon,
+            project_id=self._project_id,
+        )
+        self._peer = sock.peer
         if self._url.scheme != "https":
             return sock
         context = deadlined(self._context or default_context())
         wrapped = context.wrap_socket(sock, server_hostname=self._host)
         assert isinstance(wrapped, TlsSocket)
         return wrapped
+
+
+def _lower(response: HTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.getheaders()}

@@ -12,6 +12,8 @@ from tidegate import errors
 from tidegate.common.json_input import read_json
 
 MEGABYTE = 1024 * 1024
+# A year: a server that names more, or a number of a thousand digits, means "not soon".
+LONGEST_WAIT = 365 * 86400.0
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 _BY_STATUS: dict[int, type[errors.FetchError]] = {
@@ -78,11 +80,11 @@ def retry_after_seconds(value: str | None, now: datetime) -> float | None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        return float(text)
+        return min(float(text), LONGEST_WAIT)
     try:
         at = parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return max(0.0, (at - now).total_seconds())
+    return min(max(0.0, (at - now).total_seconds()), LONGEST_WAIT)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Protocol
 
 from tidegate.http.model import Reply
+from tidegate.projects.model import Project
 
 
 class Stream(Protocol):
@@ -15,6 +16,7 @@ class Stream(Protocol):
     status: int
     headers: Mapping[str, str]
     url: str
+    waited: float
 
     def chunks(self, size: int = ...) -> Iterator[bytes]: ...
 
@@ -30,6 +32,6 @@ class KeptConnection(Protocol):
 
 
 class Signer(Protocol):
-    """Standard Webhooks headers of a message: one signature for each secret that is valid now."""
+    """Standard Webhooks headers of a message: one signature for each of the project's secrets that is valid now."""
 
-    def __call__(self, secrets: Sequence[str], message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]: ...
+    def __call__(self, project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]: ...

@@ -14,6 +14,24 @@ from typing import Any
 from urllib3.util.ssl_ import create_urllib3_context
 
 from tidegate.http.addresses import AddressGuard
+from tidegate.http.host_limits import HostLimits, counted_address
+
+# A function is frozen between two invocations, and its connections die without a word.
+_IDLE_SECONDS = 15.0
+
+
+class Idle:
+    """How long ago a connection was used. One of the two clocks may stand still while a function is frozen."""
+
+    def __init__(self) -> None:
+        self.used()
+
+    def used(self) -> None:
+        self._monotonic, self._wall = time.monotonic(), time.time()
+
+    @property
+    def too_long(self) -> bool:
+        return max(time.monotonic() - self._monotonic, time.time() - self._wall) > _IDLE_SECONDS
 
 
 class _Deadline:
@@ -43,23 +61,44 @@ class _Deadline:
 
 
 class PlainSocket(_Deadline, socket.socket):
-    pass
+    # As whom the other side is counted.
+    peer: str
 
 
 class TlsSocket(_Deadline, ssl.SSLSocket):
     pass
 
 
-def open_socket(guard: AddressGuard, host: str, port: int, *, allow_private: bool, until: float) -> PlainSocket:
-    """A connection to the first address that answers, if the name's every address may be reached."""
-    addresses = guard.addresses(host, port, allow_private=allow_private, timeout=_left(until))
+def open_socket(
+    guard: AddressGuard,
+    limits: HostLimits,
+    host: str,
+    port: int,
+    *,
+    allow_private: bool,
+    until: float,
+    project_id: str = "",
+) -> PlainSocket:
+    """A connection to the first address that answers, if the name's every address may be reached.
+
+    Counted until its owner calls `limits.disconnect` with its `peer`.
+    """
+    found = guard.addresses(host, port, allow_private=allow_private, timeout=_left(until), project_id=project_id)
     failure: OSError = OSError(f"{host} has no address")
-    for left_over, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+    for left_over, address in zip(range(len(found), 0, -1), found, strict=True):
         # Each gets its share of the time, so that a dead first address does not use up the second one's.
         share = time.monotonic() + _left(until) / left_over
+        peer = counted_address(address)
+        # Half of it: the address must not be blamed for what this side waited.
+        limits.connect(peer, _left(share) / 2)
         try:
-            return _connect(address, port, share)
-        except OSError as error:
+            sock = _connect(address, port, share)
+            sock.peer = peer
+            return sock
+        except BaseException as error:
+            limits.disconnect(peer)
+            if not isinstance(error, OSError):
+                raise
             failure = error
     raise failure
 

@@ -8,6 +8,7 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
 
 from tidegate.errors import UrlNotAllowed
+from tidegate.http.credentials import origin
 
 
 def read_url(url: str) -> Url:
@@ -44,5 +45,5 @@ def port_of(url: Url) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def origin_of(url: Url) -> tuple[str | None, str, int]:
-    return url.scheme, host_of(url), port_of(url)
+def origin_of(url: Url) -> str:
+    return origin(url.scheme or "", host_of(url), port_of(url))

@@ -8,13 +8,13 @@ from typing import Any
 
 from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_multipart import MultipartStore
-from tidegate.aws.secrets import CredentialStore
 from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
 from tidegate.files.store import FileStore
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote
 from tidegate.ingest.model import Unfinished, staging_object
 from tidegate.ingest.ports import Outcome, Step
+from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 
 
@@ -50,10 +50,13 @@ class Download:
 
     def _remote(self, step: Step) -> Remote:
         request = step.request
-        name = request.payload.get("credentials")
-        headers = self._credentials.headers(request.project_id, str(name)) if name else {}
+        url, name = str(request.payload["source_url"]), request.payload.get("credentials")
+        credential = self._credentials.get(request.project_id, str(name)) if name else None
         allow_private = self._projects.get(request.project_id).allow_private_urls
-        return Remote(str(request.payload["source_url"]), headers, allow_private)
+        # A manifest may well name files on other servers: they are fetched without the subscription's credential.
+        if credential and not request.subscription_id:
+            credential.require(url, plain_text=allow_private)
+        return Remote(url, credential, allow_private, request.project_id)
 
     def _is_here(self, project_id: str, signature: str) -> bool:
         known = self._files.has_content(project_id, signature)

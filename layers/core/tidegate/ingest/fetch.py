@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, LeaseLost
 from tidegate.http.client import SafeHttp
+from tidegate.http.credentials import Credential
 from tidegate.http.model import Limits
 from tidegate.http.ports import Stream
 from tidegate.ingest.model import MAX_BYTES, PART_BYTES, Source, Unfinished, parts_of, source_of
@@ -33,8 +34,9 @@ _Job = Callable[[], bytearray]
 @dataclass(frozen=True, slots=True)
 class Remote:
     url: str
-    headers: Mapping[str, str]
+    credential: Credential | None = None
     allow_private: bool = False
+    project_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +240,11 @@ class _Run:
         return self._http.stream(
             "GET",
             self._remote.url,
-            headers={**self._remote.headers, **headers},
+            headers=headers,
+            credential=self._remote.credential,
             allow_private=self._remote.allow_private,
             limits=Limits(total=left, max_bytes=MAX_BYTES),
+            project_id=self._remote.project_id,
         )
 
     def _range(self, start: int, last: int, source: Source) -> AbstractContextManager[Stream]:

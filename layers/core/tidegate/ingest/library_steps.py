@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate.aws.s3_multipart import MultipartStore
-from tidegate.aws.secrets import CredentialStore
+from tidegate.common.json_input import whole_number
 from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
 from tidegate.files.store import FileStore
@@ -16,6 +16,7 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
 from tidegate.ingest.model import MAX_BYTES
 from tidegate.ingest.ports import Outcome, Step
+from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 
 
@@ -38,12 +39,7 @@ class Associate:
 
 class Check:
     def __init__(
-        self,
-        http: SafeHttp,
-        parts: MultipartStore,
-        files: FileStore,
-        projects: Projects,
-        credentials: CredentialStore,
+        self, http: SafeHttp, parts: MultipartStore, files: FileStore, projects: Projects, credentials: CredentialStore
     ) -> None:
         self._http = http
         self._parts = parts
@@ -73,12 +69,17 @@ class Check:
         """`same`, `changed`, `gone`, or `unknown` where the source tells neither a size nor an ETag."""
         project_id = step.request.project_id
         name = step.request.payload.get("credentials")
+        credential = self._credentials.get(project_id, str(name)) if name else None
+        allow_private = self._projects.get(project_id).allow_private_urls
+        if credential:
+            credential.require(url, plain_text=allow_private)
         reply = self._http.send(
             "HEAD",
             url,
-            headers=self._credentials.headers(project_id, str(name)) if name else {},
-            allow_private=self._projects.get(project_id).allow_private_urls,
+            credential=credential,
+            allow_private=allow_private,
             limits=Limits(total=20, max_bytes=MAX_BYTES),
+            project_id=project_id,
         )
         try:
             reply.raise_for_status()
@@ -96,8 +97,8 @@ def _compared(file: File, headers: Mapping[str, str]) -> str:
     told = []
     if file.source_etag and etag:
         told.append(etag.removeprefix("W/") == file.source_etag.removeprefix("W/"))
-    if length.isdigit():
-        told.append(int(length) == file.size)
+    if (size := whole_number(length)) is not None:
+        told.append(size == file.size)
     return "unknown" if not told else "same" if all(told) else "changed"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tidegate.common.json_input import whole_number
 from tidegate.http.model import MEGABYTE
 
 PART_BYTES = 8 * MEGABYTE
@@ -52,7 +53,7 @@ def source_of(headers: Mapping[str, str]) -> Source:
     length = headers.get("content-length", "")
     encoded = headers.get("content-encoding", "identity") != "identity"
     ranges = headers.get("accept-ranges", "").strip().lower() == "bytes" and not encoded
-    return Source(int(length) if length.isdigit() else None, headers.get("etag"), ranges)
+    return Source(whole_number(length), headers.get("etag"), ranges)
 
 
 def parts_of(size: int, first: int = 1) -> Iterator[tuple[int, int, int]]:
@@ -65,7 +66,7 @@ def parts_of(size: int, first: int = 1) -> Iterator[tuple[int, int, int]]:
 def starts_at(headers: Mapping[str, str]) -> int | None:
     """Where a 206 answer starts; None if it does not say."""
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
-    return int(found[1]) if found else None
+    return whole_number(found[1]) if found else None
 
 
 def staging_object(project_id: str, request_id: str, attempt: int) -> str:

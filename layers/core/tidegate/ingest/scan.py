@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tidegate.aws.secrets import CredentialStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed
 from tidegate.files.library import Announcement
@@ -17,6 +15,7 @@ from tidegate.ingest.ports import Outcome, Step
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 
 _AT_ONCE = 8
@@ -58,16 +57,19 @@ class Scan:
         return Outcome(result, [written])
 
     def _manifest(self, subscription: Subscription) -> Reply:
-        headers: Mapping[str, str] = {}
+        allow_private = self._projects.get(subscription.project_id).allow_private_urls
+        credential = None
         if subscription.credentials:
-            headers = self._credentials.headers(subscription.project_id, subscription.credentials)
-        known = {"if-none-match": subscription.etag} if subscription.etag else {}
+            credential = self._credentials.get(subscription.project_id, subscription.credentials)
+            credential.require(subscription.source_url, plain_text=allow_private)
         reply = self._http.send(
             "GET",
             subscription.source_url,
-            headers={**headers, **known},
-            allow_private=self._projects.get(subscription.project_id).allow_private_urls,
+            headers={"if-none-match": subscription.etag} if subscription.etag else {},
+            credential=credential,
+            allow_private=allow_private,
             limits=_LIMITS,
+            project_id=subscription.project_id,
         )
         reply.raise_for_status()
         return reply

@@ -11,6 +11,7 @@ from aws_lambda_powertools import Logger
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.queue.model import Request
+from tidegate.queue.ports import Refused
 from tidegate.queue.queue import RequestQueue
 
 logger = Logger(service="tidegate", child=True)
@@ -81,6 +82,11 @@ class IngestSteps:
         return self._work[request.type](Step(request, beat, seconds_left, event.get("state")))
 
     def _end(self, passed: dict[str, Any], attempt: tuple[str, str, int], **outcome: Any) -> dict[str, Any]:
-        ended = self._queue.finish(*attempt, **outcome)
+        try:
+            ended = self._queue.finish(*attempt, **outcome)
+        except Refused as refused:
+            # Another request stored the same content, or used up the room for it: the next attempt sees what is there.
+            logger.info("to be done again", **passed, why=refused.detail)
+            ended = self._queue.finish(*attempt, error=WorkerLost("what the project stores changed meanwhile"))
         logger.info("ended", **passed, status=ended.status, code=(ended.error or {}).get("code"))
         return passed | {"more": False, "status": ended.status}

@@ -13,6 +13,8 @@ from tidegate.aws.writes import Write, check, delete, put, put_new, update
 from tidegate.common.listing import Listed
 from tidegate.ingest.manifests import Entry
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, Subscription
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
 
 _FIELDS = tuple(field.name for field in fields(Subscription))
 
@@ -32,10 +34,10 @@ class SubscriptionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, subscription: Subscription) -> None:
+    def add(self, subscription: Subscription, line: AuditLine) -> None:
         item = keys.subscription(subscription.project_id, subscription.subscription_id) | asdict(subscription)
         listing = {"gsi1pk": keys.subscriptions_list(subscription.project_id), "gsi1sk": subscription.subscription_id}
-        self._table.write(put_new(item | listing | _due(subscription)))
+        self._table.transact([put_new(item | listing | _due(subscription)), audit_write(line)])
 
     def get(self, project_id: str, subscription_id: str) -> Subscription | None:
         item = self._table.get(keys.subscription(project_id, subscription_id), consistent=True)
@@ -95,11 +97,15 @@ class SubscriptionStore:
         """The next scan takes the entry for new."""
         return delete(keys.manifest_entry(project_id, subscription_id, url))
 
-    def begin_delete(self, project_id: str, subscription_id: str, now: float) -> bool:
+    def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
         """From now on it is due for compensation, until everything of it is gone."""
         due = keys.due(subscription_id, now, "subscription")
         key = keys.subscription(project_id, subscription_id)
-        return self._quietly(update(key, {"status": DELETING} | due))
+        try:
+            self._table.transact([update(key, {"status": DELETING} | due), audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
 
     def delete(self, project_id: str, subscription_id: str) -> None:
         pk = keys.manifest_entries(project_id, subscription_id)

@@ -42,7 +42,9 @@ class IngestSubmit:
         self._clock = clock
 
     def check_url(self, project_id: str, url: str) -> None:
-        self._http.check_url(url, allow_private=self._projects.get(project_id).allow_private_urls)
+        self._http.check_url(
+            url, allow_private=self._projects.get(project_id).allow_private_urls, project_id=project_id
+        )
 
     def download(
         self,

@@ -9,11 +9,11 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.common.schedules import next_run
-from tidegate.errors import Conflict, RecordNotFound, WrongState
+from tidegate.errors import Conflict, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
-from tidegate.projects.audit import SYSTEM
+from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.queue.control import Control
 from tidegate.queue.model import TERMINAL, Request
 from tidegate.queue.queue import RequestQueue
@@ -42,13 +42,15 @@ class Subscriptions:
         self._intake = intake
         self._clock = clock
 
-    def create(self, described: Subscription) -> Subscription:
+    def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
         """`described` has everything but its id, times and next run."""
         self._intake.check_url(described.project_id, described.source_url)
         now = self._clock()
         due_at = int(next_run(described.schedule, now).timestamp()) if described.schedule else None
         made = replace(described, subscription_id=new_id("sub", now), created_at=iso(now), due_at=due_at)
-        self._store.add(made)
+        why = named_at(made.name, made.source_url)
+        line = act(made.project_id, made.subscription_id, now, who, "subscription.create", why)
+        self._store.add(made, line)
         return made
 
     def get(self, project_id: str, subscription_id: str) -> Subscription:
@@ -94,6 +96,13 @@ class Subscriptions:
         except (Conflict, RecordNotFound):
             # Another invocation fired it, or it was deleted meanwhile.
             return False
+        except QuotaExceeded as error:
+            # Its project's queue is full: this run is left out, and other projects' scans go on.
+            logger.warning(
+                "a scheduled scan was skipped", subscription_id=subscription.subscription_id, why=error.detail
+            )
+            self._store.skip(subscription, due_at)
+            return False
         return True
 
     def _still_scanning(self, subscription: Subscription) -> bool:
@@ -106,7 +115,9 @@ class Subscriptions:
 
     def delete(self, project_id: str, subscription_id: str, who: str) -> None:
         self.get(project_id, subscription_id)
-        self._store.begin_delete(project_id, subscription_id, self._clock().timestamp())
+        now = self._clock()
+        line = act(project_id, subscription_id, now, who, "subscription.delete")
+        self._store.begin_delete(project_id, subscription_id, now.timestamp(), line)
         self.finish_delete(project_id, subscription_id, who)
 
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:

@@ -11,6 +11,7 @@ from tidegate.http.client import SafeHttp
 from tidegate.notifications.callback_queue import CallbackQueue
 from tidegate.notifications.delivery_model import Delivery, redelivered
 from tidegate.notifications.delivery_store import DeliveryStore
+from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.model import Project
 
 
@@ -34,7 +35,9 @@ class Callbacks:
         if not url:
             return
         try:
-            self._http().check_url(url, allow_private=self._project_of(project_id).allow_private_urls)
+            self._http().check_url(
+                url, allow_private=self._project_of(project_id).allow_private_urls, project_id=project_id
+            )
         except UrlNotAllowed as error:
             raise UrlNotAllowed(error.detail, errors=[{"loc": ["body", field], "msg": error.detail}]) from error
 
@@ -49,10 +52,11 @@ class Callbacks:
     ) -> Listed[Delivery]:
         return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
 
-    def redeliver(self, project_id: str, delivery_id: str) -> Delivery:
+    def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> Delivery:
         """Delivers it once more, with a day of attempts before it; the same id, so that the receiver can tell."""
         now = self._clock()
         delivery = redelivered(self.get(project_id, delivery_id), now)
-        self._store.restart(delivery, now.timestamp())
+        line = act(project_id, delivery_id, now, who, "callback.redeliver", f"callback of {delivery.record_id}")
+        self._store.restart(delivery, now.timestamp(), line)
         self._queue().later(delivery, 0)
         return delivery

@@ -11,7 +11,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
-from tidegate.errors import DomainError
+from tidegate.errors import DomainError, NotSent
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits, error_for
 from tidegate.http.ports import Signer
@@ -84,7 +84,12 @@ class Deliverer:
         if wait:
             self._settle(self._put_off(delivery, wait), lease)
             return
-        attempt, retry_after = self._try(delivery)
+        try:
+            attempt, retry_after = self._try(delivery)
+        except NotSent as held_back:
+            # The host saw nothing of it: neither an attempt nor the host's fault.
+            self._settle(self._put_off(delivery, held_back.retry_after or 1.0, held_back), lease)
+            return
         ended = self._clock()
         self._circuits.leave(
             delivery.project_id,
@@ -97,11 +102,14 @@ class Deliverer:
         logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
-    def _put_off(self, delivery: Delivery, wait: float) -> Delivery:
-        """Its host is in trouble: it waits without spending an attempt, but not beyond its day."""
+    def _put_off(self, delivery: Delivery, wait: float, held_back: NotSent | None = None) -> Delivery:
+        """Its host is in trouble, or gets all it may: it waits without spending an attempt, but not beyond its day."""
         now = self._clock()
         if now.timestamp() >= delivery.gives_up_at:
-            refused = Attempt(iso(now), 0, error="host_in_trouble", detail="other callbacks to this host failed")
+            code, detail = "host_in_trouble", "other callbacks to this host failed"
+            if held_back:
+                code, detail = held_back.code, held_back.detail
+            refused = Attempt(iso(now), 0, error=code, detail=detail)
             return after(delivery, refused, now, retry_after=None, chance=0)
         at = now.timestamp() + wait * (1 + self._chance())
         return replace(delivery, next_attempt_at=min(at, delivery.gives_up_at))
@@ -119,11 +127,12 @@ class Deliverer:
     def _try(self, delivery: Delivery) -> tuple[Attempt, float | None]:
         at, started = self._clock(), time.monotonic()
         status: int | None = None
+        waited = 0.0
         error: DomainError | None
         try:
             project = self._project_of(delivery.project_id)
             body = delivery.body.encode()
-            headers = self._sign(project.callback_secrets, delivery.delivery_id, at, body)
+            headers = self._sign(project, delivery.delivery_id, at, body)
             with self._http.stream(
                 "POST",
                 delivery.url,
@@ -132,12 +141,15 @@ class Deliverer:
                 allow_private=project.allow_private_urls,
                 limits=self._limits,
                 redirects=0,
+                project_id=delivery.project_id,
             ) as answer:
-                status = answer.status
+                status, waited = answer.status, answer.waited
                 error = error_for(status, answer.headers, at)
+        except NotSent:
+            raise
         except DomainError as failure:
             error = failure
-        took = round((time.monotonic() - started) * 1000)
+        took = round((time.monotonic() - started - waited) * 1000)
         if error is None:
             return Attempt(iso(at), took, status), None
         return Attempt(iso(at), took, status, error.code, error.detail[:300]), error.retry_after

@@ -12,6 +12,8 @@ from tidegate.aws.writes import delete, put_new, update
 from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
 from tidegate.notifications.delivery_model import KEPT_SECONDS, PENDING, Attempt, Delivery
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
 
 DUE_KIND = "callback"
 _MUTABLE = ("state", "tries", "attempts", "next_attempt_at", "gives_up_at", "delivered_at")
@@ -85,7 +87,7 @@ class DeliveryStore:
             return False
         return True
 
-    def restart(self, delivery: Delivery, now: float) -> None:
+    def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None:
         """Refused while an attempt is under way: its outcome would be lost."""
         sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
@@ -98,7 +100,7 @@ class DeliveryStore:
             now=now,
         )
         try:
-            self._table.write(restarted)
+            self._table.transact([restarted, audit_write(line)])
         except ConditionFailed as error:
             raise WrongState("an attempt is under way") from error
 

@@ -47,33 +47,43 @@ class WebSocketClients:
         watches: WatchStore,
         records: RecordLookup,
         outgoing: WebSocketSender,
+        key_is_active: Callable[[str], bool],
         clock: Clock,
     ) -> None:
         self._connections = connections
         self._watches = watches
         self._records = records
         self._outgoing = outgoing
+        self._key_is_active = key_is_active
         self._clock = clock
 
     def connect(self, connection_id: str, ticket: str) -> bool:
         now = self._clock().timestamp()
-        project_id = self._connections.redeem(ticket, now) if ticket else None
-        if project_id is None:
+        holder = self._connections.redeem(ticket, now) if ticket else None
+        if holder is None:
             return False
-        self._connections.add(connection_id, project_id, self._expiry())
-        return True
+        # Stored before the key is looked at: a revocation finds the connection, or is seen here.
+        self._connections.add(connection_id, holder, self._expiry())
+        if self._key_is_active(holder.key_record_id):
+            return True
+        self._connections.remove(connection_id)
+        return False
 
     def disconnect(self, connection_id: str) -> None:
         self._connections.remove(connection_id)
 
     def receive(self, connection_id: str, text: str) -> None:
         """Answers over the connection itself; what the client did wrong, too."""
-        project_id = self._connections.project_of(connection_id)
-        if project_id is None:
+        holder = self._connections.holder_of(connection_id)
+        if holder is None:
             answers = [error_message(RecordNotFound("this connection is not known; connect again"))]
+        elif not self._key_is_active(holder.key_record_id):
+            self._outgoing.close([connection_id])
+            self._connections.remove(connection_id)
+            return
         else:
             try:
-                answers = self._answers(project_id, connection_id, parse(text))
+                answers = self._answers(holder.project_id, connection_id, parse(text))
             except DomainError as error:
                 answers = [error_message(error)]
         for answer in answers:

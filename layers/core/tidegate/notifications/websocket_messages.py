@@ -14,7 +14,16 @@ TICKET_SECONDS = 60
 # API Gateway ends a connection after two hours.
 CONNECTION_SECONDS = 2 * 3600 + 600
 MOST_IDS = 100
+LONGEST_ID = 2048
 ACTIONS = ("watch", "unwatch", "ping")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whose ticket or connection it is; it is worth no more than the key it was made with."""
+
+    project_id: str
+    key_record_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +50,18 @@ def parse(text: str) -> ClientMessage:
     if not isinstance(said, dict) or said.get("action") not in ACTIONS:
         raise Invalid(f"action is one of {', '.join(ACTIONS)}")
     ids = said.get("task_ids", [])
-    if not isinstance(ids, list) or not all(isinstance(one, str) and 0 < len(one) <= 2048 for one in ids):
-        raise Invalid("task_ids is a list of ids")
+    if not isinstance(ids, list) or not all(map(_is_id, ids)):
+        raise Invalid(f"task_ids is a list of ids, each text of 1 to {LONGEST_ID} characters")
     if said["action"] != "ping" and not 0 < len(ids) <= MOST_IDS:
         raise Invalid(f"task_ids names 1 to {MOST_IDS} records")
     return ClientMessage(said["action"], tuple(dict.fromkeys(ids)))
+
+
+def _is_id(value: object) -> bool:
+    """Half a surrogate pair, which JSON can say and UTF-8 cannot, is in no id and could not be answered."""
+    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
+        return False
+    return not any(0xD800 <= ord(char) <= 0xDFFF for char in value)
 
 
 def message(kind: str, data: Mapping[str, Any]) -> str:

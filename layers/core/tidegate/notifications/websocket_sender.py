@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 logger = Logger(service="tidegate", child=True)
 
 _THREADS = 16
+_SETTLED = (HTTPStatus.OK, HTTPStatus.NO_CONTENT, HTTPStatus.GONE)
 _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed_methods=None, backoff_factor=0.2)
 
 
@@ -39,26 +40,33 @@ class WebSocketSender:
     def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
         """(connection id, text) pairs, side by side. Answers the connections that are gone."""
         pending = list(messages)
-        if not pending:
-            return set()
-        auth = SigV4Auth(self._credentials(), "execute-api", self._region)
-        if len(pending) == 1:
-            reached = [self._post(auth, *pending[0])]
-        else:
-            with ThreadPoolExecutor(min(_THREADS, len(pending))) as threads:
-                reached = list(threads.map(lambda pair: self._post(auth, *pair), pending))
-        return {connection for (connection, _), came in zip(pending, reached, strict=True) if not came}
+        statuses = self._call_all("POST", pending)
+        return {to for (to, _), status in zip(pending, statuses, strict=True) if status == HTTPStatus.GONE}
 
-    def _post(self, auth: SigV4Auth, connection_id: str, text: str) -> bool:
+    def close(self, connection_ids: Collection[str]) -> set[str]:
+        """Ends connections from our side. Answers those that may still be open."""
+        statuses = self._call_all("DELETE", [(connection_id, "") for connection_id in connection_ids])
+        return {to for to, status in zip(connection_ids, statuses, strict=True) if status not in _SETTLED}
+
+    def _call_all(self, method: str, calls: Sequence[tuple[str, str]]) -> list[int | None]:
+        if not calls:
+            return []
+        auth = SigV4Auth(self._credentials(), "execute-api", self._region)
+        if len(calls) == 1:
+            return [self._call(method, auth, *calls[0])]
+        with ThreadPoolExecutor(min(_THREADS, len(calls))) as threads:
+            return list(threads.map(lambda pair: self._call(method, auth, *pair), calls))
+
+    def _call(self, method: str, auth: SigV4Auth, connection_id: str, text: str) -> int | None:
         url = f"{self._endpoint}/%40connections/{quote(connection_id, safe='')}"
-        request = AWSRequest("POST", url, data=text.encode())
+        request = AWSRequest(method, url, data=text.encode())
         auth.add_auth(request)
         try:
-            answer = self._pool.request("POST", url, body=request.data, headers=dict(request.headers.items()))
+            answer = self._pool.request(method, url, body=request.data, headers=dict(request.headers.items()))
         except urllib3.exceptions.HTTPError as error:
             # One connection in trouble is not the others' loss; its client reads the record again by itself.
-            logger.warning("a message was not sent", connection_id=connection_id, error=str(error))
-            return True
-        if answer.status not in (HTTPStatus.OK, HTTPStatus.GONE):
-            logger.warning("a message was refused", connection_id=connection_id, status=answer.status)
-        return answer.status != HTTPStatus.GONE
+            logger.warning("a connection was not reached", connection_id=connection_id, error=str(error))
+            return None
+        if answer.status not in _SETTLED:
+            logger.warning("a connection's call was refused", connection_id=connection_id, status=answer.status)
+        return answer.status

@@ -5,39 +5,57 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidegate.aws import keys
+from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put, put_new, update
-from tidegate.notifications.websocket_messages import WatchEntry
+from tidegate.notifications.websocket_messages import Holder, WatchEntry
 
 
 class ConnectionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add_ticket(self, ticket: str, project_id: str, expires_at: int) -> None:
-        self._table.write(put_new(keys.ticket(ticket) | {"project_id": project_id, "expires_at": expires_at}))
+    def add_ticket(self, ticket: str, project_id: str, key_record_id: str, expires_at: int) -> None:
+        held = {"project_id": project_id, "key_record_id": key_record_id, "expires_at": expires_at}
+        self._table.write(put_new(keys.ticket(ticket) | held))
 
-    def redeem(self, ticket: str, now: float) -> str | None:
-        """The ticket's project, for the first who asks in time. TTL deletes late, so the time is checked too."""
+    def redeem(self, ticket: str, now: float) -> Holder | None:
+        """Whose ticket it is, for the first who asks in time. TTL deletes late, so the time is checked too."""
         try:
             taken = self._table.write(
                 delete(keys.ticket(ticket), "attribute_exists(#pk) AND #expires_at > :now", now=now)
             )
         except ConditionFailed:
             return None
-        return str(taken["project_id"])
+        return _holder(taken)
 
-    def add(self, connection_id: str, project_id: str, expires_at: int) -> None:
-        self._table.write(put(keys.connection(connection_id) | {"project_id": project_id, "expires_at": expires_at}))
+    def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
+        """Under its own id, and under its key: whoever revokes the key finds it there."""
+        held = {"project_id": holder.project_id, "key_record_id": holder.key_record_id, "expires_at": expires_at}
+        # Listed with the connection's watches, so that it goes when they go.
+        listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"}
+        under_key = keys.key_connection(holder.key_record_id, connection_id) | {"expires_at": expires_at}
+        self._table.batch_put([keys.connection(connection_id) | held, under_key | listing])
 
-    def project_of(self, connection_id: str) -> str | None:
+    def holder_of(self, connection_id: str) -> Holder | None:
         item = self._table.get(keys.connection(connection_id))
-        return str(item["project_id"]) if item else None
+        return _holder(item) if item else None
+
+    def of_key(self, record_id: str) -> list[str]:
+        """Every open connection that was made with a key."""
+        found = self._table.query_all(keys.key_connections(record_id), consistent=True, project=("sk",))
+        return [item["sk"] for item in found]
 
     def remove(self, connection_id: str) -> None:
         of_it = self._table.query_all(keys.watches_of_connection(connection_id), index="gsi1", project=("pk", "sk"))
         watches = [{"pk": item["pk"], "sk": item["sk"]} for item in of_it]
         self._table.batch_delete([keys.connection(connection_id), *watches])
+
+
+def _holder(item: Item) -> Holder | None:
+    """None for what was made before tickets knew their key: the client asks for another ticket."""
+    key_record_id = item.get("key_record_id")
+    return Holder(str(item["project_id"]), str(key_record_id)) if key_record_id else None
 
 
 class WatchStore:

@@ -22,7 +22,8 @@ class Tickets:
         self._store = store
         self._clock = clock
 
-    def issue(self, project_id: str) -> Ticket:
+    def issue(self, project_id: str, key_record_id: str) -> Ticket:
+        """The connection lives no longer than the key that asked for it."""
         made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
-        self._store.add_ticket(made, project_id, int(until.timestamp()))
+        self._store.add_ticket(made, project_id, key_record_id, int(until.timestamp()))
         return Ticket(made, iso(until))

@@ -3,24 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from tidegate.common.ids import iso
 
 SYSTEM = "system"
+# Acts on the whole deployment (queue control, cleanup, new projects) are listed here; only an admin can name it.
+NO_PROJECT = "_system"
+_LONGEST_WHY = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
+    """`who` is the key_id of the caller, `system` for what Tidegate does by itself."""
+
     project_id: str
     record_id: str
     at: str
     who: str
     action: str
     from_state: str | None
-    to_state: str
+    to_state: str | None
     why: str
     attempt: int = 0
     # Orders lines of one millisecond.
     version: int = 0
 
     def shown(self) -> dict[str, object]:
-        line = {"record": self.record_id, "at": self.at, "who": self.who, "action": self.action}
+        line = {"record": self.record_id, "at": self.at, "actor": self.who, "who": self.who, "action": self.action}
         return line | {"from": self.from_state, "to": self.to_state, "why": self.why, "attempt": self.attempt}
+
+
+def named_at(name: str, url: str) -> str:
+    """A name and the host it leads to; the rest of a URL may hold a secret, and a line outlives its record."""
+    return f"{name} at {urlsplit(url).hostname}"
+
+
+def act(
+    project_id: str,
+    record_id: str,
+    now: datetime,
+    who: str,
+    action: str,
+    why: str = "",
+    *,
+    states: tuple[str | None, str | None] = (None, None),
+) -> AuditLine:
+    """The line of one act: `act(project_id, key_id, now, caller.key_id, "key.revoke")`.
+
+    Its repository writes it in the transaction of the change (`audit_write`).
+    """
+    return AuditLine(project_id, record_id, iso(now), who, action, *states, why[:_LONGEST_WHY])

@@ -1,34 +1,59 @@
-"""Rotation of a project's callback secret: for a while two are valid, and both sign."""
+"""A project's callback secrets: derived, not stored; during a rotation two are valid, and both sign."""
 
 from __future__ import annotations
 
-from tidegate.errors import RecordNotFound, WrongState
-from tidegate.projects.projects import new_callback_secret
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidegate.common.ids import Clock
+from tidegate.errors import Conflict, RecordNotFound, WrongState
+from tidegate.projects.audit import SYSTEM, act
+from tidegate.projects.derived_secrets import derived_secret
+from tidegate.projects.model import Project
 from tidegate.projects.store import ProjectStore
 
 
 class CallbackSecrets:
-    def __init__(self, store: ProjectStore) -> None:
+    def __init__(self, store: ProjectStore, root: Callable[[], bytes], clock: Clock) -> None:
         self._store = store
+        self._root = root
+        self._clock = clock
 
-    def rotate(self, project_id: str) -> str:
-        """Adds a new secret; the one before stays valid until it is retired."""
-        present = self._secrets(project_id)
-        if len(present) > 1:
+    def of(self, project: Project) -> tuple[str, ...]:
+        """Every secret that is valid now, newest first."""
+        derived = (derived_secret(self._root(), project.project_id, number) for number in project.secret_generations)
+        return (*derived, *project.callback_secrets)
+
+    def newest(self, project: Project) -> str:
+        return self.of(project)[0]
+
+    def rotate(self, project_id: str, who: str = SYSTEM) -> str:
+        """Adds a new generation; the secret before stays valid until it is retired."""
+        project = self._project(project_id)
+        if len(project.secret_generations) + len(project.callback_secrets) > 1:
             raise WrongState("a rotation is under way: retire the old secret first")
-        made = new_callback_secret()
-        self._store.set_callback_secrets(project_id, present, (made, *present))
-        return made
+        newest = max(project.secret_generations, default=0) + 1
+        rotated = replace(project, secret_generations=(newest, *project.secret_generations))
+        self._save(project, rotated, who, "callback_secret.rotate")
+        return self.newest(rotated)
 
-    def retire(self, project_id: str) -> None:
-        """Ends a rotation: from now on only the newest secret signs."""
-        present = self._secrets(project_id)
-        if len(present) == 1:
+    def retire(self, project_id: str, who: str = SYSTEM) -> None:
+        """Ends a rotation: from now on only the newest secret signs. A stored one that is old is removed."""
+        project = self._project(project_id)
+        generations, stored = project.secret_generations[:1], project.callback_secrets
+        kept = () if generations else stored[:1]
+        if (generations, kept) == (project.secret_generations, stored):
             raise WrongState("there is no old secret")
-        self._store.set_callback_secrets(project_id, present, present[:1])
+        left = replace(project, secret_generations=generations, callback_secrets=kept)
+        self._save(project, left, who, "callback_secret.retire")
 
-    def _secrets(self, project_id: str) -> tuple[str, ...]:
-        project = self._store.get(project_id)
+    def _project(self, project_id: str) -> Project:
+        project = self._store.get(project_id, consistent=True)
         if project is None:
             raise RecordNotFound("no such project")
-        return project.callback_secrets
+        return project
+
+    def _save(self, was: Project, now: Project, who: str, action: str) -> None:
+        line = act(was.project_id, was.project_id, self._clock(), who, action)
+        if not self._store.set_secrets(was, now, line):
+            raise Conflict("the project's secrets were changed meanwhile: look at them and try again")

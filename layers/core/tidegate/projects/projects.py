@@ -1,37 +1,29 @@
-"""Projects and their keys."""
+"""Projects: the tenants, and what an operator sets for them."""
 
 from __future__ import annotations
 
-import base64
-import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.errors import Invalid, RecordNotFound
-from tidegate.projects.model import ApiKey, Project, format_key, hash_key, is_key, key_id_of
+from tidegate.errors import Conflict, RecordNotFound
+from tidegate.projects.audit import NO_PROJECT, SYSTEM, act
+from tidegate.projects.model import Project
 from tidegate.projects.store import ProjectStore
 
-
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    key_id: str
-    key: str
-    callback_secret: str
-
-
-def new_callback_secret() -> str:
-    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+_TRIES = 5
 
 
 class Projects:
-    def __init__(self, store: ProjectStore, clock: Clock, admin_key_sha256: str) -> None:
+    def __init__(self, store: ProjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._admin_key_sha256 = admin_key_sha256
 
-    def create(self, name: str, group: str | None = None, *, allow_private_urls: bool = False) -> Project:
+    def create(
+        self, name: str, group: str | None = None, *, allow_private_urls: bool = False, who: str = SYSTEM
+    ) -> Project:
         now = self._clock()
         project = Project(
             project_id=new_id("prj", now),
@@ -39,41 +31,31 @@ class Projects:
             group=group,
             allow_private_urls=allow_private_urls,
             created_at=iso(now),
-            callback_secrets=(new_callback_secret(),),
+            secret_generations=(1,),
         )
-        self._store.create(project)
+        self._store.create(project, act(NO_PROJECT, project.project_id, now, who, "project.create", name))
         return project
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]:
         return self._store.list(limit, cursor)
 
-    def get(self, project_id: str) -> Project:
-        project = self._store.get(project_id)
+    def get(self, project_id: str, *, consistent: bool = False) -> Project:
+        project = self._store.get(project_id, consistent=consistent)
         if project is None:
             raise RecordNotFound("no such project")
         return project
 
-    def add_key(self, project_id: str, scopes: Sequence[str], agent_id: str | None = None) -> NewKey:
-        if ("agent" in scopes) != (agent_id is not None):
-            message = "a key of scope agent is bound to one agent_id, and no other key has one"
-            raise Invalid(message, errors=[{"loc": ["body", "agent_id"], "msg": message}])
-        project = self.get(project_id)
-        now = self._clock()
-        key_id = new_id("key", now).replace("-", "")
-        text = format_key(key_id, secrets.token_hex(20))
-        self._store.add_key(
-            ApiKey(key_id, project_id, tuple(dict.fromkeys(scopes)), agent_id, hash_key(text), iso(now))
-        )
-        return NewKey(key_id, text, project.callback_secrets[0])
-
-    def remove_key(self, key_id: str) -> None:
-        if not self._store.remove_key(key_id):
-            raise RecordNotFound("no such key")
-
-    def describe(self, key: str) -> ApiKey | None:
-        """The key behind a bearer token. The admin's key is known to the deployment, not to the table."""
-        if is_key(key, self._admin_key_sha256):
-            return ApiKey("admin", "", ("admin",), None, self._admin_key_sha256, "")
-        key_id = key_id_of(key)
-        stored = self._store.get_key(key_id) if key_id else None
-        return stored if stored and is_key(key, stored.key_sha256) else None
+    def change(
+        self, project_id: str, fields: Mapping[str, Any], limits: Mapping[str, Any], who: str = SYSTEM
+    ) -> Project:
+        """Sets the fields and the quotas that are named, and leaves the others; a quota of None is lifted."""
+        for _ in range(_TRIES):
+            project = self.get(project_id, consistent=True)
+            changed = replace(project, **fields, quotas=replace(project.quotas, **limits))
+            if changed == project:
+                return project
+            named = ", ".join(sorted([*fields, *limits]))
+            line = act(project_id, project_id, self._clock(), who, "project.change", named)
+            if self._store.change(project, changed, line):
+                return replace(changed, revision=project.revision + 1)
+        raise Conflict(f"the project {project_id} is being changed by others: try again")

@@ -1,16 +1,19 @@
-"""Projects and keys in the table."""
+"""Projects in the table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import delete, put, put_new, update
+from tidegate.aws.writes import delete, put_new, update
 from tidegate.common.listing import Listed
 from tidegate.errors import ProjectExists
-from tidegate.projects.model import ApiKey, Project
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
+from tidegate.projects.model import Project, Quotas
 
 
 def _project(item: dict[str, Any]) -> Project:
@@ -20,55 +23,96 @@ def _project(item: dict[str, Any]) -> Project:
         group=item.get("group"),
         allow_private_urls=item["allow_private_urls"],
         created_at=item["created_at"],
-        callback_secrets=tuple(item["callback_secrets"]),
+        secret_generations=tuple(int(generation) for generation in item.get("secret_generations", ())),
+        callback_secrets=tuple(item.get("callback_secrets", ())),
+        quotas=Quotas(**item.get("quotas", {})),
+        revision=int(item.get("revision", 0)),
     )
+
+
+def _limits(quotas: Quotas) -> dict[str, Any]:
+    return {name: limit for name, limit in asdict(quotas).items() if limit is not None}
+
+
+def _exists(project: Project) -> ProjectExists:
+    return ProjectExists(f"a project is named {project.name}")
 
 
 class ProjectStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def create(self, project: Project) -> None:
-        record = keys.project(project.project_id) | asdict(project)
+    def create(self, project: Project, line: AuditLine) -> None:
+        record = keys.project(project.project_id) | asdict(project) | {"quotas": _limits(project.quotas)}
+        del record["callback_secrets"]
         listing = {"gsi1pk": keys.projects_list(), "gsi1sk": project.project_id}
-        name = keys.project_name(project.name) | {"project_id": project.project_id}
         try:
-            self._table.transact([put_new(record | listing), put_new(name)])
+            self._table.transact([put_new(record | listing), put_new(self._name_of(project)), audit_write(line)])
         except ConditionFailed as error:
-            raise ProjectExists(f"a project is named {project.name}") from error
+            raise _exists(project) from error
 
-    def get(self, project_id: str) -> Project | None:
-        item = self._table.get(keys.project(project_id))
+    @staticmethod
+    def _name_of(project: Project) -> dict[str, str]:
+        return keys.project_name(project.name) | {"project_id": project.project_id}
+
+    def get(self, project_id: str, *, consistent: bool = False) -> Project | None:
+        item = self._table.get(keys.project(project_id), consistent=consistent)
         return _project(item) if item else None
 
-    def set_callback_secrets(self, project_id: str, was: tuple[str, ...], now: tuple[str, ...]) -> None:
+    def quotas(self, project_id: str) -> Quotas:
+        item = self._table.get(keys.project(project_id)) or {}
+        return Quotas(**item.get("quotas", {}))
+
+    def quotas_of(self, project_ids: Iterable[str]) -> dict[str, Quotas]:
+        """By project; one that is not in the table has no limits, and is not in the answer."""
+        found = self._table.batch_get(keys.project(project_id) for project_id in project_ids)
+        return {item["project_id"]: Quotas(**item.get("quotas", {})) for item in found}
+
+    def change(self, was: Project, now: Project, line: AuditLine) -> bool:
+        """Writes what an operator may change. False: the project changed since it was read."""
         changed = update(
-            keys.project(project_id),
-            {"callback_secrets": list(now)},
-            condition="#callback_secrets = :was",
-            was=list(was),
+            keys.project(was.project_id),
+            {
+                "name": now.name,
+                "group": now.group,
+                "allow_private_urls": now.allow_private_urls,
+                "quotas": _limits(now.quotas),
+                "revision": was.revision + 1,
+            },
+            removes=["group"] if now.group is None else [],
+            # Items made before there were revisions have none.
+            condition="attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)",
+            was=was.revision,
         )
-        self._table.write(changed)
+        renamed = [] if was.name == now.name else [put_new(self._name_of(now)), delete(keys.project_name(was.name))]
+        try:
+            self._table.transact([changed, *renamed, audit_write(line)])
+        except ConditionFailed as error:
+            if renamed and 1 in error.failed:
+                raise _exists(now) from error
+            return False
+        return True
+
+    def set_secrets(self, was: Project, now: Project, line: AuditLine) -> bool:
+        """False: another rotation was faster."""
+        sets: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        removes: list[str] = []
+        conditions = ["attribute_exists(#pk)"]
+        for name in ("secret_generations", "callback_secrets"):
+            before, after = list(getattr(was, name)), list(getattr(now, name))
+            conditions.append(f"#{name} = :{name}" if before else f"attribute_not_exists(#{name})")
+            values |= {name: before} if before else {}
+            sets |= {name: after} if after else {}
+            removes += [] if after else [name]
+        condition = " AND ".join(conditions)
+        try:
+            changed = update(keys.project(was.project_id), sets, removes=removes, condition=condition, **values)
+            self._table.transact([changed, audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]:
         page = self._table.query(keys.projects_list(), index="gsi1", newest_first=True, limit=limit, cursor=cursor)
         return Listed([_project(item) for item in page.items], page.cursor)
-
-    def add_key(self, key: ApiKey) -> None:
-        self._table.write(put(keys.api_key(key.key_id) | asdict(key), "attribute_not_exists(#pk)"))
-
-    def get_key(self, key_id: str) -> ApiKey | None:
-        item = self._table.get(keys.api_key(key_id))
-        if item is None:
-            return None
-        return ApiKey(
-            key_id=item["key_id"],
-            project_id=item["project_id"],
-            scopes=tuple(item["scopes"]),
-            agent_id=item.get("agent_id"),
-            key_sha256=item["key_sha256"],
-            created_at=item["created_at"],
-        )
-
-    def remove_key(self, key_id: str) -> bool:
-        return bool(self._table.write(delete(keys.api_key(key_id))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from aws_lambda_powertools import Logger
 
@@ -11,37 +11,22 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import DomainError
 from tidegate.projects.audit import SYSTEM
 from tidegate.queue import ports as queue_ports
-from tidegate.queue.channel_model import Channel, Place
+from tidegate.queue.channel_model import Place
 from tidegate.queue.channel_store import ChannelStore
-from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, WAITING, Request, moved
+from tidegate.queue.fairness import Turn, ceiling
+from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, SHARE, WAITING, Request, moved
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import Refused
+from tidegate.queue.ports import QuotaStore, Refused
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
+from tidegate.queue.turns import Turns
 
 logger = Logger(service="tidegate", child=True)
 
 # Where many wait, the first of them are told why in each run; the rest is told as it moves up.
 _NOTES_PER_RUN = 25
-_LOOKS_PER_RUN = 200
 _LOOK_AGAIN_SECONDS = 60
-
-
-@dataclass(slots=True)
-class _Run:
-    channel: Channel
-    held: set[tuple[str, str]] = field(default_factory=set)
-    admitted: int = 0
-    notes: int = 0
-    left: int = 0
-    looked: int = 0
-
-    @property
-    def reason(self) -> str | None:
-        if self.channel.paused:
-            return CHANNEL_PAUSED
-        return CAPACITY if self.channel.free <= 0 else None
 
 
 class Admission:
@@ -49,6 +34,7 @@ class Admission:
         self,
         store: RequestStore,
         channels: ChannelStore,
+        quotas: QuotaStore,
         runner: RequestRunner,
         clock: Clock,
         policies: Mapping[str, Policy],
@@ -56,34 +42,56 @@ class Admission:
     ) -> None:
         self._store = store
         self._channels = channels
+        self._quotas = quotas
         self._runner = runner
         self._clock = clock
         self._policies = policies
         self._capacities = capacities
 
     def admit(self, channel_name: str) -> int:
-        """Admits what the channel has room for, by priority, then age. Answers how many it admitted."""
-        run = _Run(self._channels.ensure(channel_name, self._capacities.get(channel_name, 1)))
-        for place in self._channels.waiting(channel_name):
-            reason = self._why_not(place, run) or self._try(place, run)
+        """Admits what the channel has room for, project by project. Returns how many were admitted."""
+        turns = self._turns(channel_name)
+        while (place := turns.next()) is not None:
+            reason = self._try(place, turns)
             if reason:
-                run.left += reason != BACKOFF
-                self._note(place, reason, run)
-            run.looked += run.reason is not None
-            if run.notes >= _NOTES_PER_RUN <= run.looked or run.looked >= _LOOKS_PER_RUN:
-                break
-        self._look_again(run)
-        logger.info("admitted", channel=channel_name, admitted=run.admitted, left=run.left)
-        return run.admitted
+                turns.passed.append((place, reason))
+        left = self._tell(turns)
+        self._look_again(turns, left)
+        logger.info("admitted", channel=channel_name, admitted=turns.admitted, left=left)
+        return turns.admitted
 
-    def _why_not(self, place: Place, run: _Run) -> str | None:
-        if place.not_before is not None and place.not_before > self._clock().timestamp():
-            return BACKOFF
-        if run.reason:
-            return run.reason
-        return MUTEX if (place.project_id, str(place.mutex)) in run.held else None
+    def no_room(self, channel_name: str, project_id: str) -> str | None:
+        """Why a project's next request would wait, whatever else waits; None if there is room for it."""
+        channel = self._channels.get(channel_name)
+        if channel is None:
+            return None
+        if channel.free <= 0:
+            return CHANNEL_PAUSED if channel.paused else CAPACITY
+        share = (self._quotas.quotas(project_id).share or {}).get(channel_name)
+        running = self._channels.standing(channel_name, project_id).running
+        return SHARE if running >= ceiling(channel.capacity, share) else None
 
-    def _try(self, place: Place, run: _Run) -> str | None:
+    def _turns(self, name: str) -> Turns:
+        channel = self._channels.ensure(name, self._capacities.get(name, 1))
+        standings = self._channels.standings(name)
+        if sum(standing.running for standing in standings) != channel.running:
+            # Slots taken before they were counted by project, or a slot that changed hands between the two reads.
+            self._channels.recount_running(name)
+            standings = self._channels.standings(name)
+        return Turns(
+            channel,
+            {standing.project_id: standing for standing in standings},
+            self._fixed_shares(name, [standing.project_id for standing in standings if standing.waiting > 0]),
+            lambda project_id: self._channels.waiting(name, project_id),
+            self._clock().timestamp(),
+        )
+
+    def _fixed_shares(self, name: str, project_ids: list[str]) -> dict[str, int]:
+        found = self._quotas.quotas_of(project_ids)
+        shares = {project_id: quotas.share or {} for project_id, quotas in found.items()}
+        return {project_id: share[name] for project_id, share in shares.items() if name in share}
+
+    def _try(self, place: Place, turns: Turns) -> str | None:
         """None if it was admitted, or is not there any more; otherwise why it waits on."""
         request = self._store.get(place.project_id, place.request_id)
         if request is None:
@@ -92,15 +100,14 @@ class Admission:
         if request.status not in WAITING or request.priority != place.priority:
             return None
         try:
-            admitted = self._take(request)
+            admitted = self._take(request, turns.turn(place.project_id))
         except Refused as refused:
-            return self._refused(refused, place, run)
-        run.channel = replace(run.channel, running=run.channel.running + 1)
-        run.admitted += 1
+            return self._refused(refused, place, turns)
+        turns.took(place)
         self.start(admitted)
         return None
 
-    def _take(self, request: Request) -> Request:
+    def _take(self, request: Request, turn: Turn) -> Request:
         now = self._clock()
         timeout = request.timeout or self._policies[request.type].timeout
         admitted = moved(
@@ -114,15 +121,21 @@ class Admission:
             last_wait_reason=None,
         )
         line = RequestQueue.line(request, admitted, "admit", SYSTEM, f"a slot of {request.channel} was free", now)
-        self._store.move(request, admitted, line, now=now)
+        self._store.move(request, admitted, line, now=now, turn=turn)
         return admitted
 
-    def _refused(self, refused: Refused, place: Place, run: _Run) -> str | None:
+    def _refused(self, refused: Refused, place: Place, turns: Turns) -> str | None:
         if queue_ports.CHANNEL in refused.parts:
-            run.channel = self._channels.ensure(run.channel.name, 1)
-            return run.reason or CAPACITY
+            turns.channel = self._channels.ensure(turns.channel.name, 1)
+            return turns.reason or CAPACITY
+        if queue_ports.STANDING in refused.parts:
+            standing = self._channels.standing(place.channel, place.project_id)
+            # Never less than what refused: a stale count would offer the slot again and again.
+            held = max(standing.running, turns.turn(place.project_id).ceiling)
+            turns.standings[place.project_id] = replace(standing, running=held)
+            return SHARE
         if queue_ports.MUTEX in refused.parts:
-            run.held.add((place.project_id, str(place.mutex)))
+            turns.hold(place)
             return MUTEX
         if queue_ports.SLOT in refused.parts:
             # A slot of an earlier attempt was left behind: the channel's recount removes it.
@@ -136,10 +149,17 @@ class Admission:
         except DomainError:
             logger.exception("started later, by compensation", request_id=admitted.request_id)
 
-    def _note(self, place: Place, reason: str, run: _Run) -> None:
-        if run.notes >= _NOTES_PER_RUN or (place.reason == reason and (place.status != PENDING or reason == BACKOFF)):
-            return
-        run.notes += 1
+    def _tell(self, turns: Turns) -> int:
+        """Tells the first of what waits why it does. Returns how many wait for something else than their back-off."""
+        notes = backing_off = 0
+        for place, reason in turns.rest():
+            backing_off += reason == BACKOFF
+            if notes < _NOTES_PER_RUN and _is_news(place, reason):
+                notes += 1
+                self._note(place, reason)
+        return max(0, sum(standing.waiting for standing in turns.standings.values()) - backing_off)
+
+    def _note(self, place: Place, reason: str) -> None:
         if place.status != PENDING or reason == BACKOFF:
             self._store.note_wait(place, reason)
             return
@@ -157,12 +177,16 @@ class Admission:
         except Refused:
             return
 
-    def _look_again(self, run: _Run) -> None:
+    def _look_again(self, turns: Turns, left: int) -> None:
         """While something waits for room, the channel itself is due: a lost word does not stop it."""
-        waits = run.left > 0 and not run.channel.paused
+        waits = left > 0 and not turns.channel.paused
         now = self._clock().timestamp()
-        due_at = run.channel.due_at
+        due_at = turns.channel.due_at
         if waits and (due_at is None or due_at < now + _LOOK_AGAIN_SECONDS / 2):
-            self._channels.look_again(run.channel.name, now + _LOOK_AGAIN_SECONDS)
+            self._channels.look_again(turns.channel.name, now + _LOOK_AGAIN_SECONDS)
         elif not waits and due_at is not None:
-            self._channels.look_again(run.channel.name, None)
+            self._channels.look_again(turns.channel.name, None)
+
+
+def _is_news(place: Place, reason: str) -> bool:
+    return place.reason != reason or (place.status == PENDING and reason != BACKOFF)

@@ -17,7 +17,7 @@ from tidegate.queue.model import Request
 
 
 def _prefix(project_id: str, day: date) -> str:
-    return f"archive/{project_id}/{day:%Y/%m/%d}/"
+    return f"archive/{project_id}/{day.isoformat().replace('-', '/')}/"
 
 
 class Archive:

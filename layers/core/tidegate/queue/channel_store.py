@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -9,10 +10,16 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put_new, update
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
 from tidegate.queue.channel_model import Channel, Place
+from tidegate.queue.fairness import Standing
 from tidegate.queue.items import place_from
+from tidegate.queue.standings import queued_write, standing_from, standing_write
 
 _FIELDS = tuple(field.name for field in fields(Channel))
+# One admission rarely looks at more places of a project than this.
+_LANE_PAGE = 100
 
 
 def _channel(item: Item) -> Channel:
@@ -41,56 +48,66 @@ class ChannelStore:
             known = self.get(name)
         return known or Channel(name, capacity)
 
-    def set_capacity(self, name: str, capacity: int, now: float) -> None:
-        self._table.write(update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel")))
+    def set_capacity(self, name: str, capacity: int, now: float, line: AuditLine) -> None:
+        change = update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
 
-    def set_paused(self, name: str, paused: bool, now: float) -> None:
+    def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
         """Due from now: should the word to admission be lost, what waits still moves."""
-        self._table.write(update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel")))
+        change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
 
-    def waiting(self, name: str) -> Iterator[Place]:
-        """In the order of admission."""
-        return (place_from(item) for item in self._table.query_all(keys.waiting(name), consistent=True))
+    def waiting(self, name: str, project_id: str) -> Iterator[Place]:
+        """A project's places, in the order of admission."""
+        pk = keys.waiting(name, project_id)
+        return (place_from(item) for item in self._table.query_all(pk, consistent=True, limit=_LANE_PAGE))
+
+    def waiting_together(self, name: str) -> Iterator[Place]:
+        """What an older version put into the lane that all projects shared."""
+        return (place_from(item) for item in self._table.query_all(keys.shared_waiting(name), consistent=True))
+
+    def standings(self, name: str) -> list[Standing]:
+        """Every project that waits or runs in the channel, or did lately."""
+        return [standing_from(item) for item in self._table.query_all(keys.standings(name), consistent=True)]
+
+    def standing(self, name: str, project_id: str) -> Standing:
+        item = self._table.get(keys.standing(name, project_id), consistent=True)
+        return standing_from(item) if item else Standing(project_id)
 
     def count_waiting(self, name: str) -> int:
-        """Up to some thousands: cheap enough for every minute."""
-        return self._table.count(keys.waiting(name), pages=1)
+        return sum(standing.waiting for standing in self.standings(name))
 
     def queue_of(self, name: str) -> tuple[int, str | None]:
         """How many wait, and since when the first of them; the queue itself is not fetched."""
-        waiting = keys.waiting(name)
-        length = self._table.count(waiting, consistent=True)
-        firsts: list[Place] = []
-        # Sorted by priority, then by age: only the first of each priority can be the oldest.
-        while length and (found := self._first_below(waiting, firsts)):
-            firsts.append(found)
-        return length, min((place.since for place in firsts), default=None)
-
-    def _first_below(self, waiting: str, firsts: list[Place]) -> Place | None:
-        bounds = keys.below_priority(firsts[-1].priority if firsts else None)
-        items = self._table.query(waiting, sk_between=bounds, limit=1, consistent=True).items
-        return place_from(items[0]) if items else None
+        length = self.count_waiting(name)
+        if not length:
+            return 0, None
+        oldest = self._table.query(keys.waiting_by_age(name), index="gsi1", limit=1).items
+        return length, oldest[0]["since"] if oldest else None
 
     def drop_place(self, place: Place) -> None:
-        """For a place whose request is not waiting any more."""
-        self._table.write(delete(keys.waiting_place(place.channel, place.priority, place.since, place.request_id)))
+        """For a place whose request is gone."""
+        lane = (place.channel, place.project_id)
+        key = keys.waiting_place(*lane, place.priority, place.since, place.request_id)
+        self._all_or_none(
+            delete(key, "attribute_exists(#pk)"), standing_write(*lane, waiting=-1), queued_write(place.project_id, -1)
+        )
+
+    def drop_shared_place(self, place: Place) -> None:
+        where = (place.channel, place.priority, place.since, place.request_id)
+        self._table.write(delete(keys.shared_waiting_place(*where)))
 
     def slots(self, name: str) -> list[tuple[str, str, int]]:
         items = self._table.query_all(keys.slots(name), consistent=True)
         return [(item["project_id"], item["request_id"], int(item["attempt"])) for item in items]
 
-    def drop_slot(self, name: str, request_id: str, attempt: int) -> bool:
+    def drop_slot(self, name: str, project_id: str, request_id: str, attempt: int) -> bool:
         """Gives back a slot whose request does not run any more."""
-        try:
-            self._table.transact(
-                [
-                    delete(keys.slot(name, request_id), "#attempt = :attempt", attempt=attempt),
-                    update(keys.channel(name), adds={"running": -1, "slot_changes": 1}),
-                ]
-            )
-        except ConditionFailed:
-            return False
-        return True
+        return self._all_or_none(
+            delete(keys.slot(name, request_id), "#attempt = :attempt", attempt=attempt),
+            update(keys.channel(name), adds={"running": -1, "slot_changes": 1}),
+            standing_write(name, project_id, running=-1),
+        )
 
     def recount(self, channel: Channel, running: int) -> bool:
         """Puts the count right, unless a slot changed hands since `channel` was read."""
@@ -103,6 +120,43 @@ class ChannelStore:
                 seen=channel.slot_changes,
             )
         )
+
+    def recount_running(self, name: str) -> None:
+        """Sets each project's count to the slots that it holds, unless the count changed since it was read."""
+        known = {standing.project_id: standing for standing in self.standings(name)}
+        held = Counter(project_id for project_id, _, _ in self.slots(name))
+        for project_id in known.keys() | held.keys():
+            standing = known.get(project_id, Standing(project_id))
+            if standing.running != held[project_id]:
+                self._done(self._set_count(name, standing, "running", held[project_id]))
+
+    def recount_waiting(self, name: str) -> None:
+        """The same for the places of each project; a project that neither waits nor runs is forgotten."""
+        for standing in self.standings(name):
+            waiting = self._table.count(keys.waiting(name, standing.project_id), consistent=True)
+            if standing.waiting != waiting:
+                counted = queued_write(standing.project_id, waiting - standing.waiting)
+                self._all_or_none(self._set_count(name, standing, "waiting", waiting), counted)
+            elif not standing.is_active:
+                unchanged = "#changes = :seen"
+                self._done(delete(keys.standing(name, standing.project_id), unchanged, seen=standing.changes))
+
+    @staticmethod
+    def _set_count(name: str, standing: Standing, count: str, value: int) -> Write:
+        return update(
+            keys.standing(name, standing.project_id),
+            {count: value},
+            adds={"changes": 1},
+            condition="attribute_not_exists(#changes) OR #changes = :seen",
+            seen=standing.changes,
+        )
+
+    def _all_or_none(self, *writes: Write) -> bool:
+        try:
+            self._table.transact(writes)
+        except ConditionFailed:
+            return False
+        return True
 
     def look_again(self, name: str, due_at: float | None) -> None:
         sets = keys.due(name, due_at, "channel") if due_at is not None else None

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from tidegate.common.ids import Clock
 from tidegate.errors import Invalid
+from tidegate.projects.audit import NO_PROJECT, SYSTEM, act
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.channel_model import ALL, Channel
 from tidegate.queue.channel_store import ChannelStore
@@ -58,21 +59,25 @@ class Channels:
         if name not in self._known:
             raise _unknown(name, "channel")
 
-    def set_capacities(self, capacities: Mapping[str, int]) -> list[Channel]:
+    def set_capacities(self, capacities: Mapping[str, int], who: str = SYSTEM) -> list[Channel]:
         """Acts at once: more admits now, less drains. A new name is a new channel."""
         for name, capacity in capacities.items():
             self._store.ensure(name, capacity)
-            self._store.set_capacity(name, capacity, self._clock().timestamp())
+            now = self._clock()
+            line = act(NO_PROJECT, name, now, who, "queue.capacity", str(capacity))
+            self._store.set_capacity(name, capacity, now.timestamp(), line)
         self._pokes.poke(*capacities)
         return self.all()
 
-    def set_paused(self, scope: str, paused: bool) -> list[Channel]:
+    def set_paused(self, scope: str, paused: bool, who: str = SYSTEM) -> list[Channel]:
         names = [channel.name for channel in self.all() if scope in (ALL, channel.name)]
         if not names:
             raise _unknown(scope, "scope")
         for name in names:
             self._store.ensure(name, self._capacities.get(name, 1))
-            self._store.set_paused(name, paused, self._clock().timestamp())
+            now = self._clock()
+            line = act(NO_PROJECT, name, now, who, "queue.pause" if paused else "queue.resume")
+            self._store.set_paused(name, paused, now.timestamp(), line)
         self._pokes.poke(*names)
         return self.all()
 

@@ -54,11 +54,14 @@ def _moment(request: Request) -> float:
 
 
 def place_key(request: Request) -> dict[str, str]:
-    return keys.waiting_place(request.channel, request.priority, request.created_at, request.request_id)
+    where = (request.channel, request.project_id)
+    return keys.waiting_place(*where, request.priority, request.created_at, request.request_id)
 
 
 def place_item(request: Request) -> Item:
+    by_age = {"gsi1pk": keys.waiting_by_age(request.channel), "gsi1sk": f"{request.created_at}#{request.request_id}"}
     return place_key(request) | {
+        **by_age,
         "channel": request.channel,
         "project_id": request.project_id,
         "request_id": request.request_id,

@@ -30,7 +30,7 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
 }
 
 # Why something waits.
-CAPACITY, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "paused", "mutex", "backoff"
+CAPACITY, SHARE, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "share", "paused", "mutex", "backoff"
 
 DEFAULT_PRIORITY = 5
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.errors import Conflict
+from tidegate.projects.model import Quotas
 from tidegate.queue.model import Request
 
-REQUEST, CHANNEL, SLOT, MUTEX, PLACE, OTHER = "request", "channel", "slot", "mutex", "place", "other"
+REQUEST, CHANNEL, STANDING, SLOT = "request", "channel", "standing", "slot"
+MUTEX, PLACE, OTHER = "mutex", "place", "other"
 
 View = Callable[[Request], dict[str, Any]]
 # What else is written when a request of a type ends, however it ends.
@@ -21,3 +23,9 @@ class Refused(Conflict):
     def __init__(self, parts: Iterable[str]) -> None:
         self.parts = frozenset(parts)
         super().__init__(f"refused by: {', '.join(sorted(self.parts))}")
+
+
+class QuotaStore(Protocol):
+    def quotas(self, project_id: str) -> Quotas: ...
+
+    def quotas_of(self, project_ids: Iterable[str]) -> dict[str, Quotas]: ...

@@ -15,7 +15,7 @@ from tidegate.queue import policies as request_policies
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused, View
+from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, QuotaStore, Refused, View
 from tidegate.queue.store import RequestStore
 
 # A worker that was silent this long is looked after.
@@ -27,6 +27,7 @@ class RequestQueue:
     def __init__(
         self,
         store: RequestStore,
+        quotas: QuotaStore,
         pokes: AdmissionQueue,
         notifier: Notifier,
         clock: Clock,
@@ -35,6 +36,7 @@ class RequestQueue:
         endings: Mapping[str, Ending],
     ) -> None:
         self._store = store
+        self._quotas = quotas
         self._pokes = pokes
         self._notifier = notifier
         self._clock = clock
@@ -57,7 +59,10 @@ class RequestQueue:
         timeout: int | None = None,
         who: str = SYSTEM,
     ) -> Request:
-        """One transaction, then a word to admission. The same `request_id` again is the same request."""
+        """One transaction, then a word to admission. The same `request_id` again is the same request.
+
+        QuotaExceeded if as many requests of the project wait as its quota allows.
+        """
         policy = self.policy(type)
         now = self._clock()
         request = Request(
@@ -74,7 +79,7 @@ class RequestQueue:
             callback=callback,
         )
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
-        added = self._store.add(request, line, extra_writes)
+        added = self._store.add(request, line, extra_writes, self._quotas.quotas(project_id).queued)
         self._pokes.poke(added.channel)
         return added
 

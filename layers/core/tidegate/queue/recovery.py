@@ -9,7 +9,7 @@ from tidegate.errors import DomainError, RequestTimedOut, WorkerLost
 from tidegate.queue.admission import Admission
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.channel_store import ChannelStore
-from tidegate.queue.model import CAPACITY, CHANNEL_PAUSED, PENDING, RUNNING, Request
+from tidegate.queue.model import PENDING, RUNNING, WAITING, Request
 from tidegate.queue.queue import SILENCE_SECONDS, RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
@@ -49,12 +49,13 @@ class RequestRecovery:
         if request.not_before is not None and request.not_before > self._clock().timestamp():
             self._store.look_again(request, request.not_before)
             return False
-        channel = self._channels.get(request.channel)
-        if channel is not None and channel.free <= 0:
+        reason = self._admission.no_room(request.channel, request.project_id)
+        if reason is not None:
             # Many wait here: from now on it is the channel that is looked after, not each of them.
-            self._admission.queue_up(request, CHANNEL_PAUSED if channel.paused else CAPACITY)
-            self._channels.look_again(channel.name, self._clock().timestamp() + SILENCE_SECONDS)
+            self._admission.queue_up(request, reason)
+            self._channels.look_again(request.channel, self._clock().timestamp() + SILENCE_SECONDS)
             return False
+        self._store.adopt(request)
         self._pokes.poke(request.channel)
         return True
 
@@ -84,23 +85,34 @@ class RequestRecovery:
             logger.exception("the machine was not stopped", request_id=request.request_id)
 
     def channel(self, name: str) -> bool:
-        """A channel in which something waits: its count is put right, and admission runs."""
+        """A channel in which something waits: its counts are put right, and admission runs."""
+        self._adopt_all(name)
         self.heal(name)
         self._channels.look_again(name, self._clock().timestamp() + SILENCE_SECONDS)
         self._pokes.poke(name)
         return False
 
+    def _adopt_all(self, name: str) -> None:
+        """Gives what an older version queued, in one lane for all projects, a place in its project's lane."""
+        for place in self._channels.waiting_together(name):
+            request = self._store.get(place.project_id, place.request_id)
+            waits = request is not None and request.status in WAITING and request.priority == place.priority
+            if request is None or not waits or not self._store.adopt(request):
+                self._channels.drop_shared_place(place)
+
     def heal(self, name: str) -> int:
-        """Gives back slots whose request does not run, then sets the count to the slots that are left."""
+        """Gives back slots whose request does not run, then sets the counts to the slots and places that are left."""
         given_back = 0
         for project_id, request_id, attempt in self._channels.slots(name):
             request = self._store.get(project_id, request_id)
             if request is None or request.status != RUNNING or request.attempt != attempt:
-                given_back += self._channels.drop_slot(name, request_id, attempt)
+                given_back += self._channels.drop_slot(name, project_id, request_id, attempt)
         channel = self._channels.get(name)
         held = len(self._channels.slots(name))
         if channel is not None and channel.running != held and self._channels.recount(channel, held):
             given_back += max(0, channel.running - held)
+        self._channels.recount_running(name)
+        self._channels.recount_waiting(name)
         if given_back:
             logger.warning("leaked slots were given back", channel=name, slots=given_back)
         return given_back

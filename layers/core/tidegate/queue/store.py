@@ -1,4 +1,4 @@
-"""Requests in the table. A move writes the request, its place, slot, mutex, audit line and notice, all or none."""
+"""Requests in the table. A move writes the request, its place, slot, mutex, counts, audit line and notice, or none."""
 
 from __future__ import annotations
 
@@ -11,35 +11,49 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.errors import Conflict, LeaseLost
+from tidegate.errors import Conflict, LeaseLost, QuotaExceeded
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 from tidegate.queue.channel_model import Place
+from tidegate.queue.fairness import Turn
 from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
 from tidegate.queue.locks import renewed, slot_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
-from tidegate.queue.ports import OTHER, PLACE, REQUEST, Refused
+from tidegate.queue.ports import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
+from tidegate.queue.standings import queued_write, standing_write
 
 Part = tuple[str, Write]
+# A full queue has moved on a little by then.
+_QUEUE_RETRY_SECONDS = 30
 
 
 class RequestStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, request: Request, line: AuditLine, extra_writes: Sequence[Write] = ()) -> Request:
-        """Adding the same id twice is one request: the first."""
+    def add(
+        self,
+        request: Request,
+        line: AuditLine,
+        extra_writes: Sequence[Write] = (),
+        queued_limit: int | None = None,
+    ) -> Request:
+        """Adding the same id twice is one request: the first. QuotaExceeded if `queued_limit` wait already."""
         item = request_item(request) | due_of(request, now=0, keep_seconds=0)
-        writes = [put_new(item), put(place_item(request)), audit_write(line), *extra_writes]
+        counted = queued_write(request.project_id, 1, queued_limit)
+        standing = standing_write(request.channel, request.project_id, waiting=1)
+        writes = [put_new(item), counted, standing, put(place_item(request)), audit_write(line), *extra_writes]
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
             known = self.get(request.project_id, request.request_id)
-            if known is None or 0 not in error.failed:
-                raise
-            return known
+            if known is not None and 0 in error.failed:
+                return known
+            if writes.index(counted) in error.failed:
+                raise QuotaExceeded.of("queued", queued_limit, _QUEUE_RETRY_SECONDS) from error
+            raise
         return request
 
     def get(self, project_id: str, request_id: str) -> Request | None:
@@ -57,16 +71,43 @@ class RequestStore:
         notice: Notice | None = None,
         extra_writes: Sequence[Write] = (),
         without: frozenset[str] = frozenset(),
+        turn: Turn | None = None,
     ) -> None:
+        """Refused tells which parts met another state; `turn` is what an admission must carry."""
         item = request_item(new) | due_of(new, now=now.timestamp(), keep_seconds=keep_seconds)
-        parts: list[Part] = [
-            (REQUEST, put(item, "#version = :seen AND #status = :was", seen=old.version, was=old.status)),
-            *_place_writes(old, new),
-            *(part for part in slot_writes(old, new, now.timestamp()) if part[0] not in without),
+        rest: list[Part] = [
             (OTHER, audit_write(line)),
             *([(OTHER, notice_write(notice))] if notice else []),
             *((OTHER, write) for write in extra_writes),
         ]
+        request: Part = (REQUEST, put(item, "#version = :seen AND #status = :was", seen=old.version, was=old.status))
+        slots = [part for part in slot_writes(old, new, now.timestamp()) if part[0] not in without]
+        try:
+            self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
+        except Refused as refused:
+            if PLACE not in refused.parts or REQUEST in refused.parts:
+                raise
+            # Its place is in the lane that all projects once shared, or lost.
+            if not self.adopt(old):
+                without |= {PLACE}
+            self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
+
+    def adopt(self, request: Request) -> bool:
+        """Moves a waiting request's place from the lane that all projects shared to its project's own."""
+        where = (request.channel, request.priority, request.created_at, request.request_id)
+        writes = [
+            delete(keys.shared_waiting_place(*where), "attribute_exists(#pk)"),
+            put_new(place_item(request)),
+            standing_write(request.channel, request.project_id, waiting=1),
+            queued_write(request.project_id, 1),
+        ]
+        try:
+            self._table.transact(writes)
+        except ConditionFailed:
+            return False
+        return True
+
+    def _transact(self, parts: Sequence[Part]) -> None:
         try:
             self._table.transact([write for _, write in parts])
         except ConditionFailed as error:
@@ -98,7 +139,8 @@ class RequestStore:
     def note_wait(self, place: Place, reason: str) -> None:
         """Why a place was passed by, on the request for people and on the place for the next admission."""
         request = keys.request(place.project_id, place.request_id)
-        where = keys.waiting_place(place.channel, place.priority, place.since, place.request_id)
+        lane = (place.channel, place.project_id)
+        where = keys.waiting_place(*lane, place.priority, place.since, place.request_id)
         writes = [
             update(
                 request,
@@ -135,10 +177,26 @@ class RequestStore:
         return (request_from(item) for item in items)
 
 
-def _place_writes(old: Request, new: Request) -> list[Part]:
+def _queue_writes(old: Request, new: Request, without: frozenset[str], turn: Turn | None) -> list[Part]:
+    return [*_place_writes(old, new, without), *_counts(old, new, without, turn)]
+
+
+def _place_writes(old: Request, new: Request, without: frozenset[str]) -> list[Part]:
+    """The old place must be there: the counts say that it is."""
+    has_place, takes_place = old.status in WAITING and PLACE not in without, new.status in WAITING
+    if has_place and takes_place and place_key(old) == place_key(new):
+        return [(PLACE, put(place_item(new), "attribute_exists(#pk)"))]
+    left = [(PLACE, delete(place_key(old), "attribute_exists(#pk)"))] if has_place else []
+    return [*left, (PLACE, put(place_item(new)))] if takes_place else left
+
+
+def _counts(old: Request, new: Request, without: frozenset[str], turn: Turn | None) -> list[Part]:
+    waiting = (new.status in WAITING) - (old.status in WAITING and PLACE not in without)
+    running = (new.status == RUNNING) - (old.status == RUNNING and SLOT not in without)
     parts: list[Part] = []
-    if old.status in WAITING and (new.status not in WAITING or place_key(old) != place_key(new)):
-        parts.append((PLACE, delete(place_key(old))))
-    if new.status in WAITING:
-        parts.append((PLACE, put(place_item(new))))
+    if waiting:
+        parts.append((OTHER, queued_write(old.project_id, waiting)))
+    if waiting or running:
+        write = standing_write(old.channel, old.project_id, waiting=waiting, running=running, turn=turn)
+        parts.append((STANDING, write))
     return parts

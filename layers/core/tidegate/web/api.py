@@ -13,7 +13,8 @@ from tidegate.web.files import routes as files
 from tidegate.web.ingest import routes as subscriptions
 from tidegate.web.notifications import callbacks
 from tidegate.web.notifications import websocket as sockets
-from tidegate.web.openapi import TITLE, VERSION, Api
+from tidegate.web.openapi import Api
+from tidegate.web.projects import keys
 from tidegate.web.projects import routes as projects
 from tidegate.web.queue import compensation, operations, requests
 from tidegate.web.queue import routes as queue
@@ -21,13 +22,14 @@ from tidegate.web.resolver import build_resolver
 
 
 def build_api() -> Api:
-    resolver = build_resolver(
+    return build_resolver(
         [
             system.router,
             console.router,
             callbacks.router,
             compensation.router,
             projects.router,
+            keys.router,
             files.router,
             submits.build_router(),
             downloads.router,
@@ -43,5 +45,3 @@ def build_api() -> Api:
             sockets.router,
         ]
     )
-    resolver.enable_swagger(path="/docs", title=TITLE, version=VERSION)
-    return resolver

@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tidegate.errors import RecordNotFound, ScopeMissing, Unauthenticated
 
+# What a route may declare: `open` needs no key, `agent` is bound to the agent_id in the path, `admin` covers the rest.
+Scope = Literal["open", "read", "write", "agent", "admin"]
+SCOPES: tuple[str, ...] = get_args(Scope)
 ADMIN = "admin"
 DEFAULT_PROJECT = "default"
-
-OPEN = {("GET", "/"), ("GET", "/healthz"), ("GET", "/docs"), ("GET", "/openapi.json")}
-
-# First match wins; the last two lines are the rule, what stands above them its exceptions.
-_SCOPE_RULES: tuple[tuple[str, str, str], ...] = (
-    ("*", r"/v1/agents/.*", "agent"),
-    ("*", r"/v1/(projects|keys)(/.*)?", ADMIN),
-    ("POST", r"/v1/queue/(capacity|pause|resume)", ADMIN),
-    ("POST", r"/v1/(cleanup|compensation/trigger)", ADMIN),
-    ("POST", r"/v1/ws-tickets", "read"),
-    ("POST", r"/v1/download/sync(/multiple)?", "read"),
-    ("GET", r".*", "read"),
-    ("*", r".*", "write"),
-)
-# A decoded path may hold line breaks.
-_COMPILED = [(method, re.compile(path, re.DOTALL), scope) for method, path, scope in _SCOPE_RULES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +23,8 @@ class Caller:
     project_id: str
     scopes: frozenset[str]
     agent_id: str | None = None
+    # The project's quota, if it has one; a host's key is not limited, since it only answers what we ask of it.
+    requests_per_s: float | None = None
 
     @property
     def is_admin(self) -> bool:
@@ -46,6 +34,10 @@ class Caller:
         if not self.is_admin and scope not in self.scopes:
             raise ScopeMissing(f"this route needs the scope {scope}")
 
+    def require_agent(self, agent_id: str) -> None:
+        if not self.is_admin and self.agent_id != agent_id:
+            raise ScopeMissing("this key is bound to another agent")
+
     def acting_for(self, project_id: str | None) -> str:
         """The project a body names: an admin may name any, others only their own."""
         if project_id and project_id != self.project_id and not self.is_admin:
@@ -53,31 +45,33 @@ class Caller:
         return project_id or self.project_id
 
 
-_current: ContextVar[Caller] = ContextVar("caller")
+_current: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller:
     """Whose request is being served."""
-    return _current.get()
+    caller = _current.get()
+    if caller is None:
+        raise Unauthenticated("send a key as Authorization: Bearer <key>")
+    return caller
 
 
-def enter(caller: Caller) -> None:
+def enter(caller: Caller | None) -> None:
+    """Once a request, also without a key: a warm function must not remember the caller before."""
     _current.set(caller)
 
 
-def scope_for(method: str, path: str) -> str:
-    return next(scope for verb, pattern, scope in _COMPILED if verb in ("*", method) and pattern.fullmatch(path))
-
-
-def caller_of(event: dict[str, Any]) -> Caller:
-    """The caller as the authorizer put it into the request; it lets everyone through, so the refusal is here."""
+def caller_of(event: dict[str, Any]) -> Caller | None:
+    """The caller as the authorizer put it into the request, which lets everyone through. None: no valid key."""
     described = event.get("requestContext", {}).get("authorizer", {}).get("lambda") or {}
     if not described.get("key_id"):
-        raise Unauthenticated("send a key as Authorization: Bearer <key>")
+        return None
     scopes = frozenset(str(described.get("scopes", "")).split())
     project_id = str(described.get("project_id") or "")
     if ADMIN in scopes:
         query = event.get("queryStringParameters") or {}
         headers = {name.lower(): value for name, value in (event.get("headers") or {}).items()}
         project_id = query.get("project_id") or headers.get("x-project-id") or project_id or DEFAULT_PROJECT
-    return Caller(str(described["key_id"]), project_id, scopes, described.get("agent_id") or None)
+    rate = described.get("requests_per_s")
+    agent_id = described.get("agent_id") or None
+    return Caller(str(described["key_id"]), project_id, scopes, agent_id, float(rate) if rate else None)

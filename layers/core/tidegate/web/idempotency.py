@@ -16,7 +16,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import (
 
 from tidegate.app import app as tidegate
 from tidegate.aws import keys
-from tidegate.errors import IdempotencyConflict, IdempotencyInProgress, Invalid
+from tidegate.errors import AlreadyCreated, IdempotencyConflict, IdempotencyInProgress, Invalid
 from tidegate.web.authentication import Caller, current_caller
 
 _HEADER = "idempotency-key"
@@ -26,30 +26,66 @@ _LONGEST_KEY = 255
 
 def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
     """Route middleware: `@router.post(…, middlewares=[idempotent])`."""
-    key = app.current_event.headers.get(_HEADER)
+    key = _key(app)
     if not key:
         return next_middleware(app)
-    if len(key) > _LONGEST_KEY:
-        raise Invalid(
-            "the key is too long", errors=[{"loc": ["header", _HEADER], "msg": f"at most {_LONGEST_KEY} characters"}]
-        )
-    caller = current_caller()
-    request = {"key": key, "route": app.current_event.path, "body": app.current_event.body or ""}
-    kept = _once(caller, key, app.lambda_context, lambda: _as_data(next_middleware(app)))
-    try:
-        answer = kept(request=request)
-    except IdempotencyValidationError as error:
-        raise IdempotencyConflict("this Idempotency-Key came before with another request") from error
-    except IdempotencyAlreadyInProgressError as error:
-        raise IdempotencyInProgress(
-            "the first request with this key has not been answered yet", retry_after=2
-        ) from error
+    answer = _kept(app, key, lambda: _as_data(next_middleware(app)))
     return Response(
         status_code=answer["status"],
         content_type=answer["content_type"],
         body=json.loads(answer["body"]) if answer["body"] is not None else None,
         headers=answer["headers"],
     )
+
+
+def idempotent_secret(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
+    """The same for an answer that holds a secret: of it only ids are kept, and a repeat is told what there is."""
+    key = _key(app)
+    if not key:
+        return next_middleware(app)
+    answers: list[Response[Any]] = []
+
+    def act() -> dict[str, Any]:
+        answers.append(next_middleware(app))
+        return {"made": _ids_in(_jsonable(answers[0].body))}
+
+    kept = _kept(app, key, act)
+    if answers:
+        return answers[0]
+    made = kept.get("made", {})
+    named = ", ".join(f"{name} {value}" for name, value in made.items())
+    raise AlreadyCreated(
+        f"the first request with this Idempotency-Key was carried out{f': {named}' if named else ''}. Its secret was "
+        "shown then and is not stored; send another Idempotency-Key to create another one",
+        made=made,
+    )
+
+
+def _ids_in(body: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in body.items() if name.endswith("_id")} if isinstance(body, dict) else {}
+
+
+def _key(app: APIGatewayHttpResolver) -> str | None:
+    key = app.current_event.headers.get(_HEADER)
+    if key and len(key) > _LONGEST_KEY:
+        raise Invalid(
+            "the key is too long", errors=[{"loc": ["header", _HEADER], "msg": f"at most {_LONGEST_KEY} characters"}]
+        )
+    return key
+
+
+def _kept(app: APIGatewayHttpResolver, key: str, act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What the act answered: now, or the first time."""
+    request = {"key": key, "route": app.current_event.path, "body": app.current_event.body or ""}
+    once = _once(current_caller(), key, app.lambda_context, act)
+    try:
+        return once(request=request)
+    except IdempotencyValidationError as error:
+        raise IdempotencyConflict("this Idempotency-Key came before with another request") from error
+    except IdempotencyAlreadyInProgressError as error:
+        raise IdempotencyInProgress(
+            "the first request with this key has not been answered yet", retry_after=2
+        ) from error
 
 
 def _as_data(response: Response[Any]) -> dict[str, Any]:

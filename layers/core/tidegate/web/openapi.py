@@ -7,12 +7,14 @@ Powertools knows one answer a route, always JSON. Here are the others: problems,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 
 from tidegate.web.problems import CONTENT_TYPE
+from tidegate.web.scopes import ScopedResolver
 
 if TYPE_CHECKING:
     from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
@@ -49,13 +51,14 @@ _PROBLEM: Schema = {
     },
 }
 _EVERYWHERE = {
-    "400": "Broken JSON",
+    "400": "Broken JSON or path",
     "401": "No valid key",
     "403": "Scope missing",
     "404": "Not found",
     "409": "Conflict",
     "413": "Too large",
     "422": "Not valid",
+    "429": "A quota or the rate of the project is used up; Retry-After says when to come again",
     "500": "A fault of ours",
     "503": "Try again",
 }
@@ -87,6 +90,7 @@ _PROBLEMS: dict[str, dict[str, str]] = {
     "/v1/download/sync/multiple": _UPSTREAM,
 }
 _IN_QUERY = {"/v1/download/sync": "SyncBody", "/v1/download/sync/multiple": "SyncMultipleBody"}
+_PARAMETER = re.compile(r"<(\w+)>")
 _PLAIN_TYPES = {"string", "integer", "number", "boolean", "null"}
 _IDEMPOTENCY_KEY: Schema = {
     "name": "Idempotency-Key",
@@ -96,8 +100,8 @@ _IDEMPOTENCY_KEY: Schema = {
 }
 
 
-class Api(APIGatewayHttpResolver):
-    """Tells the whole contract wherever it is asked for: in /openapi.json and in /docs."""
+class Api(ScopedResolver):
+    """Tells the whole contract, not only what Powertools reads from the routes."""
 
     def get_openapi_schema(self, **options: Any) -> OpenAPI:
         from aws_lambda_powertools.event_handler.openapi.models import OpenAPI
@@ -111,18 +115,24 @@ def contract(api: Api) -> Schema:
     return found
 
 
-def _completed(schema: Schema, resolver: APIGatewayHttpResolver) -> Schema:
+def _completed(schema: Schema, resolver: Api) -> Schema:
+    # Where this document lies, the API is: under a stage, a folder or another name just as well.
+    schema["servers"] = [{"url": "."}]
     schemas = schema.setdefault("components", {}).setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError", "ResponseValidationError"):
         schemas.pop(unused, None)
     schemas["Problem"] = _PROBLEM
     schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     once = set(_idempotent_routes(resolver))
+    scopes = {
+        (method.lower(), _PARAMETER.sub(r"{\1}", rule)): scope for (method, rule), scope in resolver.scopes.items()
+    }
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             operation["responses"] = _answers(method, path, operation["responses"])
-            if path.startswith("/v1/"):
-                operation["security"] = [{"key": []}]
+            scope = scopes[method, path]
+            if scope != "open":
+                operation["security"] = [{"key": [scope]}]
             if (method, path) in once:
                 operation.setdefault("parameters", []).append(_IDEMPOTENCY_KEY)
     for path, model in _IN_QUERY.items():
@@ -144,7 +154,7 @@ def _problem(text: str) -> Schema:
 
 def _idempotent_routes(resolver: APIGatewayHttpResolver) -> Iterator[tuple[str, str]]:
     for route in [*resolver._static_routes, *resolver._dynamic_routes]:
-        if any(middleware.__name__ == "idempotent" for middleware in route.middlewares):
+        if any(middleware.__name__.startswith("idempotent") for middleware in route.middlewares):
             yield route.method.lower(), route.openapi_path
 
 

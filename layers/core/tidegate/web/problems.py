@@ -8,7 +8,7 @@ from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 
-from tidegate.errors import DomainError, FieldError
+from tidegate.errors import AlreadyCreated, DomainError, FieldError
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -23,6 +23,8 @@ def problem_body(error: DomainError) -> dict[str, Any]:
     }
     if error.errors:
         body["errors"] = list(error.errors)
+    if isinstance(error, AlreadyCreated):
+        body |= error.made
     return body
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import base64
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestUnsupportedContentType, RequestValidationError
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
-from tidegate.common.json_input import read_json
-from tidegate.errors import BodyTooLarge, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
-from tidegate.web.authentication import OPEN, caller_of, enter, scope_for
+from tidegate.app import app as running_app
+from tidegate.errors import BadPath, BrokenJson, DomainError, Invalid, MethodNotAllowed, RouteNotFound
+from tidegate.web.authentication import caller_of, enter
 from tidegate.web.openapi import Api
 from tidegate.web.problems import field_errors, problem
 
-BODY_LIMIT = 1024 * 1024
+# Control characters and the two line separators of Unicode.
+_CONTROL = ("Cc", "Zl", "Zp")
+_BAD_PATH = BadPath("the path holds a control character; leave it out")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _RECORD_PATHS = ("/v1/jobs/", "/v1/downloads/")
 _ID_PREFIX = "AsyncDownload"
@@ -81,27 +83,35 @@ def _methods_of(method: Any) -> list[str]:
     return [method] if isinstance(method, str) else list(method)
 
 
-def serve(app: APIGatewayHttpResolver, event: dict[str, Any], context: Any) -> dict[str, Any]:
-    """Refuses first what no route should see, so that a stranger learns nothing from validation messages."""
+def serve(app: Api, event: dict[str, Any], context: Any) -> dict[str, Any]:
+    """Answers one request. The log line of every request names the key and the request id, also of a refused one."""
     http = event["requestContext"]["http"]
     method, path = http["method"], _whole_ids(_path_of(event))
     event = {**event, "rawPath": path, "requestContext": {**event["requestContext"], "stage": "$default"}}
-    logger.append_keys(request_id=event["requestContext"].get("requestId"))
+    request_id = str(event["requestContext"].get("requestId", ""))
+    caller = caller_of(event)
+    enter(caller)
+    logger.append_keys(request_id=request_id, key_id=caller.key_id if caller else None)
     try:
-        if (method, path) not in OPEN and path.startswith("/v1/"):
-            caller = caller_of(event)
-            caller.require(scope_for(method, path))
-            enter(caller)
-        event = _with_text_body(event)
+        if _has_control_character(path):
+            raise _BAD_PATH
+        if caller is not None and caller.requests_per_s is not None:
+            here = running_app()
+            here.projects.rate_limiter.require(caller.project_id, caller.requests_per_s, here.clock().timestamp())
     except DomainError as error:
         answer = _plain(problem(error))
     else:
         answer = app.resolve(event, context)
     headers = answer.setdefault("headers", {})
-    headers["x-request-id"] = str(event["requestContext"].get("requestId", ""))
+    headers["x-request-id"] = request_id
     headers["x-content-type-options"] = "nosniff"
     logger.info("answered", method=method, route=path[:200], status=answer["statusCode"])
     return answer
+
+
+def _has_control_character(path: str) -> bool:
+    """In the path as it came or decoded once more: a gateway may or may not have decoded it."""
+    return any(unicodedata.category(char) in _CONTROL for char in path + unquote(path))
 
 
 def _plain(response: Response[str]) -> dict[str, Any]:
@@ -126,25 +136,3 @@ def _whole_ids(path: str) -> str:
             whole = rest[: len(rest) - len(tail)] if tail else rest
             return start + quote(whole, safe="%:") + tail
     return path
-
-
-def _with_text_body(event: dict[str, Any]) -> dict[str, Any]:
-    """The event with its body as text: a gateway hands over as base64 what it does not take for text."""
-    body = event.get("body") or ""
-    if event.get("isBase64Encoded"):
-        try:
-            body = base64.b64decode(body).decode()
-        except ValueError as error:
-            raise BrokenJson("the body is not UTF-8") from error
-    if len(body.encode("utf-8", "surrogatepass")) > BODY_LIMIT:
-        raise BodyTooLarge("a body may hold 1 MB")
-    if body:
-        _refuse_what_json_cannot_say(body)
-    return {**event, "body": body, "isBase64Encoded": False}
-
-
-def _refuse_what_json_cannot_say(body: str) -> None:
-    try:
-        read_json(body, exact=True)
-    except ValueError as error:
-        raise BrokenJson("the body could not be read as JSON") from error

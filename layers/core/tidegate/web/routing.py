@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
@@ -10,21 +11,47 @@ from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 from pydantic import BaseModel
 
 from tidegate.common.listing import Listed
-from tidegate.web.authentication import Caller, current_caller
+from tidegate.web.authentication import Caller, Scope, current_caller
 
 Limit = Annotated[int, Query(ge=1, le=100, description="how many, at most")]
 Cursor = Annotated[str | None, Query(max_length=4096, description="next_cursor of the page before")]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Router(APIGatewayHttpRouter):
-    """Powertools' router, which knows the caller."""
+    """Powertools' router, which knows the caller; each route says which scope it needs: `scope="read"`.
+
+    Any other option is one of Powertools' `route`. The resolver checks the scope on the route that it matched.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.scopes: dict[tuple[str, str], Scope] = {}
 
     @property
     def caller(self) -> Caller:
         return current_caller()
+
+    def get(self, rule: str, *, scope: Scope, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self._scoped("GET", rule, scope, options)
+
+    def post(self, rule: str, *, scope: Scope, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self._scoped("POST", rule, scope, options)
+
+    def put(self, rule: str, *, scope: Scope, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self._scoped("PUT", rule, scope, options)
+
+    def patch(self, rule: str, *, scope: Scope, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self._scoped("PATCH", rule, scope, options)
+
+    def delete(self, rule: str, *, scope: Scope, **options: Any) -> Callable[[F], F]:  # type: ignore[override]
+        return self._scoped("DELETE", rule, scope, options)
+
+    def _scoped(self, method: str, rule: str, scope: Scope, options: dict[str, Any]) -> Callable[[F], F]:
+        if (method, rule) in self.scopes:
+            raise ValueError(f"{method} {rule} is defined twice")
+        self.scopes[method, rule] = scope
+        return self.route(rule, method, **options)
 
 
 def answer(model: BaseModel | None, status: int = 200, headers: dict[str, str] | None = None) -> Response[Any]:

@@ -45,6 +45,8 @@ FilePath = Annotated[str, Field(min_length=1), AfterValidator(_safe_path)]
 FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_name)]
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_clean)]
 Signature = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]
+# S3's largest object.
+FileSize = Annotated[int, Field(ge=0, le=5 * 1024**4)]
 Number = Annotated[int, Field(ge=0, le=2**32 - 1)]
 Priority = Annotated[int, Field(ge=1, le=10)]
 JsonObject = dict[str, Any]

@@ -54,6 +54,64 @@ def test_formula_injection_is_guarded_wherever_it_stands(bad: str, place: int) -
     assert text([row], guard=False).count("'") == 0
 
 
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("x;=1+1", "x;'=1+1"),
+        ("x\t@SUM(A1)", "x\t'@SUM(A1)"),
+        ("x\n=1+1", "x\n'=1+1"),
+        ('x;"=1+1"', 'x;"\'=1+1"'),
+        ("x;\x00=1", "x;\x00'=1"),
+        ("x;＝1+1", "x;'＝1+1"),
+        ("x;-1+cmd|' /C calc'!A0", "x;'-1+cmd|' /C calc'!A0"),
+        ("=a;=b", "'=a;'=b"),
+        ("\n=1+1", "'\n'=1+1"),
+        ("\x00=1+1", "'\x00=1+1"),
+        ("\ufeff=1+1", "'\ufeff=1+1"),
+        ("＝1+1", "'＝1+1"),
+        ("＋1", "'＋1"),
+        ("－1", "'－1"),
+        ("＠a", "'＠a"),
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_another_locale_or_reader_would_run_is_guarded(value: str, written: str, place: int) -> None:
+    row = dict.fromkeys("ab", "ok") | {"ab"[place]: value}
+
+    read = list(csv.DictReader(io.StringIO(text([{"a": "x", "b": "y"}, row]), newline="")))
+    assert read[1]["ab"[place]] == written
+    assert text([{"a": 1, "b": None}, row]).endswith(text([row], header="none")), "in a mixed column too"
+    assert "'=" not in text([row], guard=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "-12.5",
+        "+4912345",
+        "a;b",
+        "a; -b",
+        "1;-2;+3.5",
+        "x;-5",
+        "two\nlines",
+        "a=b;c=d",
+        "note: -",
+        "x,=1+1",
+        "",
+        "-1e5",
+    ],
+)
+def test_ordinary_values_stay_as_they_are(value: str) -> None:
+    (row,) = csv.DictReader(io.StringIO(text([{"a": value, "b": "y"}]), newline=""))
+    assert row["a"] == value
+
+
+def test_text_within_nested_values_is_guarded_and_stays_json() -> None:
+    (row,) = csv.DictReader(io.StringIO(text([{"a": ["x;=1+1"]}])))
+    assert json.loads(row["a"]) == ["x;'=1+1"]
+
+
 def test_keys_are_guarded_too() -> None:
     assert text([{"=a": 1}]) == "'=a\n1\n"
 
@@ -79,7 +137,7 @@ def test_a_long_mixed_file_reads_back_whole() -> None:
     assert read == [{key: guard(v) if isinstance(v, str) else str(v) for key, v in row.items()} for row in rows]
 
 
-cells = st.one_of(st.none(), st.integers(), st.text(alphabet=st.sampled_from("=+-@\t\r\n,\" 'a1."), max_size=5))
+cells = st.one_of(st.none(), st.integers(), st.text(alphabet=st.sampled_from("=+-@＝\t\r\n\x00;,\" 'a1."), max_size=5))
 
 
 @settings(max_examples=300)

@@ -1,4 +1,4 @@
-"""login · project · key"""
+"""login · project"""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import getpass
 import os
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from tidegate_client import config
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
@@ -13,7 +15,7 @@ from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, Unauthorized, UsageError
 
-SCOPES = ("read", "write", "agent")
+_LIMITS = ("stored_bytes", "queued", "requests_per_s")
 
 
 def register(subparsers: Subparsers) -> None:
@@ -28,18 +30,24 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--group")
     create.add_argument("--allow-private-urls", action="store_true", help="its URLs may point into private networks")
     add_paging(project.command("list", _list_projects, "list projects"))
+    show = project.command("show", _show_project, "one project, with its quotas and what it uses")
+    show.add_argument("project_id")
+    update = project.command("update", _update_project, "change a project or its quotas")
+    update.add_argument("project_id")
+    update.add_argument("--name")
+    update.add_argument("--group", help="an empty text removes it")
+    update.add_argument("--allow-private-urls", action=argparse.BooleanOptionalAction, default=None)
+    update.add_argument(
+        "--quota",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="stored_bytes, queued, requests_per_s, or share.CHANNEL (name all shares); NAME=none lifts it",
+    )
     rotate = project.command("rotate-secret", _rotate_secret, "a new callback secret beside the present one")
     rotate.add_argument("project_id")
     retire = project.command("retire-secret", _retire_secret, "end a rotation: only the new secret signs")
     retire.add_argument("project_id")
-
-    key = Group(subparsers, "key", "keys of a project (admin)")
-    create = key.command("create", _create_key, "make a key; it is shown this once")
-    create.add_argument("project_id")
-    create.add_argument("--scope", action="append", choices=SCOPES, required=True, help="may be given several times")
-    create.add_argument("--agent-id", help="the one host that a key of scope agent is for")
-    delete = key.command("delete", _delete_key, "revoke a key")
-    delete.add_argument("key_id")
 
 
 def _login(context: Context, args: argparse.Namespace) -> Exit | None:
@@ -89,6 +97,39 @@ def _list_projects(context: Context, args: argparse.Namespace) -> None:
     )
 
 
+def _show_project(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.projects.get(args.project_id))
+
+
+def _update_project(context: Context, args: argparse.Namespace) -> None:
+    changes: dict[str, Any] = {"name": args.name, "allow_private_urls": args.allow_private_urls}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if args.group is not None:
+        changes["group"] = args.group or None
+    if args.quota:
+        changes["quotas"] = quotas_of(args.quota)
+    if not changes:
+        raise UsageError("nothing to change: give --name, --group, --allow-private-urls or --quota")
+    context.output.record(context.client.projects.update(args.project_id, changes))
+
+
+def quotas_of(given: Sequence[str]) -> dict[str, Any]:
+    """`["queued=50", "share.export=2", "stored_bytes=none"]` as the API takes them."""
+    quotas: dict[str, Any] = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        limit = int(number) if number.isdecimal() else None
+        lifted = number == "none"
+        if (name in _LIMITS and (lifted or limit is not None)) or text == "share=none":
+            quotas[name] = limit
+        elif name.startswith("share.") and limit is not None:
+            quotas["share"] = (quotas.get("share") or {}) | {name.removeprefix("share."): limit}
+        else:
+            known = ", ".join(f"{one}=N" for one in (*_LIMITS, "share.CHANNEL"))
+            raise UsageError(f"--quota {text} is none of {known}; NAME=none lifts a limit, share=none all shares")
+    return quotas
+
+
 def _rotate_secret(context: Context, args: argparse.Namespace) -> None:
     context.output.record({"callback_secret": context.client.projects.rotate_callback_secret(args.project_id)})
 
@@ -96,14 +137,3 @@ def _rotate_secret(context: Context, args: argparse.Namespace) -> None:
 def _retire_secret(context: Context, args: argparse.Namespace) -> None:
     context.client.projects.retire_callback_secret(args.project_id)
     context.output.record({"retired": args.project_id})
-
-
-def _create_key(context: Context, args: argparse.Namespace) -> None:
-    made = context.client.keys.create(args.project_id, args.scope, agent_id=args.agent_id)
-    context.output.record(made)
-    context.output.note("Keep the key: it is not shown again.")
-
-
-def _delete_key(context: Context, args: argparse.Namespace) -> None:
-    context.client.keys.delete(args.key_id)
-    context.output.record({"deleted": args.key_id})

@@ -19,8 +19,12 @@ def register(subparsers: Subparsers) -> None:
     add_paging(deliveries)
     callback.command("redeliver", _redeliver, "send one again").add_argument("delivery_id")
 
-    audit = add_command(subparsers, "audit", _audit, "every transition: who, when, from, to, why")
+    audit = add_command(subparsers, "audit", _audit, "every act that changed something: who, when, from, to, why")
     audit.add_argument("record", nargs="?", help="only of this record")
+    audit.add_argument("--actor", metavar="KEY_ID", help="only by this key")
+    audit.add_argument("--action", help="key.create, download.submit, …")
+    audit.add_argument("--since", metavar="TIME", help="ISO 8601")
+    audit.add_argument("--until", metavar="TIME", help="ISO 8601")
     add_paging(audit)
 
     stats = add_command(subparsers, "stats", _stats, "count, success rate, mean and p95 seconds by type")
@@ -62,9 +66,10 @@ def _redeliver(context: Context, args: argparse.Namespace) -> None:
 
 
 def _audit(context: Context, args: argparse.Namespace) -> None:
+    wanted = {"actor": args.actor, "action": args.action, "since": args.since, "until": args.until}
     context.show_list(
-        lambda cursor: context.client.operations.audit(args.record, limit=args.limit, cursor=cursor),
-        ("at", "record", "who", "action", "from", "to", "why", "attempt"),
+        lambda cursor: context.client.operations.audit(args.record, **wanted, limit=args.limit, cursor=cursor),
+        ("at", "record", "actor", "action", "from", "to", "why", "attempt"),
     )
 
 

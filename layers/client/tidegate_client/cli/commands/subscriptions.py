@@ -29,6 +29,9 @@ def register(subparsers: Subparsers) -> None:
     credential = Group(subparsers, "credential", "headers that sources ask for, kept secret under a name")
     put = credential.command("put", _put_credential, "keep headers, read from stdin as lines of 'Name: value'")
     put.add_argument("name")
+    put.add_argument(
+        "--origin", required=True, action="append", metavar="https://HOST", help="they go there only; may be repeated"
+    )
     credential.command("delete", _delete_credential, "forget them").add_argument("name")
 
 
@@ -69,7 +72,8 @@ def _put_credential(context: Context, args: argparse.Namespace) -> None:
     lines = [line.partition(":") for line in sys.stdin.read().splitlines() if line.strip()]
     if not lines or not all(colon for _, colon, _ in lines):
         raise UsageError("give the headers on stdin, a line each: 'Cookie: session=…'")
-    context.client.credentials.put(args.name, {name.strip(): value.strip() for name, _, value in lines})
+    headers = {name.strip(): value.strip() for name, _, value in lines}
+    context.client.credentials.put(args.name, headers, args.origin)
     context.output.record({"stored": args.name})
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from tidegate.exports.rendering.blocks import blocks
 from tidegate.exports.rendering.columns import Row, column_of
-from tidegate.exports.rendering.formula_guard import STARTERS, guard
+from tidegate.exports.rendering.formula_guard import SEPARATORS, STARTERS, guard
 
 BOM = b"\xef\xbb\xbf"
 _NUMBERS = {int, float}
 _SEP = "\n"
-_CELL_STARTS = tuple((char, _SEP + char) for char in sorted(STARTERS))
+_CELL_STARTS = tuple((char, _SEP + char) for char in sorted(STARTERS - {_SEP}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,19 @@ def _cells(values: list[Any], *, guarded: bool) -> list[Any]:
     except TypeError:
         plain = set(map(type, values)) <= _NUMBERS
         return values if plain else [_cell(value, guarded=guarded) for value in values]
-    if guarded and any(char in joined and start in joined for char, start in _CELL_STARTS):
-        values = [guard(value) if value[:1] in STARTERS else value for value in values]
-    if '"' in joined or "," in joined or "\r" in joined or joined.count(_SEP) != len(values):
+    broken = joined.count(_SEP) != len(values)
+    if guarded and (broken or _may_run(joined)):
+        values = [guard(value) for value in values]
+    if broken or '"' in joined or "," in joined or "\r" in joined:
         return [_quoted(value) for value in values]
     return values
+
+
+def _may_run(joined: str) -> bool:
+    """Whether a look at each cell is needed; line breaks within cells are counted by the caller."""
+    if any(separator in joined for separator in SEPARATORS if separator != _SEP):
+        return True
+    return any(char in joined and start in joined for char, start in _CELL_STARTS)
 
 
 def _cell(value: object, *, guarded: bool) -> object:
@@ -76,7 +84,8 @@ def _cell(value: object, *, guarded: bool) -> object:
         return ""
     if type(value) in _NUMBERS:
         return value
-    return _quoted(json.dumps(value, ensure_ascii=False, default=str))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _quoted(guard(text) if guarded else text)
 
 
 def _quoted(text: str) -> str:

@@ -1,15 +1,31 @@
-"""CSV formula injection: text that a spreadsheet would run gets a leading apostrophe."""
+"""CSV formula injection: text that a spreadsheet would run gets an apostrophe before it.
+
+A cell is looked at as the reader may see it, not as it was written: where the list separator is a semicolon, a
+spreadsheet splits a line at semicolons and tabs, and takes quotes and line breaks in the middle of a field as they are.
+"""
 
 from __future__ import annotations
 
 import re
 
-NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-STARTERS = frozenset("=+-@\t\r")
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+NUMBER = re.compile(_NUMBER, re.ASCII)
+# The full-width forms start a formula as well.
+TRIGGERS = "=+-@＝＋－＠"
+# Before the first visible character a spreadsheet drops these; U+FEFF opens a file as its byte order mark.
+STARTERS = frozenset(TRIGGERS + "\t\r\n\x00\ufeff")
+SEPARATORS = ";\t\r\n"
+_INNER = re.compile(
+    rf'(?<=[{SEPARATORS}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_NUMBER}(?:[{SEPARATORS}"]|\Z))', re.ASCII
+)
 
 
 def guard(text: str) -> str:
     """`text`, safe to open in a spreadsheet; a number such as -12.5 stays a number."""
-    if text[:1] in STARTERS and text and not NUMBER.fullmatch(text):
+    if not text:
+        return text
+    if any(separator in text for separator in SEPARATORS):
+        text = _INNER.sub(r"\1'", text)
+    if text[0] in STARTERS and not NUMBER.fullmatch(text):
         return f"'{text}"
     return text

@@ -21,25 +21,26 @@ def _shown(business: Business) -> BusinessAnswer:
     return BusinessAnswer(**told, has_auth_code=business.auth_code_sha256 is not None)
 
 
-@router.post("/v1/biz", tags=_TAGS, summary="Register a business", status_code=201, middlewares=[idempotent])
+@router.post(
+    "/v1/biz", scope="write", tags=_TAGS, summary="Register a business", status_code=201, middlewares=[idempotent]
+)
 def register(body: BusinessBody) -> Response[BusinessAnswer]:
-    return answer(
-        _shown(app().batches.businesses.add(router.caller.project_id, BusinessEntry(**body.model_dump()))), 201
-    )
+    caller, entry = router.caller, BusinessEntry(**body.model_dump())
+    return answer(_shown(app().batches.businesses.add(caller.project_id, entry, caller.key_id)), 201)
 
 
-@router.get("/v1/biz", tags=_TAGS, summary="List businesses")
+@router.get("/v1/biz", scope="read", tags=_TAGS, summary="List businesses")
 def list_businesses(limit: Limit = 20, cursor: Cursor = None) -> BusinessList:
     page = app().batches.businesses.list(router.caller.project_id, limit, cursor)
     return BusinessList(items=[_shown(business) for business in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/biz/<biz_id>", tags=_TAGS, summary="One business")
+@router.get("/v1/biz/<biz_id>", scope="read", tags=_TAGS, summary="One business")
 def show(biz_id: str) -> BusinessAnswer:
     return _shown(app().batches.businesses.get(router.caller.project_id, biz_id))
 
 
-@router.put("/v1/biz/<biz_id>", tags=_TAGS, summary="Replace a business's entry")
+@router.put("/v1/biz/<biz_id>", scope="write", tags=_TAGS, summary="Replace a business's entry")
 def replace(biz_id: str, body: BusinessBody) -> BusinessAnswer:
-    entry = BusinessEntry(**body.model_dump())
-    return _shown(app().batches.businesses.replace(router.caller.project_id, biz_id, entry))
+    caller, entry = router.caller, BusinessEntry(**body.model_dump())
+    return _shown(app().batches.businesses.replace(caller.project_id, biz_id, entry, caller.key_id))

@@ -18,6 +18,7 @@ from tidegate.web.batches.schemas import (
     BizStartBody,
     BizStopBody,
     DataBody,
+    Index,
     LogAnswer,
     LogList,
     LogsAdded,
@@ -35,14 +36,18 @@ def _shown(batch: Batch) -> BatchAnswer:
     return BatchAnswer.model_validate(app().batches.batches.shown(batch))
 
 
-@router.post("/v1/batches", tags=_TAGS, summary="Make a batch", status_code=201, middlewares=[idempotent])
+@router.post(
+    "/v1/batches", scope="write", tags=_TAGS, summary="Make a batch", status_code=201, middlewares=[idempotent]
+)
 def create(body: BatchBody) -> Response[BatchAnswer]:
     told = body.model_dump(exclude={"source"})
     source = body.source.model_dump() if body.source else {}
-    return answer(_shown(app().batches.batches.create(router.caller.project_id, NewBatch(**told, **source))), 201)
+    caller = router.caller
+    made = app().batches.batches.create(caller.project_id, NewBatch(**told, **source), who=caller.key_id)
+    return answer(_shown(made), 201)
 
 
-@router.get("/v1/batches", tags=_TAGS, summary="List batches")
+@router.get("/v1/batches", scope="read", tags=_TAGS, summary="List batches")
 def list_batches(
     status: Annotated[str | None, Query(max_length=20)] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> Response[BatchList]:
@@ -51,61 +56,83 @@ def list_batches(
     return answer(BatchList(items=items, next_cursor=page.next_cursor))
 
 
-@router.get("/v1/batches/<batch_id>", tags=_TAGS, summary="One batch and how far it is")
+@router.get("/v1/batches/<batch_id>", scope="read", tags=_TAGS, summary="One batch and how far it is")
 def show(batch_id: str) -> Response[BatchAnswer]:
     return answer(_shown(app().batches.batches.get(router.caller.project_id, batch_id)))
 
 
-@router.patch("/v1/batches/<batch_id>", tags=_TAGS, summary="Change the rate, max_errors or data", status_code=202)
+@router.patch(
+    "/v1/batches/<batch_id>", scope="write", tags=_TAGS, summary="Change the rate, max_errors or data", status_code=202
+)
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
-    changes = body.model_dump(exclude_unset=True)
-    return answer(_shown(app().batches.batches.update(router.caller.project_id, batch_id, changes)), 202)
+    caller, changes = router.caller, body.model_dump(exclude_unset=True)
+    return answer(_shown(app().batches.batches.update(caller.project_id, batch_id, changes, who=caller.key_id)), 202)
 
 
-@router.post("/v1/batches/<batch_id>/start", tags=_TAGS, summary="Start, or go on where it stopped", status_code=202)
+@router.post(
+    "/v1/batches/<batch_id>/start",
+    scope="write",
+    tags=_TAGS,
+    summary="Start, or go on where it stopped",
+    status_code=202,
+)
 def start(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
     return answer(_shown(app().batches.control.start(caller.project_id, batch_id, caller.key_id)), 202)
 
 
-@router.post("/v1/batches/<batch_id>/stop", tags=_TAGS, summary="Stop; it keeps its place", status_code=202)
+@router.post(
+    "/v1/batches/<batch_id>/stop", scope="write", tags=_TAGS, summary="Stop; it keeps its place", status_code=202
+)
 def stop(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller
     return answer(_shown(app().batches.control.stop(caller.project_id, batch_id, caller.key_id)), 202)
 
 
-@router.post("/v1/batches/<batch_id>/biz-start", tags=_TAGS, summary="The business is ready", status_code=202)
+@router.post(
+    "/v1/batches/<batch_id>/biz-start", scope="write", tags=_TAGS, summary="The business is ready", status_code=202
+)
 def biz_start(batch_id: str, body: BizStartBody) -> Response[BatchAnswer]:
     caller = router.caller
     started = app().batches.control.biz_start(caller.project_id, batch_id, body.auth_code, caller.key_id)
     return answer(_shown(started), 202)
 
 
-@router.post("/v1/batches/<batch_id>/biz-stop", tags=_TAGS, summary="The business cannot go on", status_code=202)
+@router.post(
+    "/v1/batches/<batch_id>/biz-stop", scope="write", tags=_TAGS, summary="The business cannot go on", status_code=202
+)
 def biz_stop(batch_id: str, body: BizStopBody) -> Response[BatchAnswer]:
     caller = router.caller
     stopped = app().batches.control.biz_stop(caller.project_id, batch_id, body.auth_code, body.reason, caller.key_id)
     return answer(_shown(stopped), 202)
 
 
-@router.post("/v1/batches/<batch_id>/data", tags=_TAGS, summary="Change the data", status_code=202)
+@router.post("/v1/batches/<batch_id>/data", scope="write", tags=_TAGS, summary="Change the data", status_code=202)
 def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
-    changed = app().batches.batches.set_data(router.caller.project_id, batch_id, body.job_data, body.auth_code)
+    caller = router.caller
+    changed = app().batches.batches.set_data(
+        caller.project_id, batch_id, body.job_data, body.auth_code, who=caller.key_id
+    )
     return answer(_shown(changed), 202)
 
 
 @router.post(
-    "/v1/batches/<batch_id>/logs", tags=_TAGS, summary="Write log lines", status_code=201, middlewares=[idempotent]
+    "/v1/batches/<batch_id>/logs",
+    scope="write",
+    tags=_TAGS,
+    summary="Write log lines",
+    status_code=201,
+    middlewares=[idempotent],
 )
 def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     lines = [line.model_dump() for line in body.items]
     return answer(LogsAdded(added=app().batches.batches.add_logs(router.caller.project_id, batch_id, lines)), 201)
 
 
-@router.get("/v1/batches/<batch_id>/logs", tags=_TAGS, summary="Log lines, newest first")
+@router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="Log lines, newest first")
 def logs(
     batch_id: str,
-    index: Annotated[int | None, Query(ge=0, description="of this item only")] = None,
+    index: Annotated[Index | None, Query(description="of this item only")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> LogList:
@@ -115,6 +142,7 @@ def logs(
 
 @router.post(
     "/v1/batches/<batch_id>/logs/export",
+    scope="write",
     tags=_TAGS,
     summary="The log lines as a CSV file",
     status_code=202,

@@ -1,4 +1,4 @@
-"""The console's files as a browser gets them: modules joined into one script, named by content, compressed once.
+"""Console and docs as a browser gets them: modules joined into one script, named by content, compressed once.
 
 The page is a tree of small ES modules. Sent one by one they would each be an invocation, and on a cold start each
 its own cold start; joined they are two requests. What is joined is only text that this module can prove simple:
@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 ENTRY = "js/main.js"
+_SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 _IMPORT = re.compile(r'^import \{ ([\w, ]+) \} from "([\w./-]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 
@@ -41,6 +42,7 @@ class Asset:
 @dataclass(frozen=True)
 class Bundle:
     page: Asset
+    docs: Asset
     assets: dict[str, Asset]
 
 
@@ -48,15 +50,26 @@ class Bundle:
 def console() -> Bundle:
     styles = "".join(path.read_text("utf-8") for path in sorted((ROOT / "css").glob("*.css")))
     named = {
-        "js": Asset("text/javascript; charset=utf-8", join_modules(ROOT, ENTRY)),
-        "css": Asset("text/css; charset=utf-8", styles),
-        "svg": Asset("image/svg+xml", (ROOT / "icon.svg").read_text("utf-8")),
+        "app.js": Asset(_SCRIPT, join_modules(ROOT, ENTRY)),
+        "app.css": Asset(_STYLE, styles),
+        "app.svg": Asset("image/svg+xml", _text("icon.svg")),
+        "docs.js": Asset(_SCRIPT, join_modules(ROOT, "docs/main.js")),
+        "docs.css": Asset(_STYLE, _text("css/1-tokens.css") + _text("docs/docs.css")),
     }
-    assets = {f"app.{asset.digest}.{kind}": asset for kind, asset in named.items()}
-    page = (ROOT / "index.html").read_text("utf-8")
-    for name in assets:
-        page = page.replace(f"console/app.{name.rsplit('.', 1)[1]}", f"console/{name}")
-    return Bundle(Asset("text/html; charset=utf-8", page, lasting=False), assets)
+    lasting = {name: name.replace(".", f".{asset.digest}.") for name, asset in named.items()}
+    assets = {lasting[name]: asset for name, asset in named.items()}
+    return Bundle(_page("index.html", lasting), _page("docs/index.html", lasting), assets)
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def _page(name: str, lasting: dict[str, str]) -> Asset:
+    page = _text(name)
+    for plain, by_content in lasting.items():
+        page = page.replace(f'"console/{plain}"', f'"console/{by_content}"')
+    return Asset("text/html; charset=utf-8", page, lasting=False)
 
 
 def join_modules(root: Path, entry: str) -> str:

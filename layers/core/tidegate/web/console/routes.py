@@ -9,32 +9,32 @@ from aws_lambda_powertools.event_handler import Response
 from tidegate.app import app
 from tidegate.errors import RecordNotFound, RouteNotFound
 from tidegate.web.console import overview as overviews
-from tidegate.web.console.bundle import Asset, console
+from tidegate.web.console.bundle import console
 from tidegate.web.console.schemas import Lane, Me, Overview, TypeAnswer
 from tidegate.web.distribution.job_schemas import JobAnswer
 from tidegate.web.queue import compensation
 from tidegate.web.queue.schemas import RequestAnswer
 from tidegate.web.routing import Router
+from tidegate.web.static import page_headers, sent
 
 router = Router()
 _TAGS = ["Console"]
-_YEAR = 31_536_000
 
 
-@router.get("/", include_in_schema=False)
+@router.get("/", scope="open", include_in_schema=False)
 def page() -> Response[str]:
-    return _sent(console().page, {"content-security-policy": _policy(), "referrer-policy": "no-referrer"})
+    return sent(router, console().page, page_headers(_reached()))
 
 
-@router.get("/console/<name>", include_in_schema=False)
+@router.get("/console/<name>", scope="open", include_in_schema=False)
 def asset(name: str) -> Response[str]:
     found = console().assets.get(name)
     if found is None:
         raise RouteNotFound("no such file of the console")
-    return _sent(found, {})
+    return sent(router, found)
 
 
-@router.get("/v1/me", tags=_TAGS, summary="Whose key this is")
+@router.get("/v1/me", scope="read", tags=_TAGS, summary="Whose key this is")
 def me() -> Me:
     caller = router.caller
     return Me(
@@ -46,7 +46,7 @@ def me() -> Me:
     )
 
 
-@router.get("/v1/overview", tags=_TAGS, summary="Everything at a glance")
+@router.get("/v1/overview", scope="read", tags=_TAGS, summary="Everything at a glance")
 def overview() -> Overview:
     glance = overviews.OverviewReader(app().distribution.lookup, app().queue.store, app().clock).of(
         router.caller.project_id
@@ -69,41 +69,13 @@ def _name_of(project_id: str) -> str | None:
         return None
 
 
-def _sent(asset: Asset, more: dict[str, str]) -> Response[str]:
-    asked = router.current_event.headers
-    lasting = f"public, max-age={_YEAR}, immutable" if asset.lasting else "no-cache"
-    headers: dict[str, str | list[str]] = {
-        "etag": f'"{asset.digest}"',
-        "cache-control": lasting,
-        "vary": "accept-encoding",
-        **more,
-    }
-    if asset.digest in (asked.get("if-none-match") or ""):
-        return Response(status_code=304, headers=headers, body="")
-    if "gzip" not in (asked.get("accept-encoding") or ""):
-        return Response(200, asset.content_type, asset.text, headers)
-    answer = Response(200, asset.content_type, asset.packed, {**headers, "content-encoding": "gzip"})
-    answer.base64_encoded = True
-    return answer
-
-
-def _policy() -> str:
-    """Only this page's own files, the API beside it, its socket and the bucket that uploads go to."""
-    reached = {"'self'", _origin(app().files.bucket.presign_put("uploads/", 60))}
+def _reached() -> set[str]:
+    """Beside the API itself: the bucket that uploads go to, and the socket."""
+    reached = {_origin(app().files.bucket.presign_put("uploads/", 60))}
     if endpoint := app().settings.ws_endpoint:
         # Browsers connect where functions post, over the other scheme.
         reached.add(_origin(endpoint.replace("http", "ws", 1)))
-    rules = {
-        "default-src": "'none'",
-        "script-src": "'self'",
-        "style-src": "'self'",
-        "img-src": "'self'",
-        "connect-src": " ".join(sorted(reached)),
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-    }
-    return "; ".join(f"{name} {value}" for name, value in rules.items())
+    return reached
 
 
 def _origin(url: str) -> str:

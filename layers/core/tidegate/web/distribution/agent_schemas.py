@@ -7,6 +7,8 @@ from pydantic import Field, StrictInt
 from tidegate.web.distribution.task_schemas import ContainerId
 from tidegate.web.schemas import Answer, Body
 
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$")]
+
 
 class TransferAnswer(Answer):
     transfer_id: str
@@ -18,6 +20,9 @@ class TransferAnswer(Answer):
     target_user: str
     signature: str
     size: int
+    job_id: str | None = None
+    sequence: int | None = None
+    mode: str | None = None
 
 
 class TransferList(Answer):
@@ -30,6 +35,10 @@ class ResultBody(Body):
     error_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)]
     error_msg: Annotated[str, Field(max_length=2000)] | None = None
     progress: Annotated[int, Field(ge=0, le=100)] | None = None
+    size: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes that this transfer moved")] | None = None
+    speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes a second")] | None = None
+    start_time: Moment | None = None
+    end_time: Moment | None = None
 
 
 class ResultsBody(Body):

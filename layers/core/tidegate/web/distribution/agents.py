@@ -9,9 +9,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
 from tidegate.distribution.agents import OfferedTransfer, Result
-from tidegate.distribution.targets import TargetReport
-from tidegate.errors import ScopeMissing
-from tidegate.web.authentication import Caller
+from tidegate.distribution.targets import Figures, TargetReport
 from tidegate.web.distribution.agent_schemas import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
 from tidegate.web.routing import Router
 
@@ -22,31 +20,30 @@ def build_router() -> Router:
     """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
     router = Router()
 
-    @router.get("/v1/agents/<agent_id>/transfers", tags=_TAGS, summary="What the agent has to fetch; waits for it")
+    @router.get(
+        "/v1/agents/<agent_id>/transfers",
+        scope="agent",
+        tags=_TAGS,
+        summary="What the agent has to fetch; waits for it",
+    )
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
-        offers = app().distribution.agents.inbox(router.caller.project_id, _own(router.caller, agent_id), wait)
+        offers = app().distribution.agents.inbox(router.caller.project_id, unquote(agent_id), wait)
         return TransferList(items=[_shown(offer) for offer in offers])
 
-    @router.post("/v1/agents/<agent_id>/results", tags=_TAGS, summary="What became of transfers")
+    @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="What became of transfers")
     def report(agent_id: str, body: ResultsBody) -> TakenAnswer:
         results = [_result(item) for item in body.items]
-        app().distribution.agents.report(router.caller.project_id, _own(router.caller, agent_id), results)
+        app().distribution.agents.report(router.caller.project_id, unquote(agent_id), results)
         return TakenAnswer(taken=len(results))
 
     return router
 
 
-def _own(caller: Caller, given: str) -> str:
-    agent_id = unquote(given)
-    if not caller.is_admin and caller.agent_id != agent_id:
-        raise ScopeMissing("this key is bound to another agent")
-    return agent_id
-
-
 def _result(item: ResultBody) -> Result:
-    return Result(
-        item.transfer_id, item.container_id, TargetReport(item.error_code, item.error_msg or "", item.progress)
-    )
+    told = Figures(item.size, item.speed, item.start_time, item.end_time)
+    figures = told if any(value is not None for value in told) else None
+    report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures)
+    return Result(item.transfer_id, item.container_id, report)
 
 
 def _shown(offer: OfferedTransfer) -> TransferAnswer:
@@ -61,4 +58,7 @@ def _shown(offer: OfferedTransfer) -> TransferAnswer:
         target_user=order.target_user,
         signature=order.signature,
         size=order.size,
+        job_id=order.job_id,
+        sequence=order.sequence,
+        mode=order.mode,
     )

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidegate.web.distribution.task_schemas import Status
+from tidegate.web.distribution.task_schemas import FiguresAnswer, Status
 from tidegate.web.schemas import Answer
 
 
@@ -28,6 +28,7 @@ class JobAnswer(Answer):
     file_signature: str
     target_file_dir: str
     target_user: str
+    mode: str | None = None
     transfer_id: str | None = None
     window_closes_at: str
     create_time: str
@@ -42,7 +43,7 @@ class JobList(Answer):
     next_cursor: str | None = None
 
 
-class JobTargetAnswer(Answer):
+class JobTargetAnswer(FiguresAnswer):
     agent_id: str
     container_id: str
     status: Status

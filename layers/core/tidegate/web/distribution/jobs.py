@@ -11,17 +11,18 @@ from tidegate.app import app
 from tidegate.web.distribution.job_schemas import JobAnswer, JobList, JobTargetAnswer, JobTargetList
 from tidegate.web.distribution.task_schemas import Status
 from tidegate.web.routing import Cursor, Limit, Router
+from tidegate.web.schemas import Number
 
 router = Router()
 _TAGS = ["Distribution"]
 
 
-@router.get("/v1/jobs/<job>", tags=_TAGS, summary="One Job")
+@router.get("/v1/jobs/<job>", scope="read", tags=_TAGS, summary="One Job")
 def show(job: str) -> JobAnswer:
     return JobAnswer.model_validate(app().distribution.lookup.job(router.caller.project_id, unquote(job)))
 
 
-@router.get("/v1/jobs/<job>/targets", tags=_TAGS, summary="The targets of a Job")
+@router.get("/v1/jobs/<job>/targets", scope="read", tags=_TAGS, summary="The targets of a Job")
 def list_targets(
     job: str, status: Annotated[Status | None, Query()] = None, limit: Limit = 20, cursor: Cursor = None
 ) -> JobTargetList:
@@ -30,10 +31,10 @@ def list_targets(
     return JobTargetList(items=items, next_cursor=page.next_cursor)
 
 
-@router.get("/v1/jobs", tags=_TAGS, summary="List Jobs")
+@router.get("/v1/jobs", scope="read", tags=_TAGS, summary="List Jobs")
 def list_jobs(
-    biz_id: Annotated[int | None, Query(ge=0)] = None,
-    app_id: Annotated[int | None, Query(ge=0)] = None,
+    biz_id: Annotated[Number | None, Query()] = None,
+    app_id: Annotated[Number | None, Query()] = None,
     file_path: Annotated[str | None, Query(max_length=1024)] = None,
     status: Annotated[Status | None, Query()] = None,
     limit: Limit = 20,

@@ -11,6 +11,7 @@ from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
 from tidegate.app import app
 from tidegate.distribution.model import TransferSpec
 from tidegate.distribution.targets import Target
+from tidegate.web.authentication import Caller
 from tidegate.web.distribution.task_schemas import (
     DownloadBatchBody,
     DownloadBody,
@@ -42,6 +43,7 @@ def _parcel(body: ParcelBody) -> TransferSpec:
         file_signature=body.file_signature,
         target_user=body.target_user,
         target_file_dir=body.target_file_dir,
+        mode=body.mode and body.mode.zfill(4),
     )
 
 
@@ -49,31 +51,35 @@ def build_router() -> Router:
     """A router belongs to one resolver; these routes are in two: the one that serves them and the one with the docs."""
     router = Router()
 
-    @router.post("/v1/downloads", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent])
+    @router.post(
+        "/v1/downloads", scope="write", tags=_TAGS, summary="To one target", status_code=202, middlewares=[idempotent]
+    )
     def submit(body: DownloadBody) -> Response[SubmittedAnswer]:
         target = Target(body.target_agent_id, body.target_container_id)
-        return answer(_one(router.caller.project_id, body, target), 202)
+        return answer(_one(router.caller, body, target), 202)
 
-    @router.post("/v1/downloads/batch", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent])
+    @router.post(
+        "/v1/downloads/batch", scope="write", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent]
+    )
     def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
         targets = [Target(target.agent_id, target.container_id) for target in body.targets]
-        return answer(_many(router.caller.project_id, body, targets), 202)
+        return answer(_many(router.caller, body, targets), 202)
 
     return router
 
 
-def _one(project_id: str, body: ParcelBody, target: Target) -> SubmittedAnswer:
+def _one(caller: Caller, body: ParcelBody, target: Target) -> SubmittedAnswer:
     parcel = _parcel(body)
-    taken = app().distribution.submit.submit(project_id, parcel, [target], body.callback)
+    taken = app().distribution.submit.submit(caller.project_id, parcel, [target], body.callback, who=caller.key_id)
     (task,) = taken.tasks
     return SubmittedAnswer(
         task_id=parcel.task_id(task.uuid), job_id=taken.job.job_id, window_closes_at=taken.job.closes_at
     )
 
 
-def _many(project_id: str, body: ParcelBody, targets: Sequence[Target]) -> SubmittedBatchAnswer:
+def _many(caller: Caller, body: ParcelBody, targets: Sequence[Target]) -> SubmittedBatchAnswer:
     parcel = _parcel(body)
-    taken = app().distribution.submit.submit(project_id, parcel, targets, body.callback)
+    taken = app().distribution.submit.submit(caller.project_id, parcel, targets, body.callback, who=caller.key_id)
     tasks = [
         SubmittedTask(
             task_id=parcel.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id

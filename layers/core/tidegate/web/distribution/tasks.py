@@ -15,12 +15,12 @@ router = Router()
 _TAGS = ["Distribution"]
 
 
-@router.get("/v1/downloads/<task>", tags=_TAGS, summary="One Task")
+@router.get("/v1/downloads/<task>", scope="read", tags=_TAGS, summary="One Task")
 def show(task: str) -> TaskAnswer:
     return TaskAnswer.model_validate(app().distribution.lookup.task(router.caller.project_id, unquote(task)))
 
 
-@router.get("/v1/downloads", tags=_TAGS, summary="List Tasks")
+@router.get("/v1/downloads", scope="read", tags=_TAGS, summary="List Tasks")
 def list_tasks(
     job_id: Annotated[str | None, Query(max_length=2000)] = None,
     status: Annotated[Status | None, Query()] = None,

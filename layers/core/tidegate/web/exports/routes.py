@@ -35,13 +35,16 @@ Filter = Annotated[str | None, Query(max_length=200)]
 B = TypeVar("B", bound=BaseModel)
 
 
-@router.post("/v1/task", tags=_TAGS, summary="Order an export", status_code=202, middlewares=[idempotent])
+@router.post(
+    "/v1/task", scope="write", tags=_TAGS, summary="Order an export", status_code=202, middlewares=[idempotent]
+)
 def submit(body: TaskBody) -> Response[TaskAccepted]:
     return _submitted(body)
 
 
 @router.post(
     "/v1/task/multiple",
+    scope="write",
     tags=_TAGS,
     summary="Order an export of several tables",
     status_code=202,
@@ -57,12 +60,12 @@ def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     return answer(TaskAccepted(task_id=task_id), 202)
 
 
-@router.get("/v1/task", tags=_TAGS, summary="One export")
+@router.get("/v1/task", scope="read", tags=_TAGS, summary="One export")
 def show(task_id: TaskId) -> Response[TaskAnswer]:
     return answer(TaskAnswer(**app().exports.exports.get(router.caller.project_id, task_id)))
 
 
-@router.get("/v1/tasks", tags=_TAGS, summary="List exports")
+@router.get("/v1/tasks", scope="read", tags=_TAGS, summary="List exports")
 def list_tasks(
     status: Filter = None,
     operator_id: Filter = None,
@@ -88,39 +91,41 @@ def list_tasks(
     return TaskList(items=[TaskAnswer(**record) for record in page.items], next_cursor=page.next_cursor)
 
 
-@router.post("/v1/tasks/delete", tags=_TAGS, summary="Delete exports and their files")
+@router.post("/v1/tasks/delete", scope="write", tags=_TAGS, summary="Delete exports and their files")
 def delete(body: TaskIds) -> Deleted:
     caller = router.caller
     return Deleted(deleted=app().exports.exports.delete(caller.project_id, body.task_ids, caller.key_id))
 
 
-@router.get("/v1/download/url", tags=_TAGS, summary="A link that lives 300 s")
+@router.get("/v1/download/url", scope="read", tags=_TAGS, summary="A link that lives 300 s")
 def link(task_id: TaskId) -> Response[LinkAnswer]:
     return answer(LinkAnswer.model_validate(app().exports.exports.link(router.caller.project_id, task_id)))
 
 
-@router.get("/v1/download/async", tags=_TAGS, summary="The permanent URL: leads to a fresh link", status_code=302)
+@router.get(
+    "/v1/download/async", scope="read", tags=_TAGS, summary="The permanent URL: leads to a fresh link", status_code=302
+)
 def permanent(task_id: TaskId) -> Response[None]:
     made = app().exports.exports.link(router.caller.project_id, task_id)
     return answer(None, 302, {"location": made.url})
 
 
-@router.post("/v1/download/sync", tags=_TAGS, summary="A small export at once")
+@router.post("/v1/download/sync", scope="read", tags=_TAGS, summary="A small export at once")
 def sync(body: SyncBody) -> Response[Any]:
     return _handed_over(body)
 
 
-@router.post("/v1/download/sync/multiple", tags=_TAGS, summary="A small export of several tables at once")
+@router.post("/v1/download/sync/multiple", scope="read", tags=_TAGS, summary="A small export of several tables at once")
 def sync_multiple(body: SyncMultipleBody) -> Response[Any]:
     return _handed_over(body)
 
 
-@router.get("/v1/download/sync", tags=_TAGS, summary="The same, its fields in the query")
+@router.get("/v1/download/sync", scope="read", tags=_TAGS, summary="The same, its fields in the query")
 def sync_by_query() -> Response[Any]:
     return _handed_over(_from_query(SyncBody))
 
 
-@router.get("/v1/download/sync/multiple", tags=_TAGS, summary="The same, its fields in the query")
+@router.get("/v1/download/sync/multiple", scope="read", tags=_TAGS, summary="The same, its fields in the query")
 def sync_multiple_by_query() -> Response[Any]:
     return _handed_over(_from_query(SyncMultipleBody))
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from tidegate.web.queue.request_payloads import CredentialName, Url
 from tidegate.web.queue.schemas import ChannelName
-from tidegate.web.schemas import Answer, Body, FileName, FilePath, Number, Priority, Signature
+from tidegate.web.schemas import Answer, Body, FileName, FilePath, FileSize, Number, Priority, Signature
 
 
 class FileBody(Body):
@@ -15,7 +15,7 @@ class FileBody(Body):
     file_path: FilePath
     file_name: FileName | None = None
     signature: Signature | None = None
-    size: Annotated[int, Field(ge=0, le=5 * 1024**4)] | None = None
+    size: FileSize | None = None
     source_url: Url | None = None
     credentials: CredentialName | None = None
     channel: ChannelName | None = None
@@ -36,6 +36,7 @@ class IngestAnswer(Answer):
 class UploadAnswer(Answer):
     file_id: str
     upload_url: str
+    upload_headers: dict[str, str] = Field(description="what the PUT must carry, all of it")
     expires_at: str
 
 

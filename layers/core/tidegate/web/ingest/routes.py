@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Path
 
 from tidegate.app import app
+from tidegate.http.credentials import check_origins
 from tidegate.ingest.subscription_model import Subscription
+from tidegate.projects.audit import act
 from tidegate.web.idempotency import idempotent
 from tidegate.web.ingest.schemas import CredentialBody, SubscriptionAnswer, SubscriptionBody, SubscriptionList
+from tidegate.web.queue.request_payloads import CREDENTIAL_NAME
 from tidegate.web.queue.schemas import RequestAnswer, RequestList
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
+CredentialInPath = Annotated[str, Path(pattern=CREDENTIAL_NAME)]
 _TAGS = ["Subscriptions"]
 
 
@@ -21,25 +26,32 @@ def _shown(subscription: Subscription) -> SubscriptionAnswer:
     return SubscriptionAnswer.model_validate(subscription.shown())
 
 
-@router.post("/v1/subscriptions", tags=_TAGS, summary="Watch a source", status_code=201, middlewares=[idempotent])
+@router.post(
+    "/v1/subscriptions", scope="write", tags=_TAGS, summary="Watch a source", status_code=201, middlewares=[idempotent]
+)
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
-    described = Subscription("", router.caller.project_id, created_at="", **body.model_dump())
-    return answer(_shown(app().ingest.subscriptions.create(described)), 201)
+    caller = router.caller
+    described = Subscription("", caller.project_id, created_at="", **body.model_dump())
+    return answer(_shown(app().ingest.subscriptions.create(described, who=caller.key_id)), 201)
 
 
-@router.get("/v1/subscriptions", tags=_TAGS, summary="List subscriptions")
+@router.get("/v1/subscriptions", scope="read", tags=_TAGS, summary="List subscriptions")
 def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> SubscriptionList:
     page = app().ingest.subscriptions.list(router.caller.project_id, limit, cursor)
     return SubscriptionList(items=[_shown(item) for item in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/subscriptions/<subscription_id>", tags=_TAGS, summary="One subscription")
+@router.get("/v1/subscriptions/<subscription_id>", scope="read", tags=_TAGS, summary="One subscription")
 def show(subscription_id: str) -> SubscriptionAnswer:
     return _shown(app().ingest.subscriptions.get(router.caller.project_id, subscription_id))
 
 
 @router.delete(
-    "/v1/subscriptions/<subscription_id>", tags=_TAGS, summary="Forget it and cancel what it queued", status_code=204
+    "/v1/subscriptions/<subscription_id>",
+    scope="write",
+    tags=_TAGS,
+    summary="Forget it and cancel what it queued",
+    status_code=204,
 )
 def delete(subscription_id: str) -> Response[Any]:
     caller = router.caller
@@ -49,6 +61,7 @@ def delete(subscription_id: str) -> Response[Any]:
 
 @router.post(
     "/v1/subscriptions/<subscription_id>/download",
+    scope="write",
     tags=_TAGS,
     summary="Look at the source now",
     status_code=202,
@@ -60,20 +73,38 @@ def download(subscription_id: str) -> Response[RequestAnswer]:
     return answer(RequestAnswer.model_validate(request.shown()), 202)
 
 
-@router.get("/v1/subscriptions/<subscription_id>/tasks", tags=_TAGS, summary="Its requests")
+@router.get("/v1/subscriptions/<subscription_id>/tasks", scope="read", tags=_TAGS, summary="Its requests")
 def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> RequestList:
     page = app().ingest.subscriptions.tasks(router.caller.project_id, subscription_id, limit, cursor)
     items = [RequestAnswer.model_validate(item.shown()) for item in page.items]
     return RequestList(items=items, next_cursor=page.next_cursor)
 
 
-@router.put("/v1/credentials/<name>", tags=_TAGS, summary="Keep headers for a source under a name", status_code=204)
-def put_credential(name: str, body: CredentialBody) -> Response[Any]:
-    app().ingest.credentials.put(router.caller.project_id, name, body.headers)
+@router.put(
+    "/v1/credentials/<name>",
+    scope="write",
+    tags=_TAGS,
+    summary="Keep headers for a source under a name",
+    status_code=204,
+)
+def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any]:
+    """They go to its origins only: at the first request, after a redirect, from a manifest. An http:// origin is
+    taken from projects with private URLs only, since anyone on the way could read the headers."""
+    project_id = router.caller.project_id
+    check_origins(body.origins, plain_text=app().projects.projects.get(project_id).allow_private_urls)
+    _record(name, "credential.put")
+    app().projects.credentials.put(project_id, name, body.headers, body.origins)
     return answer(None, 204)
 
 
-@router.delete("/v1/credentials/<name>", tags=_TAGS, summary="Forget them", status_code=204)
-def delete_credential(name: str) -> Response[Any]:
-    app().ingest.credentials.delete(router.caller.project_id, name)
+@router.delete("/v1/credentials/<name>", scope="write", tags=_TAGS, summary="Forget them", status_code=204)
+def delete_credential(name: CredentialInPath) -> Response[Any]:
+    _record(name, "credential.delete")
+    app().projects.credentials.delete(router.caller.project_id, name)
     return answer(None, 204)
+
+
+def _record(name: str, action: str) -> None:
+    """Credentials are in Secrets Manager: no transaction of the table holds their change."""
+    caller = router.caller
+    app().projects.audit.record(act(caller.project_id, name, app().clock(), caller.key_id, action))

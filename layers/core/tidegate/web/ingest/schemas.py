@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 
 from tidegate.common.schedules import next_run
 from tidegate.errors import Invalid
+from tidegate.http.credentials import read_origin
 from tidegate.web.queue.request_payloads import CredentialName, Url
 from tidegate.web.schemas import Answer, Body, Number, Text
 
@@ -22,7 +23,31 @@ def _fires(value: str) -> str:
 
 
 Schedule = Annotated[str, Field(max_length=200), AfterValidator(_fires)]
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$")]
+# They say where a message ends and whom it is for: not a secret, and dangerous in a caller's hand.
+_FRAMING = frozenset(
+    [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "proxy-connection",
+    ]
+)
+
+
+def _no_framing(value: str) -> str:
+    if value.lower() in _FRAMING:
+        raise ValueError(f"{value} cannot be set by a credential")
+    return value
+
+
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$"), AfterValidator(_no_framing)]
+Origin = Annotated[str, Field(max_length=300), AfterValidator(read_origin)]
 HeaderValue = Annotated[str, Field(min_length=1, max_length=16_384, pattern=r"^[\t\x20-\x7e\x80-\xff]+$")]
 
 
@@ -55,3 +80,9 @@ class SubscriptionList(Answer):
 
 class CredentialBody(Body):
     headers: Annotated[dict[HeaderName, HeaderValue], Field(min_length=1, max_length=20)]
+    origins: Annotated[
+        list[Origin],
+        Field(
+            min_length=1, max_length=20, description="the headers go to these only: https://host or https://host:port"
+        ),
+    ]

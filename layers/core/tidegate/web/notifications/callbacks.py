@@ -11,7 +11,7 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 from tidegate.app import app
 from tidegate.common.ids import iso
 from tidegate.notifications.delivery_model import Delivery
-from tidegate.web.idempotency import idempotent
+from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.notifications.schemas import CallbackAnswer, CallbackList, SecretAnswer
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
@@ -23,7 +23,7 @@ def _shown(delivery: Delivery) -> CallbackAnswer:
     return CallbackAnswer.of(delivery, lambda epoch: iso(datetime.fromtimestamp(epoch, UTC)))
 
 
-@router.get("/v1/callbacks", tags=_TAGS, summary="List callbacks with every attempt")
+@router.get("/v1/callbacks", scope="read", tags=_TAGS, summary="List callbacks with every attempt")
 def list_callbacks(
     task_id: Annotated[str | None, Query(max_length=2048, description="the record that a callback tells of")] = None,
     state: Annotated[Literal["pending", "delivered", "dead"] | None, Query()] = None,
@@ -36,32 +36,43 @@ def list_callbacks(
     return CallbackList(items=[_shown(delivery) for delivery in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/callbacks/<delivery_id>", tags=_TAGS, summary="One callback, with its body")
+@router.get("/v1/callbacks/<delivery_id>", scope="read", tags=_TAGS, summary="One callback, with its body")
 def show_callback(delivery_id: str) -> CallbackAnswer:
     return _shown(app().notifications.callbacks.get(router.caller.project_id, delivery_id))
 
 
 @router.post(
-    "/v1/callbacks/<delivery_id>/redeliver", tags=_TAGS, summary="Deliver a callback once more", status_code=202
+    "/v1/callbacks/<delivery_id>/redeliver",
+    scope="write",
+    tags=_TAGS,
+    summary="Deliver a callback once more",
+    status_code=202,
 )
 def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
-    return answer(_shown(app().notifications.callbacks.redeliver(router.caller.project_id, delivery_id)), 202)
+    caller = router.caller
+    return answer(_shown(app().notifications.callbacks.redeliver(caller.project_id, delivery_id, caller.key_id)), 202)
 
 
 @router.post(
     "/v1/projects/<project_id>/callback-secrets",
+    scope="admin",
     tags=_TAGS,
     summary="A new callback secret; the one before stays valid until it is retired",
     status_code=201,
-    middlewares=[idempotent],
+    middlewares=[idempotent_secret],
 )
 def rotate_secret(project_id: str) -> Response[SecretAnswer]:
-    return answer(SecretAnswer(callback_secret=app().projects.callback_secrets.rotate(project_id)), 201)
+    made = app().projects.callback_secrets.rotate(project_id, router.caller.key_id)
+    return answer(SecretAnswer(project_id=project_id, callback_secret=made), 201)
 
 
 @router.delete(
-    "/v1/projects/<project_id>/callback-secrets/previous", tags=_TAGS, summary="End a rotation", status_code=204
+    "/v1/projects/<project_id>/callback-secrets/previous",
+    scope="admin",
+    tags=_TAGS,
+    summary="End a rotation",
+    status_code=204,
 )
 def retire_secret(project_id: str) -> Response[Any]:
-    app().projects.callback_secrets.retire(project_id)
+    app().projects.callback_secrets.retire(project_id, router.caller.key_id)
     return answer(None, 204)

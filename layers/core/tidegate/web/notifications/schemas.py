@@ -52,6 +52,7 @@ class CallbackList(Answer):
 
 
 class SecretAnswer(Answer):
+    project_id: str
     callback_secret: str
 
 

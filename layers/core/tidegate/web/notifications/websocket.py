@@ -5,7 +5,7 @@ from __future__ import annotations
 from aws_lambda_powertools.event_handler import Response
 
 from tidegate.app import app
-from tidegate.web.idempotency import idempotent
+from tidegate.web.idempotency import idempotent_secret
 from tidegate.web.notifications.schemas import TicketAnswer
 from tidegate.web.routing import Router, answer
 
@@ -14,13 +14,15 @@ router = Router()
 
 @router.post(
     "/v1/ws-tickets",
+    scope="read",
     tags=["Notifications"],
     summary="A ticket for one WebSocket connection, within 60 s",
     status_code=201,
-    middlewares=[idempotent],
+    middlewares=[idempotent_secret],
 )
 def ticket() -> Response[TicketAnswer]:
-    made = app().notifications.tickets.issue(router.caller.project_id)
+    caller = router.caller
+    made = app().notifications.tickets.issue(caller.project_id, app().projects.api_keys.record_id(caller.key_id))
     # The endpoint that functions post to and the one that clients connect to differ by their scheme alone.
     ws_url = app().settings.ws_endpoint.replace("http", "ws", 1)
     return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)

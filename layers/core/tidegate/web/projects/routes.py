@@ -1,44 +1,52 @@
-"""Projects and keys: the admin's part."""
+"""Projects: the admin's part."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 
 from tidegate.app import app
+from tidegate.projects.model import Project
 from tidegate.web.idempotency import idempotent
-from tidegate.web.projects.schemas import KeyAnswer, KeyBody, ProjectAnswer, ProjectBody, ProjectList
+from tidegate.web.projects.schemas import ProjectAnswer, ProjectBody, ProjectChange, ProjectDetail, ProjectList
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
 
 
-@router.post("/v1/projects", tags=["Projects"], summary="Create a project", status_code=201, middlewares=[idempotent])
+def _shown(project: Project) -> ProjectDetail:
+    return ProjectDetail.of(project, app().queue.project_usage(project.project_id))
+
+
+@router.post(
+    "/v1/projects",
+    scope="admin",
+    tags=["Projects"],
+    summary="Create a project",
+    status_code=201,
+    middlewares=[idempotent],
+)
 def create_project(body: ProjectBody) -> Response[ProjectAnswer]:
-    project = app().projects.projects.create(body.name, body.group, allow_private_urls=body.allow_private_urls)
+    private, who = body.allow_private_urls, router.caller.key_id
+    project = app().projects.projects.create(body.name, body.group, allow_private_urls=private, who=who)
     return answer(ProjectAnswer.model_validate(project), 201)
 
 
-@router.get("/v1/projects", tags=["Projects"], summary="List projects")
+@router.get("/v1/projects", scope="admin", tags=["Projects"], summary="List projects")
 def list_projects(limit: Limit = 20, cursor: Cursor = None) -> ProjectList:
     page = app().projects.projects.list(limit, cursor)
     return ProjectList(items=[ProjectAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
 
 
-@router.post(
-    "/v1/projects/<project_id>/keys",
+@router.get(
+    "/v1/projects/<project_id>",
+    scope="admin",
     tags=["Projects"],
-    summary="Create a key",
-    status_code=201,
-    middlewares=[idempotent],
+    summary="One project, with its quotas and what it uses",
 )
-def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
-    key = app().projects.projects.add_key(project_id, body.scopes, body.agent_id)
-    return answer(KeyAnswer.model_validate(key), 201)
+def show_project(project_id: str) -> ProjectDetail:
+    return _shown(app().projects.projects.get(project_id, consistent=True))
 
 
-@router.delete("/v1/keys/<key_id>", tags=["Projects"], summary="Revoke a key", status_code=204)
-def delete_key(key_id: str) -> Response[Any]:
-    app().projects.projects.remove_key(key_id)
-    return answer(None, 204)
+@router.patch("/v1/projects/<project_id>", scope="admin", tags=["Projects"], summary="Change a project or its quotas")
+def change_project(project_id: str, body: ProjectChange) -> ProjectDetail:
+    return _shown(app().projects.projects.change(project_id, body.fields(), body.limits(), router.caller.key_id))

@@ -1,18 +1,55 @@
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tidegate.common.ids import iso
+from tidegate.projects.model import ApiKey, Project
+from tidegate.queue.channel_model import MAX_CAPACITY
+from tidegate.web.queue.schemas import ChannelName
 from tidegate.web.schemas import Answer, Body, Text
 
 Scope = Literal["read", "write", "agent"]
+ProjectName = Annotated[Text, Field(min_length=2, max_length=60)]
+_TEN_YEARS = 10 * 365 * 86400
+_NINETY_DAYS = 90 * 86400
+Lifetime = Annotated[int, Field(ge=1, le=_TEN_YEARS, description="seconds; without it the key does not expire")]
+Shares = Annotated[
+    dict[ChannelName, Annotated[int, Field(ge=1, le=MAX_CAPACITY)]],
+    Field(min_length=1, max_length=50, description="slots by channel that it may hold while another project waits"),
+]
 
 
 class ProjectBody(Body):
-    name: Annotated[Text, Field(min_length=2, max_length=60)]
+    name: ProjectName
     group: Text | None = None
     allow_private_urls: bool = False
+
+
+class QuotasBody(Body):
+    """What is named is set; null lifts a limit; what is not named stays."""
+
+    stored_bytes: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    queued: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    requests_per_s: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    share: Shares | None = None
+
+
+class ProjectChange(Body):
+    """What is named is set; `group: null` removes the group; what is not named stays."""
+
+    name: ProjectName = ""
+    group: Text | None = None
+    allow_private_urls: bool = False
+    quotas: QuotasBody = QuotasBody()
+
+    def fields(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True, exclude={"quotas"})
+
+    def limits(self) -> dict[str, Any]:
+        return self.quotas.model_dump(exclude_unset=True)
 
 
 class ProjectAnswer(Answer):
@@ -23,17 +60,83 @@ class ProjectAnswer(Answer):
     created_at: str
 
 
+class QuotasAnswer(Answer):
+    stored_bytes: int | None = None
+    queued: int | None = None
+    requests_per_s: int | None = None
+    share: dict[str, int] | None = None
+
+
+class ProjectDetail(ProjectAnswer):
+    quotas: QuotasAnswer
+    usage: dict[str, Any]
+
+    @classmethod
+    def of(cls, project: Project, usage: dict[str, Any]) -> ProjectDetail:
+        shown = ProjectAnswer.model_validate(project).model_dump()
+        return cls(**shown, quotas=QuotasAnswer.model_validate(project.quotas), usage=usage)
+
+
 class ProjectList(Answer):
     items: list[ProjectAnswer]
     next_cursor: str | None = None
 
 
-class KeyBody(Body):
+class AdminKeyBody(Body):
+    name: Text | None = None
+    expires_in: Lifetime | None = None
+
+
+class KeyBody(AdminKeyBody):
     scopes: Annotated[list[Scope], Field(min_length=1)]
     agent_id: Text | None = None
 
 
-class KeyAnswer(Answer):
+class RotateBody(Body):
+    overlap_s: Annotated[int, Field(ge=0, le=_NINETY_DAYS, description="how long the old key still works")] = 86400
+
+
+class NewKeyAnswer(Answer):
+    """`key` is shown this once."""
+
     key_id: str
     key: str
-    callback_secret: str
+
+
+class KeyAnswer(NewKeyAnswer):
+    """`callback_secret` is shown with keys of scope write."""
+
+    callback_secret: str | None = None
+
+
+class KeyRecord(Answer):
+    key_id: str
+    name: str | None = None
+    scopes: list[str]
+    agent_id: str | None = None
+    created_at: str | None = None
+    created_by: str | None = None
+    expires_at: str | None = None
+    last_used_at: str | None = None
+    state: Literal["active", "expired", "revoked"]
+
+    @classmethod
+    def of(cls, key: ApiKey, now: datetime) -> KeyRecord:
+        return cls.model_validate(
+            {
+                "key_id": key.key_id,
+                "name": key.name,
+                "scopes": list(key.scopes),
+                "agent_id": key.agent_id,
+                "created_at": key.created_at or None,
+                "created_by": key.created_by,
+                "expires_at": None if key.valid_until is None else iso(datetime.fromtimestamp(key.valid_until, UTC)),
+                "last_used_at": key.last_used_at,
+                "state": key.state(now),
+            }
+        )
+
+
+class KeyList(Answer):
+    items: list[KeyRecord]
+    next_cursor: str | None = None

@@ -32,12 +32,12 @@ def _shown(poll: PollState, queue_size: int) -> CompensationAnswer:
     )
 
 
-@router.get("/v1/compensation", tags=_TAGS, summary="How the poll for overdue work is doing")
+@router.get("/v1/compensation", scope="read", tags=_TAGS, summary="How the poll for overdue work is doing")
 def show() -> CompensationAnswer:
     return _shown(*app().compensation.poll.status())
 
 
-@router.post("/v1/compensation/trigger", tags=_TAGS, summary="Poll now")
+@router.post("/v1/compensation/trigger", scope="admin", tags=_TAGS, summary="Poll now")
 def trigger() -> CompensationAnswer:
-    app().compensation.poll.trigger()
+    app().compensation.poll.trigger(router.caller.key_id)
     return _shown(*app().compensation.poll.status())

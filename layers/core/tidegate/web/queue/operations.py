@@ -9,40 +9,75 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
 from tidegate.common.ids import iso
+from tidegate.errors import Invalid
+from tidegate.projects.audit import NO_PROJECT, act
+from tidegate.projects.audit_store import AuditFilter
 from tidegate.queue.stats import stats_by_type
-from tidegate.web.queue.schemas import ArchiveList, AuditList, CleanupAnswer, StatsAnswer, TypeStats
+from tidegate.web.queue.schemas import ArchiveList, AuditAnswer, AuditList, CleanupAnswer, StatsAnswer, TypeStats
 from tidegate.web.routing import Cursor, Limit, Router
 
 router = Router()
 _TAGS = ["Operations"]
 _DEFAULT_PERIOD = timedelta(days=7)
+_EPOCH, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
-@router.get("/v1/stats", tags=_TAGS, summary="Requests by type: count, success rate, mean and p95 seconds")
+def _in_utc(moment: datetime, name: str) -> datetime:
+    try:
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except OverflowError as error:
+        message = f"{name} is {moment.isoformat()}, which is outside the years 1 to 9999 in UTC"
+        raise Invalid(message, errors=[{"loc": ["query", name], "msg": message}]) from error
+
+
+@router.get(
+    "/v1/stats", scope="read", tags=_TAGS, summary="Requests by type: count, success rate, mean and p95 seconds"
+)
 def stats(
     since: Annotated[datetime | None, Query(description="ISO 8601; seven days ago if left out")] = None,
 ) -> StatsAnswer:
     now = app().clock()
-    start = since.replace(tzinfo=since.tzinfo or UTC).astimezone(UTC) if since else now - _DEFAULT_PERIOD
+    start = _in_utc(since, "since") if since else now - _DEFAULT_PERIOD
     figures = stats_by_type(app().queue.store.since(router.caller.project_id, iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
 
 
-@router.get("/v1/audit", tags=_TAGS, summary="Every transition: who, when, why")
+@router.get("/v1/audit", scope="read", tags=_TAGS, summary="Every act that changed something: who, when, why")
 def audit(
-    record: Annotated[str | None, Query(max_length=2048)] = None, limit: Limit = 20, cursor: Cursor = None
+    record: Annotated[str | None, Query(max_length=2048, description="the id of what was changed")] = None,
+    actor: Annotated[str | None, Query(max_length=200, description="a key_id, or system")] = None,
+    action: Annotated[str | None, Query(max_length=60, description="e.g. key.create")] = None,
+    since: Annotated[datetime | None, Query(description="ISO 8601; from then on")] = None,
+    until: Annotated[datetime | None, Query(description="ISO 8601; up to then")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
 ) -> AuditList:
-    page = app().projects.audit.list(router.caller.project_id, record, limit, cursor)
-    return AuditList(items=[line.shown() for line in page.items], next_cursor=page.next_cursor)
+    """Filters combine. Acts on the whole deployment are listed for admins, with `project_id=_system`."""
+    wanted = AuditFilter(record, actor, action, _moment(since), _moment(until))
+    page = app().projects.audit.list(router.caller.project_id, limit, cursor, wanted)
+    items = [AuditAnswer.model_validate(line.shown()) for line in page.items]
+    return AuditList(items=items, next_cursor=page.next_cursor)
 
 
-@router.post("/v1/cleanup", tags=_TAGS, summary="Remove what is past its retention")
+def _moment(given: datetime | None) -> datetime | None:
+    """In UTC, where all lines are; without an offset it is taken for UTC. No line is older than 1970."""
+    if given is None:
+        return None
+    try:
+        return max(given.replace(tzinfo=given.tzinfo or UTC).astimezone(UTC), _EPOCH)
+    except OverflowError:
+        return _EPOCH if given.year == 1 else _LAST
+
+
+@router.post("/v1/cleanup", scope="admin", tags=_TAGS, summary="Remove what is past its retention")
 def cleanup() -> CleanupAnswer:
+    # Up to a thousand records and their objects: no one transaction holds it.
+    app().projects.audit.record(act(NO_PROJECT, "cleanup", app().clock(), router.caller.key_id, "cleanup.run"))
     return CleanupAnswer.model_validate(app().queue.retention.clean())
 
 
-@router.get("/v1/archive", tags=_TAGS, summary="Requests that left the table on a day")
+@router.get("/v1/archive", scope="read", tags=_TAGS, summary="Requests that left the table on a day")
 def archive(
     day: Annotated[date, Query(description="the day of the cleanup, e.g. 2026-11-16")],
     type: Annotated[str | None, Query(max_length=40)] = None,

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from tidegate.errors import Invalid
-from tidegate.web.schemas import Body, FileName, FilePath, Number, Signature, Text
+from tidegate.web.schemas import Body, FileName, FilePath, FileSize, Number, Signature, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=4096)]
-CredentialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")]
+CREDENTIAL_NAME = r"^[A-Za-z0-9_.-]{1,100}$"
+CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 
 
 class DownloadPayload(Body):
@@ -20,7 +21,7 @@ class DownloadPayload(Body):
     file_path: FilePath
     file_name: FileName | None = None
     signature: Signature | None = None
-    size: Annotated[int, Field(ge=0)] | None = None
+    size: FileSize | None = None
     credentials: CredentialName | None = None
 
 

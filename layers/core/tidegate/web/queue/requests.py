@@ -19,7 +19,7 @@ def _shown(request: Request) -> RequestAnswer:
     return RequestAnswer.model_validate(request.shown())
 
 
-@router.post("/v1/requests", tags=_TAGS, summary="Queue work", status_code=202, middlewares=[idempotent])
+@router.post("/v1/requests", scope="write", tags=_TAGS, summary="Queue work", status_code=202, middlewares=[idempotent])
 def create(body: RequestBody) -> Response[RequestAnswer]:
     caller = router.caller
     request = app().ingest.submit.submit(
@@ -34,36 +34,36 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
     return answer(_shown(request), 202)
 
 
-@router.get("/v1/requests/<request_id>", tags=_TAGS, summary="One request")
+@router.get("/v1/requests/<request_id>", scope="read", tags=_TAGS, summary="One request")
 def show(request_id: str) -> RequestAnswer:
     return _shown(app().queue.queue.get(router.caller.project_id, request_id))
 
 
-@router.post("/v1/requests/<request_id>/cancel", tags=_TAGS, summary="Never run it, or stop it")
+@router.post("/v1/requests/<request_id>/cancel", scope="write", tags=_TAGS, summary="Never run it, or stop it")
 def cancel(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.cancel(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/pause", tags=_TAGS, summary="Hold it back until it is resumed")
+@router.post("/v1/requests/<request_id>/pause", scope="write", tags=_TAGS, summary="Hold it back until it is resumed")
 def pause(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.pause(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/resume", tags=_TAGS, summary="Queue it again")
+@router.post("/v1/requests/<request_id>/resume", scope="write", tags=_TAGS, summary="Queue it again")
 def resume(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.resume(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/retry", tags=_TAGS, summary="Try a failed one again")
+@router.post("/v1/requests/<request_id>/retry", scope="write", tags=_TAGS, summary="Try a failed one again")
 def retry(request_id: str) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.retry(caller.project_id, request_id, caller.key_id))
 
 
-@router.post("/v1/requests/<request_id>/prioritize", tags=_TAGS, summary="1 goes first, 10 last")
+@router.post("/v1/requests/<request_id>/prioritize", scope="write", tags=_TAGS, summary="1 goes first, 10 last")
 def prioritize(request_id: str, body: PriorityBody) -> RequestAnswer:
     caller = router.caller
     return _shown(app().queue.control.prioritize(caller.project_id, request_id, body.priority, caller.key_id))

@@ -30,12 +30,12 @@ def _stats() -> QueueStats:
     )
 
 
-@router.get("/v1/queue/stats", tags=_TAGS, summary="Every channel: capacity, running, queued, paused")
+@router.get("/v1/queue/stats", scope="read", tags=_TAGS, summary="Every channel: capacity, running, queued, paused")
 def stats() -> QueueStats:
     return _stats()
 
 
-@router.get("/v1/queue", tags=_TAGS, summary="List requests")
+@router.get("/v1/queue", scope="read", tags=_TAGS, summary="List requests")
 def list_queue(
     channel: Annotated[str | None, Query(max_length=40)] = None,
     status: Annotated[Status | None, Query()] = None,
@@ -49,19 +49,19 @@ def list_queue(
     )
 
 
-@router.post("/v1/queue/capacity", tags=_TAGS, summary="How many may run at once, by channel")
+@router.post("/v1/queue/capacity", scope="admin", tags=_TAGS, summary="How many may run at once, by channel")
 def capacity(body: CapacityBody) -> QueueStats:
-    app().queue.channels.set_capacities(body.root)
+    app().queue.channels.set_capacities(body.root, router.caller.key_id)
     return _stats()
 
 
-@router.post("/v1/queue/pause", tags=_TAGS, summary="Admit nothing, in one channel or in all")
+@router.post("/v1/queue/pause", scope="admin", tags=_TAGS, summary="Admit nothing, in one channel or in all")
 def pause(body: ScopeBody | None = None) -> QueueStats:
-    app().queue.channels.set_paused(body.scope if body else ALL, True)
+    app().queue.channels.set_paused(body.scope if body else ALL, True, router.caller.key_id)
     return _stats()
 
 
-@router.post("/v1/queue/resume", tags=_TAGS, summary="Admit again")
+@router.post("/v1/queue/resume", scope="admin", tags=_TAGS, summary="Admit again")
 def resume(body: ScopeBody | None = None) -> QueueStats:
-    app().queue.channels.set_paused(body.scope if body else ALL, False)
+    app().queue.channels.set_paused(body.scope if body else ALL, False, router.caller.key_id)
     return _stats()

@@ -91,8 +91,22 @@ class StatsAnswer(Answer):
     types: dict[str, TypeStats]
 
 
+class AuditAnswer(Answer):
+    """`actor` is the key_id of the caller, or `system`; `who` is its older name."""
+
+    record: str
+    at: str
+    actor: str
+    who: str
+    action: str
+    from_: str | None = Field(alias="from")
+    to: str | None
+    why: str
+    attempt: int
+
+
 class AuditList(Answer):
-    items: list[dict[str, Any]]
+    items: list[AuditAnswer]
     next_cursor: str | None = None
 
 

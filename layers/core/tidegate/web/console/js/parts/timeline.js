@@ -10,7 +10,7 @@ export function timeline(lines) {
   return h("ol", { class: "timeline" }, ordered.map((line, index) =>
     h("li", { class: tone(line.to), "data-key": `line-${index}` },
       h("div", { class: "row-head" },
-        h("span", null, line.from && line.from !== line.to ? [named("status", line.from), " → "] : null, badge(line.to)),
+        h("span", null, line.from && line.from !== line.to ? [named("status", line.from), " → "] : null, badge(line.to || line.action)),
         h("time", { datetime: line.at, class: "muted" }, clock(line.at))),
       h("p", { class: "muted" }, [line.why, line.who].filter(Boolean).join(" · ")))));
 }

@@ -12,7 +12,7 @@ export function task(root, { id }) {
     async load() {
       const record = await get(`v1/downloads/${at(id)}`);
       const [audit, job] = await Promise.all([get("v1/audit", { record: record.task_id, limit: 100 }), get(`v1/jobs/${at(record.job_id)}`)]);
-      return { record, lines: audit.items.length ? audit.items : milestones(record, job) };
+      return { record, lines: milestones(record, job, audit.items) };
     },
     watch: ({ record }) => [[record.task_id, record.status]],
     view: ({ record, lines }) => [
@@ -34,9 +34,9 @@ export function task(root, { id }) {
   });
 }
 
-// A Task's state is its Job's and its target's: their times are its life.
-function milestones(record, job) {
-  const lines = [{ at: record.create_time, to: "submitted", why: t("jobs.joined") }];
+// A Task's state is its Job's and its target's: their times are its life. Who submitted it is in the audit log.
+function milestones(record, job, audited) {
+  const lines = audited.length ? [...audited] : [{ at: record.create_time, to: "submitted", why: t("jobs.joined") }];
   if (job.execute_time) lines.push({ at: job.execute_time, from: "pending", to: "running", why: t("jobs.windowClosed") });
   if (!["Pending", "Running"].includes(record.status)) lines.push({ at: record.update_time, from: "running", to: record.status.toLowerCase(), why: record.error_msg || t("jobs.reported") });
   return lines;

@@ -39,7 +39,7 @@ async function upload(file, place, going, refresh) {
     const file_path = place.folder.replace(/\/*$/, "/") + file.name;
     const body = { biz_id: Number(place.biz_id), app_id: Number(place.app_id), file_path, file_name: file.name, size: file.size };
     const made = await create("v1/files", body, onceKey());
-    await put(made.upload_url, file, (sent) => show(sent / Math.max(1, file.size), `${bytes(sent)} / ${bytes(file.size)}`));
+    await put(made, file, (sent) => show(sent / Math.max(1, file.size), `${bytes(sent)} / ${bytes(file.size)}`));
     show(1, t("files.checking"));
     await post(`v1/files/${at(made.file_id)}/complete`);
     show(1, t("files.done"), "good");
@@ -53,10 +53,14 @@ async function upload(file, place, going, refresh) {
 }
 
 // XMLHttpRequest and not fetch: only it tells how much has gone up.
-function put(url, file, progress) {
+function put(made, file, progress) {
   return new Promise((done, fail) => {
     const request = new XMLHttpRequest();
-    request.open("PUT", url);
+    request.open("PUT", made.upload_url);
+    for (const [name, value] of Object.entries(made.upload_headers)) {
+      // The length is the browser's own to send.
+      if (name.toLowerCase() !== "content-length") request.setRequestHeader(name, value);
+    }
     request.upload.onprogress = (event) => progress(event.loaded);
     request.onload = () => (request.status < 300 ? done() : fail(new Error(t("files.refused", { n: request.status }))));
     request.onerror = () => fail(new Error(t("files.broken")));

@@ -38,7 +38,7 @@ export const en = {
   },
   type: { download: "Ingest", scan: "Scan", associate: "Associate", check: "Check", export: "Export", batch: "Batch", job: "Distribution", distribution: "Distribution" },
   channel: { requires_cookie: "With cookie", no_cookie: "Without cookie", export: "Exports", batch: "Batches" },
-  wait: { capacity: "All slots of its channel are taken", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
+  wait: { capacity: "All slots of its channel are taken", share: "Its project holds all the slots it may have", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
   overview: {
     lead: "What is running now, what waits, and how the last hour went.", running: "Running now", runningOf: "requests {requests} · Jobs {jobs}", waiting: "Waiting",
     oldest: "oldest {time}", noWait: "nobody waits", ended: "Finished", success: "Success rate", lastHour: "last hour", windows: "Windows and transfers",

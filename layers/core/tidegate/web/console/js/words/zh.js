@@ -38,7 +38,7 @@ export const zh = {
   },
   type: { download: "拉取", scan: "扫描", associate: "关联", check: "检查", export: "导出", batch: "批处理", job: "分发", distribution: "分发" },
   channel: { requires_cookie: "需要 Cookie", no_cookie: "无需 Cookie", export: "导出", batch: "批处理" },
-  wait: { capacity: "所在通道已满", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
+  wait: { capacity: "所在通道已满", share: "所属项目已占满可用名额", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
   overview: {
     lead: "正在运行什么、在等什么、最近一小时如何。", running: "正在运行", runningOf: "请求 {requests} · Job {jobs}", waiting: "等待中",
     oldest: "最久 {time}", noWait: "无人等待", ended: "已结束", success: "成功率", lastHour: "最近一小时", windows: "窗口与传输",

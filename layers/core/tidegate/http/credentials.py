@@ -1,0 +1,78 @@
+"""Headers that open a source, and the origins they may be sent to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tidegate.errors import CredentialElsewhere, Invalid
+
+_ORIGIN = re.compile(r"(https?)://([a-z0-9_.-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::([0-9]{1,5}))?/?")
+_PORTS = {"https": 443, "http": 80}
+
+
+def read_origin(text: str) -> str:
+    """`https://host:port`, as origins are compared. Raises ValueError for anything that is more than an origin."""
+    found = _ORIGIN.fullmatch(text.lower())
+    if found is None:
+        raise ValueError(f"{text[:300]!r} is not an origin: write https://host or https://host:port, without a path")
+    scheme, host, given = found.groups()
+    port = int(given) if given else _PORTS[scheme]
+    if not 0 < port < 65536:
+        raise ValueError(f"{port} is not a port: it is a number from 1 to 65535")
+    return origin(scheme, host, port)
+
+
+def origin(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://{host.strip('[]').lower()}:{port}"
+
+
+def check_origins(origins: Sequence[str], *, plain_text: bool) -> None:
+    bad = [each for each in origins if each.startswith("http:") and not plain_text]
+    if bad:
+        said = f"{bad[0]} would get the headers unencrypted: use https, or a project that allows private URLs"
+        raise Invalid(said, errors=[{"loc": ["body", "origins"], "msg": said}])
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """`origins` as `read_origin` answers them. The headers are no part of what is printed or logged."""
+
+    name: str
+    headers: Mapping[str, str]
+    origins: frozenset[str]
+
+    def __repr__(self) -> str:
+        return f"Credential({self.name!r})"
+
+    def require(self, url: str, *, plain_text: bool) -> None:
+        """For a URL that was named together with the credential: better an error than a fetch without it."""
+        origin = _origin_of(url)
+        if self.headers_for(origin, plain_text=plain_text):
+            return
+        if origin in self.origins:
+            raise CredentialElsewhere(
+                f"{origin} would get the credential {self.name} unencrypted, and the project allows no private URLs: "
+                f"use https"
+            )
+        raise CredentialElsewhere(
+            f"the credential {self.name} is not for {origin}: add this origin to it with "
+            f"PUT /v1/credentials/{self.name}, or name another credential"
+        )
+
+    def headers_for(self, origin: str, *, plain_text: bool) -> Mapping[str, str]:
+        """All of them or none. `plain_text`: whether they may travel unencrypted, if the origin is an http one."""
+        if origin not in self.origins or (origin.startswith("http:") and not plain_text):
+            return {}
+        return self.headers
+
+
+def _origin_of(url: str) -> str:
+    """Only tells what to say; what is sent is decided where the request is made."""
+    try:
+        named = urlsplit(url)
+        return origin(named.scheme, named.hostname or "", named.port or _PORTS.get(named.scheme, 0))
+    except ValueError:
+        return url[:300]

@@ -1,0 +1,96 @@
+"""Names resolved in threads of their own, since getaddrinfo knows no time-out.
+
+A name that hangs holds up only those who ask for it: each name is looked up once at a time however many ask, and a
+project has a bounded number of look-ups under way, so that it cannot take those of others.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from tidegate.errors import FetchTimeout, NotSent
+
+Resolver = Callable[[str, int], Sequence[str]]
+
+LOOKUPS_PER_PROJECT = 8
+LOOKUPS = 256
+
+
+def resolve(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class _Lookup:
+    def __init__(self, project_id: str) -> None:
+        self.project_id = project_id
+        self.done = threading.Event()
+        self.found: Sequence[str] = ()
+        self.failure: Exception | None = None
+
+
+class NameLookups:
+    def __init__(self, resolver: Resolver = resolve) -> None:
+        self._resolver = resolver
+        self._running: dict[tuple[str, int], _Lookup] = {}
+        self._by_project: Counter[str] = Counter()
+        self._ended = threading.Condition()
+
+    def find(self, host: str, port: int, timeout: float, project_id: str = "") -> Sequence[str]:
+        """Raises FetchTimeout if this name is slow, NotSent if other names of the project are."""
+        until = time.monotonic() + timeout
+        lookup = self._join(host, port, project_id, until)
+        if not lookup.done.wait(max(0.0, until - time.monotonic())):
+            raise FetchTimeout(f"The name {host} was not resolved in time")
+        if lookup.failure:
+            raise lookup.failure
+        return lookup.found
+
+    def _join(self, host: str, port: int, project_id: str, until: float) -> _Lookup:
+        with self._ended:
+            while True:
+                running = self._running.get((host, port))
+                if running:
+                    return running
+                if self._by_project[project_id] < LOOKUPS_PER_PROJECT and len(self._running) < LOOKUPS:
+                    return self._start(host, port, project_id)
+                if not self._ended.wait(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
+                    raise NotSent(f"{host} was not looked up: {self._slow_names(project_id)}", retry_after=5)
+
+    def _start(self, host: str, port: int, project_id: str) -> _Lookup:
+        lookup = self._running[host, port] = _Lookup(project_id)
+        self._by_project[project_id] += 1
+        try:
+            # A daemon: one that hangs must not keep the process from ending.
+            threading.Thread(target=self._run, args=(host, port, lookup), name=f"resolve {host}", daemon=True).start()
+        except BaseException:
+            self._forget(host, port, project_id)
+            raise
+        return lookup
+
+    def _run(self, host: str, port: int, lookup: _Lookup) -> None:
+        try:
+            lookup.found = self._resolver(host, port)
+        except Exception as error:
+            lookup.failure = error
+        finally:
+            with self._ended:
+                self._forget(host, port, lookup.project_id)
+                lookup.done.set()
+                self._ended.notify_all()
+
+    def _forget(self, host: str, port: int, project_id: str) -> None:
+        del self._running[host, port]
+        self._by_project[project_id] -= 1
+        if not self._by_project[project_id]:
+            del self._by_project[project_id]
+
+    def _slow_names(self, project_id: str) -> str:
+        own = [host for (host, _), lookup in self._running.items() if lookup.project_id == project_id]
+        if len(own) < LOOKUPS_PER_PROJECT:
+            return f"{len(self._running)} other names are still being resolved"
+        return f"this project's other names are still being resolved ({', '.join(own[:3])}, …)"

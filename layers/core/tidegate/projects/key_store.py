@@ -1,0 +1,109 @@
+"""Keys in the table: their hashes, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from datetime import datetime
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, put_new, update
+from tidegate.common.ids import iso
+from tidegate.common.listing import Listed
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
+from tidegate.projects.model import ENDED_KEY_KEPT_SECONDS, ApiKey
+
+_FIELDS = tuple(field.name for field in fields(ApiKey))
+
+
+def key_of(item: dict[str, Any]) -> ApiKey:
+    known = {name: item[name] for name in _FIELDS if name in item}
+    known |= {"scopes": tuple(item["scopes"]), "agent_id": item.get("agent_id")}
+    if "valid_until" in known:
+        known["valid_until"] = int(known["valid_until"])
+    return ApiKey(**known)
+
+
+def _listing(key: ApiKey) -> dict[str, str]:
+    return {"gsi1pk": keys.api_keys_list(key.project_id), "gsi1sk": key.key_id}
+
+
+def _end(key: ApiKey, at: int) -> dict[str, Any]:
+    """When it ends: its connections are closed then, and later the TTL removes the record.
+
+    The bootstrap key's record stays: it is all that keeps an ended one from being valid.
+    """
+    due = keys.due(key.record_id, at, "key")
+    return due if key.is_bootstrap else due | {"expires_at": at + ENDED_KEY_KEPT_SECONDS}
+
+
+class ApiKeyStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, key: ApiKey, line: AuditLine) -> None:
+        self._table.transact([self._new(key), audit_write(line)])
+
+    @staticmethod
+    def _new(key: ApiKey) -> Write:
+        end = {} if key.valid_until is None else _end(key, key.valid_until)
+        known = {name: value for name, value in asdict(key).items() if value is not None}
+        return put_new(keys.api_key(key.record_id) | known | _listing(key) | end)
+
+    def get(self, record_id: str, *, consistent: bool = False) -> ApiKey | None:
+        item = self._table.get(keys.api_key(record_id), consistent=consistent)
+        return key_of(item) if item else None
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ApiKey]:
+        page = self._table.query(
+            keys.api_keys_list(project_id), index="gsi1", newest_first=True, limit=limit, cursor=cursor
+        )
+        return Listed([key_of(item) for item in page.items], page.cursor)
+
+    def note_use(self, key: ApiKey, now: datetime, unless_after: datetime) -> None:
+        """Also lists a key that was made before keys were listed."""
+        free = "(attribute_not_exists(#last_used_at) OR #last_used_at <= :before)"
+        self._change(key, {"last_used_at": iso(now)}, free, before=iso(unless_after))
+
+    def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool:
+        """The new key, and the end of the old one. False: it was replaced or revoked meanwhile."""
+        ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
+        unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
+        try:
+            self._table.transact([self._new(new), self._update(old, ending, unchanged), audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
+
+    def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
+        """False: it was revoked before."""
+        ended = {"revoked_at": iso(now)} | _end(key, int(now.timestamp()))
+        revoked = self._update(key, ended, "attribute_not_exists(#revoked_at)")
+        try:
+            self._table.transact([revoked, audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
+
+    def settle(self, record_id: str) -> None:
+        """Its end needs no more looking after."""
+        self._table.write(update(keys.api_key(record_id), removes=keys.DUE_ATTRIBUTES))
+
+    def _change(self, key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> bool:
+        try:
+            self._table.write(self._update(key, sets, condition, **values))
+        except ConditionFailed:
+            return False
+        return True
+
+    @staticmethod
+    def _update(key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> Write:
+        """The bootstrap key has no record before the first thing that is to be said of it."""
+        if key.is_bootstrap:
+            identity = {name: getattr(key, name) for name in ("key_id", "project_id", "scopes", "key_sha256", "name")}
+            sets = identity | {"scopes": list(key.scopes), "created_at": key.created_at} | sets
+        else:
+            condition = f"attribute_exists(#pk) AND {condition}"
+        return update(keys.api_key(key.record_id), _listing(key) | sets, condition=condition, **values)

@@ -1,0 +1,28 @@
+"""The rate that a project may call at, as the authorizer tells it to the routes."""
+
+from __future__ import annotations
+
+from tidegate.common.ids import Clock
+from tidegate.queue.ports import QuotaStore
+
+# A changed quota acts after this long; in exchange a warm authorizer reads no project for most requests.
+KEPT_SECONDS = 10
+_PROJECTS_KEPT = 10_000
+
+
+class RateQuotas:
+    def __init__(self, quotas: QuotaStore, clock: Clock) -> None:
+        self._quotas = quotas
+        self._clock = clock
+        self._known: dict[str, tuple[float, int | None]] = {}
+
+    def of_project(self, project_id: str) -> int | None:
+        now = self._clock().timestamp()
+        until, rate = self._known.get(project_id, (0.0, None))
+        if now < until:
+            return rate
+        if len(self._known) >= _PROJECTS_KEPT:
+            self._known.clear()
+        rate = self._quotas.quotas(project_id).requests_per_s
+        self._known[project_id] = (now + KEPT_SECONDS, rate)
+        return rate

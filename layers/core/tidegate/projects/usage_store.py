@@ -1,0 +1,63 @@
+"""What a project uses of its quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws import keys
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, update
+from tidegate.errors import DomainError, QuotaExceeded
+from tidegate.projects.model import Quotas
+from tidegate.queue.standings import standing_from, stored_bytes_write
+
+logger = Logger(service="tidegate", child=True)
+
+# Stored bytes change by hand or by retention, not within seconds.
+_STORAGE_RETRY_SECONDS = 3600
+
+
+class UsageStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def of_project(self, project_id: str, channels: Sequence[str]) -> dict[str, Any]:
+        """`{stored_bytes, queued, running: {channel: n}}`; channels in which nothing runs are left out."""
+        found = self._table.get(keys.usage(project_id), consistent=True) or {}
+        standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
+        names = {keys.standings(name): name for name in channels}
+        running = {names[item["pk"]]: standing_from(item).running for item in standings}
+        return {
+            "stored_bytes": int(found.get("stored_bytes", 0)),
+            "queued": int(found.get("queued", 0)),
+            "running": {name: count for name, count in sorted(running.items()) if count > 0},
+        }
+
+    def register_server(self, project_id: str, window: int, name: str, expires_at: float) -> int:
+        """Notes that a function serves the project in this window. Returns how many do, 0 if that is unknown."""
+        key = keys.rate_window(project_id, window)
+        noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
+        try:
+            return len(self._table.write(noted)["servers"])
+        except (ClientError, BotoCoreError, DomainError):
+            # The rate limit is a guard: its failure fails no request.
+            logger.exception("the number of functions is unknown", project_id=project_id)
+            return 0
+
+    def require_room(self, project_id: str, size: int) -> int | None:
+        """QuotaExceeded if content of this size does not fit. Returns the project's quota."""
+        project = self._table.get(keys.project(project_id)) or {}
+        limit = Quotas(**project.get("quotas", {})).stored_bytes
+        if limit is not None:
+            found = self._table.get(keys.usage(project_id), consistent=True) or {}
+            if int(found.get("stored_bytes", 0)) + size > limit:
+                raise QuotaExceeded.of("stored_bytes", limit, _STORAGE_RETRY_SECONDS)
+        return limit
+
+    def new_content_write(self, project_id: str, size: int) -> Write:
+        """Counts content in the transaction that makes it known; refused if others used up the room meanwhile."""
+        return stored_bytes_write(project_id, size, self.require_room(project_id, size))

@@ -1,0 +1,45 @@
+// The contract as a page: read from openapi.json beside it, grouped by tag, every route with a form that calls it.
+import { draw, h } from "../js/dom.js";
+import { operation } from "./operation.js";
+
+const page = document.getElementById("docs");
+
+async function start() {
+  const answer = await fetch("openapi.json", { credentials: "omit" });
+  if (!answer.ok) throw new Error(`openapi.json answered ${answer.status}`);
+  show(await answer.json());
+}
+
+function show(contract) {
+  // Kept in this page alone: gone with the tab.
+  const key = h("input", { type: "password", autocomplete: "off", "aria-label": "Key", placeholder: "tg_…" });
+  const filter = h("input", { type: "search", "aria-label": "Filter", placeholder: "path or word" });
+  const list = h("div");
+  const groups = grouped(contract, () => key.value.trim());
+  filter.addEventListener("input", () => narrow(list, groups, filter.value.trim().toLowerCase()));
+  draw(page,
+    h("header", { class: "docs-head" },
+      h("div", null, h("h1", null, `${contract.info.title} API `, h("span", { class: "muted" }, contract.info.version)),
+        h("p", null, h("a", { href: "openapi.json" }, "openapi.json"), " · ", h("a", { href: "./" }, "console"))),
+      h("label", null, "Key, sent as Authorization: Bearer", key), h("label", null, "Filter", filter)), list);
+  narrow(list, groups, "");
+}
+
+function grouped(contract, keyOf) {
+  const groups = new Map();
+  for (const [path, operations] of Object.entries(contract.paths)) {
+    for (const [method, told] of Object.entries(operations)) {
+      const tag = told.tags?.[0] || "Other";
+      const found = { words: `${method} ${path} ${told.summary || ""} ${tag}`.toLowerCase(), element: operation(contract, method, path, told, keyOf) };
+      groups.set(tag, [...(groups.get(tag) || []), found]);
+    }
+  }
+  return groups;
+}
+
+function narrow(list, groups, word) {
+  const shown = [...groups].map(([tag, found]) => [tag, found.filter(({ words }) => words.includes(word))]).filter(([, found]) => found.length);
+  list.replaceChildren(...shown.map(([tag, found]) => h("section", { class: "docs-group" }, h("h2", null, tag), found.map(({ element }) => element))));
+}
+
+start().catch((error) => draw(page, h("p", null, `The contract could not be read: ${error.message}`)));

@@ -1,0 +1,62 @@
+// One route of the contract: what it takes, what it answers, and a form that calls it.
+import { draw, h } from "../js/dom.js";
+import { addressOf, send } from "./request.js";
+import { example, kindOf, limitsOf, plain } from "./schema.js";
+
+export function operation(root, method, path, told, keyOf) {
+  const verb = method.toUpperCase();
+  const whole = h("details", { class: "docs-op", id: `${method}-${path}` },
+    h("summary", null,
+      h("span", { class: "docs-verb", "data-verb": verb }, verb), h("span", { class: "docs-path" }, path), h("span", { class: "muted" }, told.summary)));
+  // Drawn when it is opened: there are eighty of them.
+  whole.addEventListener("toggle", () => { if (whole.open && !whole.querySelector(".docs-body")) whole.append(opened(root, verb, path, told, keyOf)); });
+  return whole;
+}
+
+function opened(root, verb, path, told, keyOf) {
+  const body = told.requestBody?.content?.["application/json"]?.schema;
+  const inputs = (told.parameters || []).map((parameter) => ({ parameter, input: inputFor(parameter, root) }));
+  const text = body ? h("textarea", { "aria-label": "Body", spellcheck: "false", value: JSON.stringify(example(body, root, 0), null, 2) }) : null;
+  const result = h("div", { "aria-live": "polite" });
+  const button = h("button", { type: "button" }, "Send");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    const given = { path: {}, query: {}, header: {} };
+    for (const { parameter, input } of inputs) if (input.value !== "" && given[parameter.in]) given[parameter.in][parameter.name] = input.value;
+    try {
+      const answer = await send(verb, addressOf(path, given.path, given.query), keyOf(), given.header, text?.value);
+      draw(result, h("h3", null, answer.head), answer.text && h("pre", { tabindex: "0" }, answer.text));
+    } catch (error) {
+      draw(result, h("h3", null, `no answer: ${error.message}`));
+    }
+    button.disabled = false;
+  });
+  return h("div", { class: "docs-body" },
+    told.description && h("p", null, told.description),
+    inputs.length > 0 && h("div", null, h("h3", null, "Parameters"), h("div", { class: "docs-fields" }, inputs.map(({ parameter, input }) =>
+      row(parameter.name, parameter.required, `${parameter.in}, ${kindOf(parameter.schema, root)}`, parameter.description, limitsOf(parameter.schema, root), input)))),
+    body && h("div", null, h("h3", null, "Body"), fields(body, root), text),
+    h("div", null, button), result,
+    h("div", null, h("h3", null, "Answers"), h("ul", { class: "docs-answers" },
+      Object.entries(told.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), ` ${answer.description}`)))));
+}
+
+function inputFor(parameter, root) {
+  const choices = plain(parameter.schema, root).enum;
+  const label = { "aria-label": parameter.name };
+  if (!choices) return h("input", label);
+  return h("select", label, h("option", { value: "" }, ""), choices.map((choice) => h("option", { value: choice }, choice)));
+}
+
+function fields(schema, root) {
+  const found = plain(schema, root);
+  const must = found.required || [];
+  return h("div", { class: "docs-fields" }, Object.entries(found.properties || {}).map(([name, field]) =>
+    row(name, must.includes(name), kindOf(field, root), plain(field, root).description, limitsOf(field, root))));
+}
+
+function row(name, must, kind, description, limits, input) {
+  return h("div", { class: "docs-field" },
+    h("span", { class: must ? "mono docs-must" : "mono" }, name), h("span", { class: "muted" }, kind),
+    h("span", null, [description, limits].filter(Boolean).join("; "), input));
+}

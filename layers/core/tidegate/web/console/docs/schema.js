@@ -1,0 +1,56 @@
+// What a schema of the contract says, in words, and a body that would fit it.
+
+export function resolved(schema, root) {
+  if (!schema?.$ref) return schema || {};
+  return schema.$ref.slice(2).split("/").reduce((found, part) => found?.[part], root) || {};
+}
+
+// A schema that may be null is told as what it is otherwise.
+export function plain(schema, root) {
+  const found = resolved(schema, root);
+  const options = (found.anyOf || found.oneOf || []).filter((option) => option.type !== "null");
+  return options.length === 1 ? { ...plain(options[0], root), description: found.description || options[0].description } : found;
+}
+
+export function kindOf(schema, root) {
+  const found = plain(schema, root);
+  if (found.enum) return found.enum.map((value) => JSON.stringify(value)).join(" | ");
+  if (found.const !== undefined) return JSON.stringify(found.const);
+  if (found.type === "array") return `list of ${kindOf(found.items, root)}`;
+  const options = found.anyOf || found.oneOf;
+  if (options) return options.map((option) => kindOf(option, root)).join(" | ");
+  return found.format || found.type || "any JSON";
+}
+
+export function limitsOf(schema, root) {
+  const found = plain(schema, root);
+  const words = [];
+  const between = (low, high, unit) => {
+    if (low !== undefined && high !== undefined) words.push(`${low} to ${high}${unit}`);
+    else if (low !== undefined) words.push(`at least ${low}${unit}`);
+    else if (high !== undefined) words.push(`at most ${high}${unit}`);
+  };
+  between(found.minimum, found.maximum, "");
+  between(found.minLength, found.maxLength, " characters");
+  between(found.minItems, found.maxItems, " entries");
+  if (found.pattern) words.push(`like ${found.pattern}`);
+  if (found.default !== undefined && found.default !== null) words.push(`default ${JSON.stringify(found.default)}`);
+  return words.join(", ");
+}
+
+export function example(schema, root, depth) {
+  const found = plain(schema, root);
+  if (depth > 4) return null;
+  if (found.default !== undefined) return found.default;
+  if (found.const !== undefined) return found.const;
+  if (found.enum) return found.enum[0];
+  if (found.type === "array") return found.minItems || depth < 2 ? [example(found.items, root, depth + 1)] : [];
+  if (found.type === "integer" || found.type === "number") return Math.max(found.minimum ?? 1, Math.min(1, found.maximum ?? 1));
+  if (found.type === "boolean") return false;
+  if (found.properties) {
+    const wanted = Object.keys(found.properties).filter((name) => (found.required || []).includes(name));
+    return Object.fromEntries(wanted.map((name) => [name, example(found.properties[name], root, depth + 1)]));
+  }
+  if (found.type === "object") return {};
+  return found.type === "string" ? "text" : null;
+}

@@ -1,0 +1,80 @@
+"""A second virtual environment with the Python version that is deployed, for the tests that should run on it.
+
+`python -m local.deployed make` prepares it where that version is installed; `… say` tells whether it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from local.place import ROOT
+
+VENV = ROOT / ".venv-deployed"
+LOCK = ROOT / ".lock" / "dev.txt"
+_UV = str(Path(sys.executable).parent / "uv")
+
+
+def version() -> str:
+    """As the template names it, "3.13" for `Runtime: python3.13`."""
+    found = re.search(r"^ +Runtime: python(3\.\d+)$", (ROOT / "template.yaml").read_text(), re.MULTILINE)
+    assert found, "template.yaml names no Python runtime"
+    return found[1]
+
+
+def interpreter(wanted: str) -> str | None:
+    """`DEPLOYED_PYTHON`, what uv knows of, what is on PATH, or what pyenv holds but has not switched on."""
+    known = subprocess.run([_UV, "python", "find", wanted, "--no-python-downloads"], capture_output=True, text=True)
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    candidates = [os.environ.get("DEPLOYED_PYTHON", ""), known.stdout.strip(), shutil.which(f"python{wanted}") or ""]
+    candidates += sorted((str(path) for path in pyenv.glob(f"{wanted}.*/bin/python{wanted}")), reverse=True)
+    return next((path for path in candidates if path and _is(path, wanted)), None)
+
+
+def _is(path: str, wanted: str) -> bool:
+    # pyenv's shims are on PATH also for versions that they then refuse to run.
+    asked = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        return subprocess.run([path, "-c", asked], capture_output=True, text=True).stdout.strip() == wanted
+    except OSError:
+        return False
+
+
+def make() -> None:
+    wanted = version()
+    python = None if _is(sys.executable, wanted) else interpreter(wanted)
+    if python is None:
+        # What was made for a version that is gone, or for another than is deployed now, must not run any more.
+        shutil.rmtree(VENV, ignore_errors=True)
+        return
+    stamp, locked = VENV / ".locked", f"{wanted} {LOCK.read_text()}"
+    if stamp.exists() and stamp.read_text() == locked:
+        return
+    print(f"  … making {VENV.name} with Python {wanted}, the deployed version", flush=True)
+    install = [_UV, "pip", "install", "-q", "--python", str(VENV / "bin" / "python")]
+    subprocess.run([_UV, "venv", "-q", "--clear", "--python", python, str(VENV)], check=True)
+    subprocess.run([*install, "--require-hashes", "-r", str(LOCK)], check=True)
+    subprocess.run([*install, "--no-deps", "-e", str(ROOT)], check=True, cwd=ROOT)
+    stamp.write_text(locked)
+
+
+def say() -> str:
+    wanted = version()
+    if _is(sys.executable, wanted):
+        return f"  ✓ all tests run on Python {wanted}, the deployed version"
+    if (VENV / "bin" / "pytest").exists():
+        return f"  ✓ unit and integration tests run on Python {wanted}, the deployed version, too"
+    return (
+        f"  ! Python {wanted}, the deployed version, is not installed here: no test ran on it\n"
+        f"    → install it (uv python install {wanted}), or name it: DEPLOYED_PYTHON=/path/to/python{wanted} make test"
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["make"]:
+        make()
+    print(say(), flush=True)

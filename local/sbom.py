@@ -1,0 +1,73 @@
+"""What runs in Lambda besides our own code, as a CycloneDX 1.6 document beside the build."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import uuid
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from local.place import ROOT
+
+
+def write_sbom(layer: Path, wheels: Path, out: Path, platform: str = "") -> None:
+    """Lists what is installed in `layer`, each with the digest of the wheel for `platform` that it came from."""
+    out.write_text(
+        json.dumps(document(list(distributions(path=[str(layer)])), digests(wheels, platform)), indent=2) + "\n"
+    )
+
+
+def digests(wheels: Path, platform: str) -> dict[str, str]:
+    """SHA-256 by package; of several wheels the one for `platform`."""
+    found: dict[str, str] = {}
+    for wheel in sorted(wheels.glob("*.whl")):
+        name, _, _, tags = parse_wheel_filename(wheel.name)
+        if any(tag.platform == "any" or tag.platform.endswith(platform) for tag in tags):
+            found[canonicalize_name(name)] = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return found
+
+
+def document(installed: list[Distribution], digest_of: dict[str, str]) -> dict[str, Any]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = {canonicalize_name(found.name): found for found in installed}
+    root = {"type": "application", "bom-ref": "tidegate", "name": "tidegate", "version": project["version"]}
+    root |= {"licenses": [{"license": {"id": project["license"]}}]}
+    components = [_component(name, known[name], digest_of.get(name)) for name in sorted(known)]
+    depends = [{"ref": "tidegate", "dependsOn": _refs(project["dependencies"], known)}]
+    depends += [
+        {"ref": _purl(name, found), "dependsOn": _refs(found.requires or [], known)}
+        for name, found in sorted(known.items())
+    ]
+    whole = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": root}}
+    whole |= {"components": components, "dependencies": depends}
+    # The same build has the same number: nothing in here depends on when it was made.
+    return whole | {"serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(whole, sort_keys=True))}"}
+
+
+def _purl(name: str, found: Distribution) -> str:
+    return f"pkg:pypi/{name}@{found.version}"
+
+
+def _component(name: str, found: Distribution, digest: str | None) -> dict[str, Any]:
+    component: dict[str, Any] = {"type": "library", "bom-ref": _purl(name, found), "name": name}
+    component |= {"version": found.version, "purl": _purl(name, found)}
+    # As the package says it: an expression of SPDX where it has one, else its own words.
+    if expression := found.metadata["License-Expression"]:
+        component["licenses"] = [{"expression": expression}]
+    elif words := found.metadata["License"]:
+        component["licenses"] = [{"license": {"name": words.splitlines()[0][:100]}}]
+    if digest:
+        component["hashes"] = [{"alg": "SHA-256", "content": digest}]
+    return component
+
+
+def _refs(requirements: list[str], known: dict[Any, Distribution]) -> list[str]:
+    wanted = [Requirement(line) for line in requirements]
+    needed = {canonicalize_name(one.name) for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})}
+    return [_purl(name, known[name]) for name in sorted(needed) if name in known]

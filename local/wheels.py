@@ -1,0 +1,43 @@
+"""The layer's dependencies as wheels whose hashes the lock names, and nothing else for `sam build` to take.
+
+`sam build` asks pip for the lock's packages by file, which checks hashes, and once more by name for the processor of
+Lambda, which does not. So pip gets these wheels here, with hashes, and `sam build` only what lies here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from local.lock import LAYER
+from local.place import ROOT, sha256_hex
+from local.progress import Failure
+
+FOLDER = ROOT / ".local" / "wheels"
+# What Lambda's Amazon Linux 2023, with glibc 2.34, can load.
+_LINUXES = ("manylinux2014", "manylinux_2_28", "manylinux_2_34")
+_MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
+
+
+def verified_wheels(python: Path, runtime: str, architectures: set[str], here: str) -> Path:
+    """A folder with the wheels for these processors; `here` is this machine's."""
+    name = sha256_hex("\n".join([LAYER.read_text(), runtime, str(python), *sorted(architectures)]))[:16]
+    made = FOLDER / name
+    if made.exists():
+        return made
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=FOLDER))
+    for architecture in sorted(architectures):
+        command: list[str | Path] = [python, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
+        command += ["--require-hashes", "--no-deps", "--only-binary=:all:", "-r", LAYER, "-d", unfinished]
+        if architecture != here:
+            command += ["--implementation", "cp", "--python-version", runtime.removeprefix("python")]
+            command += [f"--platform={linux}_{_MACHINES[architecture]}" for linux in _LINUXES]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Failure(
+                f"the layer's packages could not be had as locked:\n{done.stderr[-2000:]}",
+                "check that PyPI (or PIP_INDEX_URL) is reachable; if a hash differs, find out who changed the package",
+            )
+    return unfinished.rename(made)

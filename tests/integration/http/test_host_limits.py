@@ -1,0 +1,112 @@
+"""The limits on one address where they are shared: in the table, by batches and callbacks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
+from tests.support import batch_receiver
+from tests.support.batch_lab import Lab
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.aws import keys
+from tidegate.aws.host_usage import HostUsage
+from tidegate.batches.model import FINISHED
+from tidegate.batches.slice import ENDED
+from tidegate.errors import NotSent
+from tidegate.http.client import SafeHttp
+from tidegate.http.host_limits import HostLimits
+
+
+def test_counter_adds_up_and_expires(cloud: MotoCloud) -> None:
+    usage = HostUsage(cloud.app.table, cloud.clock)
+    assert [usage.add("192.0.2.1", "calls", 7, amount) for amount in (10, 5)] == [10, 15]
+    assert usage.add("192.0.2.1", "calls", 8, 1) == 1
+    item = cloud.app.table.get(keys.host_usage("192.0.2.1", "calls", 7))
+    assert item
+    assert item["expires_at"] > cloud.clock().timestamp()
+
+
+def test_two_batches_in_two_functions_share_the_limit_and_fail_no_item(cloud: MotoCloud) -> None:
+    with batch_receiver.receiver() as business:
+        labs = [Lab(cloud.app.table, business.url) for _ in range(2)]
+        began = time.monotonic()
+        threads, batches = [], []
+        for number, lab in enumerate(labs):
+            count = HostUsage(cloud.app.table, cloud.clock).add
+            lab.http = SafeHttp(host_limits=HostLimits(count, 50, 0))
+            batch = lab.batch(100 + number, rate=500, retries=1)
+            batches.append(batch)
+            threads.append(threading.Thread(target=lab.run, args=(batch,)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        calls = business.calls()
+    assert [lab.now(batch)[0].status for lab, batch in zip(labs, batches, strict=True)] == [FINISHED] * 2
+    assert {attempt for _, _, attempt in calls} == {1}
+    # 201 calls at 50 a second (and one free for each function) are in five seconds of the clock at least.
+    assert len(calls) == 201
+    assert time.monotonic() - began > 2.5
+
+
+def test_item_that_was_held_back_comes_again_as_the_same_attempt(
+    cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_back = [3]
+    real = HostLimits.call
+
+    def call(self: HostLimits, address: str, patience: float) -> float:
+        if held_back[0]:
+            held_back[0] -= 1
+            raise NotSent("enough for now", retry_after=0.05)
+        return real(self, address, patience)
+
+    monkeypatch.setattr(HostLimits, "call", call)
+    with batch_receiver.receiver() as business:
+        lab = Lab(cloud.app.table, business.url)
+        batch = lab.batch(10, rate=500, retries=1)
+        assert lab.run(batch) == ENDED
+        assert sorted((index, attempt) for _, index, attempt in business.calls()) == [(n, 1) for n in range(10)]
+    assert lab.now(batch)[0].status == FINISHED
+
+
+def test_time_that_a_callback_waits_for_its_turn_is_not_its_receivers(cloud: MotoCloud, project: Project) -> None:
+    cloud.app.__dict__["http"] = SafeHttp(host_limits=HostLimits(lambda *_: 10**6, 1, 0))
+    with receiver() as at:
+        for number in range(3):
+            told(project, at.url, f"req-{number}")
+        began = time.monotonic()
+        cloud.deliver("CallbacksQueue")
+        assert time.monotonic() - began > 1, "one a second is free"
+    shown = callbacks(project)
+    assert len(shown) == 3
+    assert max(attempt["duration_ms"] for each in shown for attempt in each["attempts"]) < 500
+
+
+def test_callback_that_was_held_back_spends_no_attempt_and_blames_no_host(
+    cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_back = [6]
+    real = cloud.app.http.stream
+
+    def stream(*args: Any, **kwargs: Any) -> Any:
+        if held_back[0]:
+            held_back[0] -= 1
+            raise NotSent("enough for now", retry_after=1)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(cloud.app.http, "stream", stream)
+    with receiver() as at:
+        told(project, at.url)
+        cloud.deliver("CallbacksQueue")
+        for _ in range(10):
+            pass_time(cloud, 3)
+        assert len(at.seen) == 1
+        items = cloud.client("dynamodb").scan(TableName=cloud.app.table.name)["Items"]
+        assert not [item for item in items if "#CIRCUIT#" in item["pk"]["S"]]
+    (shown,) = callbacks(project, task_id="req-1")
+    assert (shown["callback_state"], [attempt["status"] for attempt in shown["attempts"]]) == ("delivered", [200])

@@ -1,0 +1,139 @@
+"""Whatever stands in a path, a query or a body, the answer is no 5xx."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.integration.notifications.watching import Line
+from tests.support import odd_values
+from tests.support.any_values import examples
+from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tidegate.web.api import build_api
+from tidegate.web.openapi import contract
+
+CONTRACT = contract(build_api())
+OPERATIONS = [(method.upper(), path) for path, methods in CONTRACT["paths"].items() for method in methods]
+# Reads first: they are slow where the writes have left much.
+CLOSED = sorted((method, path) for method, path in OPERATIONS if path.startswith("/v1/"))
+FILE = {"biz_id": 1, "app_id": 1, "file_path": "/a/b"}
+SIGNATURE = "a" * 64
+SOURCE = "https://source.invalid/x"
+GOOD: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/v1/files"): FILE,
+    ("POST", "/v1/requests"): {"type": "download", "payload": {"source_url": SOURCE, **FILE}},
+    ("POST", "/v1/batches"): {"biz_id": "biz-1", "name": "n", "rate": 1, "total": 3},
+    ("POST", "/v1/biz"): {"name": "b", "process_url": SOURCE},
+    ("POST", "/v1/subscriptions"): {"name": "s", "source_url": SOURCE},
+    ("POST", "/v1/task"): {"name": "t1", "source_data": [{"a": 1}]},
+    ("POST", "/v1/download/sync"): {"name": "t1", "source_data": [{"a": 1}]},
+    ("POST", "/v1/tasks/delete"): {"task_ids": ["exp-1"]},
+    ("POST", "/v1/downloads"): {
+        **FILE,
+        "file_name": "b",
+        "target_agent_id": "a-1",
+        "target_user": "root",
+        "target_file_dir": "/srv",
+        "file_signature": SIGNATURE,
+    },
+    ("POST", "/v1/projects/{project_id}/keys"): {"scopes": ["read"]},
+    ("POST", "/v1/projects"): {"name": "made"},
+}
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[tuple[MotoCloud, Project]]:
+    with MotoCloud() as cloud:
+        yield cloud, cloud.project(allow_private_urls=False)
+
+
+@pytest.fixture(scope="module")
+def socket(there: tuple[MotoCloud, Project]) -> tuple[Line, str]:
+    cloud, project = there
+    line = Line(cloud)
+    return line, line.joined(project)
+
+
+def text_of(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def sent(
+    there: tuple[MotoCloud, Project], method: str, path: str, values: dict[str, Any], query: dict[str, Any], body: Any
+) -> Answer:
+    cloud, project = there
+    for name in _names_in(path):
+        # What a gateway cannot decode as UTF-8 reaches no function.
+        given = text_of(values.get(name, "x")).encode("utf-8", "replace").decode()
+        path = path.replace(f"{{{name}}}", quote(given, safe="") or "x")
+    asked = {name: text_of(value).encode("utf-8", "replace").decode() for name, value in query.items()}
+    # An admin's key passes every scope, so that the route itself is tried.
+    headers = {"x-project-id": project.id}
+    return cloud.http(method, path, json=body, query=asked, key=cloud.admin_key, headers=headers)
+
+
+def _names_in(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
+
+
+def _query_of(method: str, path: str) -> list[str]:
+    found = CONTRACT["paths"][path][method.lower()].get("parameters", [])
+    return [parameter["name"] for parameter in found if parameter["in"] == "query" and parameter["name"] != "wait"]
+
+
+def _fields_of(method: str, path: str) -> list[str]:
+    body = CONTRACT["paths"][path][method.lower()].get("requestBody")
+    if not body:
+        return []
+    schema = body["content"]["application/json"]["schema"]
+    refs = [part["$ref"] for part in (schema, *schema.get("anyOf", ())) if "$ref" in part]
+    models = [CONTRACT["components"]["schemas"][ref.rsplit("/", 1)[1]] for ref in refs]
+    return [name for model in models for name in model.get("properties", {})]
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED, ids=lambda part: part)
+def test_an_odd_value_in_any_one_place_is_no_5xx(there: tuple[MotoCloud, Project], method: str, path: str) -> None:
+    good = GOOD.get((method, path))
+    fields = _fields_of(method, path)
+    body = good or ({} if fields else None)
+    for value in odd_values.ODD:
+        tries: list[tuple[dict[str, Any], dict[str, Any], Any]] = []
+        tries += [({name: value}, {}, body) for name in _names_in(path)]
+        tries += [({}, {name: value}, body) for name in _query_of(method, path)]
+        tries += [({}, {}, {**(good or {}), name: value}) for name in fields]
+        if good and "payload" in good:
+            tries += [({}, {}, {**good, "payload": {**good["payload"], name: value}}) for name in good["payload"]]
+            tries.append(({}, {}, {**good, "payload": {**good["payload"], "size": value}}))
+        for ids, query, told in tries:
+            answer = sent(there, method, path, ids, query, told)
+            assert answer.status < 500 or answer.status in (502, 504), (ids, query, told, answer.body[:300])
+
+
+@examples(30)
+@given(data=st.data())
+def test_odd_values_in_any_places_are_no_5xx(there: tuple[MotoCloud, Project], data: st.DataObject) -> None:
+    method, path = data.draw(st.sampled_from(CLOSED))
+    values = {name: data.draw(odd_values.values) for name in _names_in(path) if data.draw(st.booleans())}
+    query = {name: data.draw(odd_values.values) for name in _query_of(method, path) if data.draw(st.booleans())}
+    fields = _fields_of(method, path)
+    changed = data.draw(st.sets(st.sampled_from(fields), max_size=2)) if fields else set()
+    body = {**GOOD.get((method, path), {}), **{name: data.draw(odd_values.values) for name in changed}}
+    answer = sent(there, method, path, values, query, body if fields else None)
+    assert answer.status < 500 or answer.status in (502, 504), answer.body[:300]
+
+
+@examples(100)
+@given(
+    said=st.dictionaries(
+        st.sampled_from(["action", "task_ids", "x"]), odd_values.values | st.lists(odd_values.values), max_size=3
+    )
+)
+def test_any_message_over_the_socket_is_answered(socket: tuple[Line, str], said: dict[str, Any]) -> None:
+    line, client = socket
+    assert line.say_text(client, json.dumps({"action": "unwatch"} | said))

@@ -1,0 +1,74 @@
+"""The docs and the contract are open to everyone, so they must cost next to nothing."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import time
+
+import pytest
+
+from tests.support.moto_cloud import MotoCloud
+from tidegate.web.static import takes_gzip
+
+GZIP = {"accept-encoding": "gzip, deflate, br"}
+
+
+def test_the_docs_and_all_they_load_are_under_400_kb_and_compressed(cloud: MotoCloud) -> None:
+    page = cloud.http("GET", "/docs", headers=GZIP)
+    named = re.findall(r'(?:src|href)="([^"]+)"', gzip.decompress(page.body).decode())
+    loaded = [cloud.http("GET", f"/{name}", headers=GZIP) for name in named]
+
+    assert {answer.status for answer in loaded} == {200}
+    assert {answer.headers["content-encoding"] for answer in (page, *loaded)} == {"gzip"}
+    assert sum(len(answer.body) for answer in (page, *loaded)) < 400_000
+    assert {name.split(".")[0] for name in named} == {"console/app", "console/docs", "openapi"}
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/"])
+def test_what_is_open_is_not_sent_twice(cloud: MotoCloud, path: str) -> None:
+    first = cloud.http("GET", path)
+    again = cloud.http("GET", path, headers={"if-none-match": first.headers["etag"]})
+
+    assert (again.status, again.body) == (304, b"")
+    assert first.headers["cache-control"] == "no-cache"
+    assert first.headers["vary"] == "accept-encoding"
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/"])
+def test_what_is_open_takes_little_time_once_it_is_made(cloud: MotoCloud, path: str) -> None:
+    cloud.http("GET", path, headers=GZIP)
+    started = time.process_time()
+    for _ in range(5):
+        cloud.http("GET", path, headers=GZIP)
+    assert (time.process_time() - started) / 5 < 0.05
+
+
+@pytest.mark.parametrize("path", ["/docs", "/"])
+def test_pages_run_no_code_but_their_own_and_cannot_be_framed(cloud: MotoCloud, path: str) -> None:
+    page = cloud.http("GET", path)
+
+    rules = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
+    assert (rules["default-src"], rules["script-src"], rules["style-src"]) == ("'none'", "'self'", "'self'")
+    assert (rules["frame-ancestors"], page.headers["x-frame-options"]) == ("'none'", "DENY")
+    assert not re.search(rb"<script>|<style|style=|\son\w+=|//[a-z]", page.body)
+
+
+def test_the_api_is_where_its_contract_lies(cloud: MotoCloud) -> None:
+    assert cloud.http("GET", "/openapi.json").json()["servers"] == [{"url": "."}]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "taken"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("*", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0, *", False),
+        ("br", False),
+        ("", False),
+    ],
+)
+def test_gzip_is_sent_to_those_who_take_it(accepted: str, taken: bool) -> None:
+    assert takes_gzip(accepted) is taken

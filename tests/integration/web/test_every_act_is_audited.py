@@ -1,0 +1,226 @@
+"""Every route that changes something, called once with success: a line of the audit trail names the key that did it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import pytest
+
+from tests.support.batch_world import BatchWorld, batch_world
+from tests.support.fleet import Fleet
+from tests.support.moto_cloud import MotoCloud
+from tidegate.errors import NotFound
+from tidegate.files.model import upload_object
+from tidegate.notifications.delivery_model import Delivery
+from tidegate.projects.audit_store import AuditFilter
+from tidegate.web.api import build_api
+from tidegate.web.openapi import contract
+
+# What leaves no line, and why.
+EXCEPTIONS = {
+    "POST /v1/ws-tickets": "a ticket only lets its holder listen, for one connection within 60 s",
+    "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
+    "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
+    "POST /v1/download/sync": "answers a file and stores no record",
+    "POST /v1/download/sync/multiple": "answers a file and stores no record",
+}
+SOURCE = "http://127.0.0.1:9/list"
+TABLE = {"name": "table", "source_data": [{"a": 1}]}
+
+
+@dataclass
+class World:
+    """Records that the project's own key made, for another key to change."""
+
+    batches: BatchWorld
+
+    @property
+    def cloud(self) -> MotoCloud:
+        return self.batches.cloud
+
+    @property
+    def project_id(self) -> str:
+        return self.batches.project.id
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        return Fleet(self.cloud, self.batches.project)
+
+    def made(self, path: str, body: Any, name: str) -> str:
+        answer = self.batches.http("POST", path, body)
+        assert answer.status < 300, answer.body
+        return str(answer.json()[name])
+
+    def file(self, content: bytes | None = None) -> str:
+        file_id = self.made("/v1/files", {"biz_id": 1, "app_id": 1, "file_path": "/a"}, "file_id")
+        if content is not None:
+            key = upload_object(self.project_id, file_id)
+            self.cloud.client("s3").put_object(Bucket=self.cloud.app.files.bucket.name, Key=key, Body=content)
+        return file_id
+
+    def request(self, *acts: str) -> str:
+        """A request that waits, after these acts on it."""
+        check = {"type": "check", "payload": {"file_id": self.complete_file()}}
+        request_id = self.made("/v1/requests", check, "request_id")
+        for act in acts:
+            self.made(f"/v1/requests/{request_id}/{act}", None, "request_id")
+        return request_id
+
+    def complete_file(self) -> str:
+        return self.made(f"/v1/files/{self.file(b'x')}/complete", None, "file_id")
+
+    def failed_request(self) -> str:
+        app, request_id = self.cloud.app, self.request()
+        self.cloud.deliver("AdmissionQueue")
+        running = app.queue.queue.get(self.project_id, request_id)
+        app.queue.queue.finish(self.project_id, request_id, running.attempt, error=NotFound("gone"))
+        return request_id
+
+    def subscription(self) -> str:
+        return self.made("/v1/subscriptions", {"name": "s", "source_url": SOURCE}, "subscription_id")
+
+    def batch(self, *acts: str, hooks: tuple[str, ...] = ()) -> str:
+        batch_id = self.batches.create(self.batches.register(*hooks))
+        for act in acts:
+            self.batches.act(batch_id, act)
+        return batch_id
+
+    def waiting_batch(self) -> str:
+        # The project's callback secret was rotated meanwhile.
+        self.batches.business.secret = None
+        return self.batch("start", hooks=("before_run",))
+
+    def callback(self) -> str:
+        now = self.cloud.clock().timestamp()
+        made = Delivery("dlv-1", self.project_id, "req-1", "k", SOURCE, "{}", "dead", "2026-01-01", now, now)
+        assert self.cloud.app.notifications.callbacks._store.add(made, 0)
+        return made.delivery_id
+
+    def key(self) -> str:
+        return self.cloud.make_key(self.project_id, ["read"]).split("_")[1]
+
+    def rotated(self) -> str:
+        self.cloud.app.projects.callback_secrets.rotate(self.project_id)
+        return self.project_id
+
+
+# The path and body of a call that succeeds.
+Call = Callable[[World], tuple[str, Any]]
+CALLS: dict[str, Call] = {
+    "POST /v1/projects": lambda w: ("/v1/projects", {"name": "new"}),
+    "POST /v1/projects/{project_id}/keys": lambda w: (f"/v1/projects/{w.project_id}/keys", {"scopes": ["read"]}),
+    "DELETE /v1/keys/{key_id}": lambda w: (f"/v1/keys/{w.key()}", None),
+    "POST /v1/projects/{project_id}/callback-secrets": lambda w: (
+        f"/v1/projects/{w.project_id}/callback-secrets",
+        None,
+    ),
+    "DELETE /v1/projects/{project_id}/callback-secrets/previous": lambda w: (
+        f"/v1/projects/{w.rotated()}/callback-secrets/previous",
+        None,
+    ),
+    "POST /v1/files": lambda w: ("/v1/files", {"biz_id": 1, "app_id": 1, "file_path": "/a"}),
+    "POST /v1/files/{file_id}/complete": lambda w: (f"/v1/files/{w.file(b'x')}/complete", None),
+    "POST /v1/downloads": lambda w: ("/v1/downloads", w.fleet.body(target_agent_id="a")),
+    "POST /v1/downloads/batch": lambda w: ("/v1/downloads/batch", w.fleet.body(targets=[{"agent_id": "a"}])),
+    "POST /v1/task": lambda w: ("/v1/task", TABLE),
+    "POST /v1/task/multiple": lambda w: ("/v1/task/multiple", {"name": "two", "source_data": [[{"a": 1}], [{"a": 2}]]}),
+    "POST /v1/tasks/delete": lambda w: ("/v1/tasks/delete", {"task_ids": [w.made("/v1/task", TABLE, "task_id")]}),
+    "POST /v1/callbacks/{delivery_id}/redeliver": lambda w: (f"/v1/callbacks/{w.callback()}/redeliver", None),
+    "POST /v1/biz": lambda w: ("/v1/biz", {"name": "b", "process_url": SOURCE}),
+    "PUT /v1/biz/{biz_id}": lambda w: (f"/v1/biz/{w.batches.register()}", {"name": "b", "process_url": SOURCE}),
+    "POST /v1/batches": lambda w: (
+        "/v1/batches",
+        {"biz_id": w.batches.register(), "name": "n", "total": 3, "rate": 1},
+    ),
+    "PATCH /v1/batches/{batch_id}": lambda w: (f"/v1/batches/{w.batch()}", {"rate": 7}),
+    "POST /v1/batches/{batch_id}/start": lambda w: (f"/v1/batches/{w.batch()}/start", None),
+    "POST /v1/batches/{batch_id}/stop": lambda w: (f"/v1/batches/{w.batch('start')}/stop", None),
+    "POST /v1/batches/{batch_id}/biz-start": lambda w: (f"/v1/batches/{w.waiting_batch()}/biz-start", {}),
+    "POST /v1/batches/{batch_id}/biz-stop": lambda w: (f"/v1/batches/{w.waiting_batch()}/biz-stop", {}),
+    "POST /v1/batches/{batch_id}/data": lambda w: (f"/v1/batches/{w.waiting_batch()}/data", {"job_data": {"v": 2}}),
+    "POST /v1/batches/{batch_id}/logs/export": lambda w: (f"/v1/batches/{w.batch()}/logs/export", None),
+    "POST /v1/queue/capacity": lambda w: ("/v1/queue/capacity", {"export": 3}),
+    "POST /v1/queue/pause": lambda w: ("/v1/queue/pause", {"scope": "export"}),
+    "POST /v1/queue/resume": lambda w: ("/v1/queue/resume", None),
+    "POST /v1/requests": lambda w: ("/v1/requests", {"type": "check", "payload": {"file_id": w.complete_file()}}),
+    "POST /v1/requests/{request_id}/cancel": lambda w: (f"/v1/requests/{w.request()}/cancel", None),
+    "POST /v1/requests/{request_id}/pause": lambda w: (f"/v1/requests/{w.request()}/pause", None),
+    "POST /v1/requests/{request_id}/resume": lambda w: (f"/v1/requests/{w.request('pause')}/resume", None),
+    "POST /v1/requests/{request_id}/retry": lambda w: (f"/v1/requests/{w.failed_request()}/retry", None),
+    "POST /v1/requests/{request_id}/prioritize": lambda w: (f"/v1/requests/{w.request()}/prioritize", {"priority": 1}),
+    "POST /v1/subscriptions": lambda w: ("/v1/subscriptions", {"name": "s", "source_url": SOURCE}),
+    "DELETE /v1/subscriptions/{subscription_id}": lambda w: (f"/v1/subscriptions/{w.subscription()}", None),
+    "POST /v1/subscriptions/{subscription_id}/download": lambda w: (
+        f"/v1/subscriptions/{w.subscription()}/download",
+        None,
+    ),
+    "PUT /v1/credentials/{name}": lambda w: ("/v1/credentials/cookies", {"headers": {"Cookie": "a=b"}}),
+    "DELETE /v1/credentials/{name}": lambda w: ("/v1/credentials/cookies", None),
+    "POST /v1/compensation/trigger": lambda w: ("/v1/compensation/trigger", None),
+    "POST /v1/cleanup": lambda w: ("/v1/cleanup", None),
+}
+
+
+@cache
+def changing_routes() -> dict[str, str]:
+    """Every route of the OpenAPI document that is not a GET, with its scope."""
+    return {
+        f"{method.upper()} {path}": operation["security"][0]["key"][0]
+        for path, operations in contract(build_api())["paths"].items()
+        for method, operation in operations.items()
+        if method != "get"
+    }
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with MotoCloud() as cloud, batch_world(cloud) as made:
+        yield World(made)
+
+
+def audited(world: World, actor: str) -> list[dict[str, Any]]:
+    """What the actor did, as an admin lists it: in the project and on the deployment."""
+    found: list[dict[str, Any]] = []
+    for project_id in (world.project_id, "_system"):
+        query = {"project_id": project_id, "actor": actor, "limit": 100}
+        found += world.cloud.http("GET", "/v1/audit", query=query, key=world.cloud.admin_key).json()["items"]
+    return found
+
+
+def test_every_changing_route_is_called_below_or_is_an_exception() -> None:
+    assert set(changing_routes()) == set(CALLS) | set(EXCEPTIONS)
+
+
+@pytest.mark.parametrize("route", sorted(CALLS))
+def test_a_successful_call_leaves_a_line_with_its_actor(world: World, route: str) -> None:
+    scope = changing_routes()[route]
+    key = world.cloud.admin_key if scope == "admin" else world.cloud.make_key(world.project_id, [scope])
+    actor = "admin" if scope == "admin" else key.split("_")[1]
+    path, body = CALLS[route](world)
+    before = audited(world, actor)
+    world.cloud.clock.advance(1)
+
+    answer = world.cloud.http(route.partition(" ")[0], path, json=body, key=key)
+
+    assert answer.status < 300, answer.body
+    new = [line for line in audited(world, actor) if line not in before]
+    assert new, f"{route} left no line of {actor}"
+    assert all(line["actor"] == actor and line["action"] and line["record"] for line in new)
+
+
+def test_no_line_holds_a_secret(world: World) -> None:
+    secret = hashlib.sha256(b"a credential").hexdigest()
+    key = world.cloud.make_key(world.project_id, ["write"])
+    put = world.cloud.http("PUT", "/v1/credentials/held", json={"headers": {"Authorization": secret}}, key=key)
+    assert put.status == 204
+    world.cloud.clock.advance(1)
+    source = {"name": "s", "source_url": f"http://127.0.0.1:9/list?token={secret}"}
+    assert world.cloud.http("POST", "/v1/subscriptions", json=source, key=key).status == 201
+    found = audited(world, key.split("_")[1])
+    assert [line["action"] for line in found] == ["subscription.create", "credential.put"]
+    assert secret not in str(found)
+    assert key not in str(world.cloud.app.projects.audit.list(world.project_id, 100, None, AuditFilter()))

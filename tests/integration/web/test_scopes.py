@@ -1,0 +1,313 @@
+"""Which key reaches which route: the reviewed table, and that no spelling of a path gets more than the plain one."""
+
+from __future__ import annotations
+
+import json
+import re
+from io import StringIO
+from typing import Any
+
+import pytest
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Route
+from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
+
+from tests.support.moto_cloud import MotoCloud, lambda_context
+from tests.support.path_spellings import odd_spellings
+from tidegate.web import resolver
+from tidegate.web.api import build_api
+from tidegate.web.openapi import Api, contract
+from tidegate.web.resolver import build_resolver, serve
+from tidegate.web.routing import Router
+from tidegate.web.scopes import ScopeNotDeclared
+
+AGENT = "host-1"
+# Scope, method, path of every route. A change here is a change of who may do what: review it as such.
+REVIEWED = """
+open   GET    /
+open   GET    /console/{name}
+open   GET    /docs
+open   GET    /healthz
+open   GET    /openapi.json
+agent  POST   /v1/agents/{agent_id}/results
+agent  GET    /v1/agents/{agent_id}/transfers
+read   GET    /v1/archive
+read   GET    /v1/audit
+read   GET    /v1/batches
+write  POST   /v1/batches
+read   GET    /v1/batches/{batch_id}
+write  PATCH  /v1/batches/{batch_id}
+write  POST   /v1/batches/{batch_id}/biz-start
+write  POST   /v1/batches/{batch_id}/biz-stop
+write  POST   /v1/batches/{batch_id}/data
+read   GET    /v1/batches/{batch_id}/logs
+write  POST   /v1/batches/{batch_id}/logs
+write  POST   /v1/batches/{batch_id}/logs/export
+write  POST   /v1/batches/{batch_id}/start
+write  POST   /v1/batches/{batch_id}/stop
+read   GET    /v1/biz
+write  POST   /v1/biz
+read   GET    /v1/biz/{biz_id}
+write  PUT    /v1/biz/{biz_id}
+read   GET    /v1/callbacks
+read   GET    /v1/callbacks/{delivery_id}
+write  POST   /v1/callbacks/{delivery_id}/redeliver
+admin  POST   /v1/cleanup
+read   GET    /v1/compensation
+admin  POST   /v1/compensation/trigger
+write  DELETE /v1/credentials/{name}
+write  PUT    /v1/credentials/{name}
+read   GET    /v1/download/async
+read   GET    /v1/download/sync
+read   POST   /v1/download/sync
+read   GET    /v1/download/sync/multiple
+read   POST   /v1/download/sync/multiple
+read   GET    /v1/download/url
+read   GET    /v1/downloads
+write  POST   /v1/downloads
+read   GET    /v1/downloads/{task}
+write  POST   /v1/downloads/batch
+read   GET    /v1/files
+write  POST   /v1/files
+read   GET    /v1/files/{file_id}
+write  POST   /v1/files/{file_id}/complete
+read   GET    /v1/files/{file_id}/url
+read   GET    /v1/jobs
+read   GET    /v1/jobs/{job}
+read   GET    /v1/jobs/{job}/targets
+admin  DELETE /v1/keys/{key_id}
+read   GET    /v1/me
+read   GET    /v1/overview
+admin  GET    /v1/projects
+admin  POST   /v1/projects
+admin  POST   /v1/projects/{project_id}/callback-secrets
+admin  DELETE /v1/projects/{project_id}/callback-secrets/previous
+admin  POST   /v1/projects/{project_id}/keys
+read   GET    /v1/queue
+admin  POST   /v1/queue/capacity
+admin  POST   /v1/queue/pause
+admin  POST   /v1/queue/resume
+read   GET    /v1/queue/stats
+write  POST   /v1/requests
+read   GET    /v1/requests/{request_id}
+write  POST   /v1/requests/{request_id}/cancel
+write  POST   /v1/requests/{request_id}/pause
+write  POST   /v1/requests/{request_id}/prioritize
+write  POST   /v1/requests/{request_id}/resume
+write  POST   /v1/requests/{request_id}/retry
+read   GET    /v1/stats
+read   GET    /v1/subscriptions
+write  POST   /v1/subscriptions
+write  DELETE /v1/subscriptions/{subscription_id}
+read   GET    /v1/subscriptions/{subscription_id}
+write  POST   /v1/subscriptions/{subscription_id}/download
+read   GET    /v1/subscriptions/{subscription_id}/tasks
+read   GET    /v1/task
+write  POST   /v1/task
+write  POST   /v1/task/multiple
+read   GET    /v1/tasks
+write  POST   /v1/tasks/delete
+read   POST   /v1/ws-tickets
+"""
+# What a refused caller may see: the path is odd, no key, no scope, no such route or method.
+REFUSALS = {(400, "bad_path"), (401, "unauthenticated"), (403, "scope_missing")} | {
+    (404, "route_not_found"),
+    (405, "method_not_allowed"),
+}
+
+
+def declared(api: Api) -> dict[tuple[str, str], str]:
+    return {(method, re.sub(r"<(\w+)>", r"{\1}", rule)): scope for (method, rule), scope in api.scopes.items()}
+
+
+def reviewed() -> dict[tuple[str, str], str]:
+    rows = (line.split() for line in REVIEWED.strip().splitlines())
+    return {(method, path): scope for scope, method, path in rows}
+
+
+@pytest.fixture(scope="module")
+def api() -> Api:
+    return build_api()
+
+
+@pytest.fixture(scope="module")
+def callers() -> dict[str, dict[str, Any]]:
+    """What the authorizer says of every kind of key."""
+    with MotoCloud() as cloud:
+        mine, other = cloud.project(), cloud.project()
+        keys = {
+            "none": None,
+            "unknown": "tg_key01unknown_" + "0" * 40,
+            "read": cloud.make_key(mine.id, ["read"]),
+            "write": cloud.make_key(mine.id, ["write"]),
+            "agent": cloud.make_key(mine.id, ["agent"], AGENT),
+            "another agent": cloud.make_key(mine.id, ["agent"], "host-2"),
+            "other project": other.key,
+            "admin": cloud.admin_key,
+        }
+        return {kind: _described(cloud, key) for kind, key in keys.items()}
+
+
+def _described(cloud: MotoCloud, key: str | None) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    event = cloud._http_event("GET", "/v1/files", "", headers, None)
+    described: dict[str, Any] = cloud.invoke("authorizer", {**event, "type": "REQUEST"})["context"]
+    return described
+
+
+@pytest.fixture
+def reached(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Routes answer 299 instead of doing their work, and are listed here."""
+    found: list[tuple[str, str]] = []
+    really = Route.__call__
+
+    def call(route: Route, *args: Any, **options: Any) -> Any:
+        if route.func.__name__ == "not_found_handler":
+            return really(route, *args, **options)
+        found.append((route.method, re.sub(r"<(\w+)>", r"{\1}", route.path)))
+        return Response(status_code=299, content_type="text/plain", body="reached")
+
+    monkeypatch.setattr(Route, "__call__", call)
+    return found
+
+
+def ask(api: Api, method: str, path: str, caller: dict[str, Any]) -> dict[str, Any]:
+    event = MotoCloud._http_event(method, path, "", {"content-type": "application/json"}, None)
+    event["requestContext"]["authorizer"] = {"lambda": caller}
+    return serve(api, event, lambda_context("api"))
+
+
+def refusal(answer: dict[str, Any]) -> tuple[int, str]:
+    found = re.search(r'"code": "(\w+)"', str(answer["body"]))
+    return answer["statusCode"], found.group(1) if found else ""
+
+
+def test_route_scope_table_is_the_reviewed_one(api: Api) -> None:
+    found = declared(api)
+    for (method, path), scope in sorted(found.items(), key=lambda row: (row[0][1], row[0][0])):
+        print(f"{scope:6} {method:6} {path}")
+    assert found == reviewed()
+
+
+def test_openapi_document_names_the_scope_of_each_route(api: Api) -> None:
+    documented = {
+        (method.upper(), path): operation["security"][0]["key"] if "security" in operation else ["open"]
+        for path, operations in contract(api)["paths"].items()
+        for method, operation in operations.items()
+    }
+    hidden = {("GET", "/"), ("GET", "/console/{name}"), ("GET", "/docs"), ("GET", "/openapi.json")}
+    assert documented == {route: [scope] for route, scope in reviewed().items() if route not in hidden}
+
+
+def allowed(scope: str, kind: str) -> bool:
+    holds = {"read": {"read"}, "write": {"write"}, "agent": {"agent"}, "other project": {"read", "write"}}
+    return scope == "open" or kind == "admin" or scope in holds.get(kind, set())
+
+
+def test_each_kind_of_key_reaches_the_routes_of_its_scopes_only(
+    api: Api, callers: dict[str, Any], reached: list[tuple[str, str]]
+) -> None:
+    for (method, path), scope in reviewed().items():
+        for kind, caller in callers.items():
+            reached.clear()
+            answer = ask(api, method, path.replace("{agent_id}", AGENT), caller)
+            if allowed(scope, kind):
+                assert reached == [(method, path)], (kind, method, path, answer["statusCode"])
+            else:
+                expected = (401, "unauthenticated") if kind in ("none", "unknown") else (403, "scope_missing")
+                assert (reached, refusal(answer)) == ([], expected), (kind, method, path)
+
+
+def test_no_spelling_of_a_path_gets_more_than_the_plain_one(
+    api: Api, callers: dict[str, Any], reached: list[tuple[str, str]]
+) -> None:
+    table, tried = reviewed(), 0
+    for method, path in table:
+        plain = path.replace("{agent_id}", AGENT)
+        for odd in odd_spellings(plain):
+            for kind, caller in callers.items():
+                reached.clear()
+                answer = ask(api, method, odd, caller)
+                tried += 1
+                for route in reached:
+                    assert allowed(table[route], kind), f"{kind} key reached {route} by {method} {odd!r}"
+                if not reached:
+                    assert refusal(answer) in REFUSALS, (kind, method, odd, answer)
+    assert tried > 50_000
+
+
+def test_a_path_that_decodes_to_a_control_character_is_400_bad_path(api: Api, callers: dict[str, Any]) -> None:
+    for odd in ("/v1/projects%0A", "/v1/projects\n", "/v1/queue/pause%0a", "/healthz%00", "/v1/files/%C2%85"):
+        for caller in callers.values():
+            assert refusal(ask(api, "GET", odd, caller)) == (400, "bad_path")
+
+
+def test_unknown_routes_need_a_key_before_they_are_404(api: Api, callers: dict[str, Any]) -> None:
+    assert refusal(ask(api, "GET", "/v1/nothing", callers["none"])) == (401, "unauthenticated")
+    assert refusal(ask(api, "PATCH", "/v1/files", callers["unknown"])) == (401, "unauthenticated")
+    assert refusal(ask(api, "GET", "/v1/nothing", callers["read"])) == (404, "route_not_found")
+    assert refusal(ask(api, "PATCH", "/v1/files", callers["read"])) == (405, "method_not_allowed")
+    assert refusal(ask(api, "GET", "/nothing", callers["none"])) == (404, "route_not_found")
+
+
+@pytest.mark.parametrize("body", ["{", '{"biz_id": "x"}', '{"unknown": 1}'])
+def test_scope_is_checked_before_the_body(api: Api, callers: dict[str, Any], body: str) -> None:
+    for method, path, kind in (
+        ("POST", "/v1/files", "read"),
+        ("POST", "/v1/projects", "write"),
+        ("POST", f"/v1/agents/{AGENT}/results", "another agent"),
+    ):
+        event = MotoCloud._http_event(method, path, "", {"content-type": "application/json"}, body)
+        event["requestContext"]["authorizer"] = {"lambda": callers[kind]}
+        assert refusal(serve(api, event, lambda_context("api"))) == (403, "scope_missing")
+
+
+def test_a_route_without_a_scope_does_not_start() -> None:
+    plain = APIGatewayHttpRouter()
+    plain.get("/v1/secret")(dict)
+    with pytest.raises(ScopeNotDeclared, match="GET /v1/secret"):
+        build_resolver([plain])
+
+    misspelt = Router()
+    misspelt.get("/v1/secret", scope="raed")(dict)  # type: ignore[arg-type]
+    with pytest.raises(ScopeNotDeclared, match="raed"):
+        build_resolver([misspelt])
+
+    unbound = Router()
+    unbound.get("/v1/agents", scope="agent")(dict)
+    with pytest.raises(ScopeNotDeclared, match="agent_id"):
+        build_resolver([unbound])
+
+    first, second = Router(), Router()
+    first.get("/v1/secret", scope="admin")(dict)
+    second.get("/v1/secret", scope="read")(dict)
+    with pytest.raises(ScopeNotDeclared, match="twice"):
+        build_resolver([first, second])
+    with pytest.raises(ValueError, match="twice"):
+        first.get("/v1/secret", scope="read")
+
+    with pytest.raises(TypeError):
+        Router().get("/v1/secret")  # type: ignore[call-arg]
+
+
+def test_a_warm_function_forgets_the_caller_before(api: Api, callers: dict[str, Any]) -> None:
+    from tidegate.errors import Unauthenticated
+    from tidegate.web.authentication import current_caller
+
+    ask(api, "GET", "/v1/nothing", callers["admin"])
+    ask(api, "GET", "/nothing", callers["none"])
+    with pytest.raises(Unauthenticated):
+        current_caller()
+
+
+def test_the_log_line_of_every_request_names_its_key_and_its_id(
+    api: Api, callers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = StringIO()
+    monkeypatch.setattr(resolver.logger.registered_handler, "stream", log)
+    for path, kind in (("/v1/nothing", "read"), ("/v1/projects", "read"), ("/v1/x%0A", "read"), ("/v1/files", "none")):
+        answer = ask(api, "GET", path, callers[kind])
+        line = json.loads(log.getvalue().splitlines()[-1])
+        assert (line["message"], line["status"]) == ("answered", answer["statusCode"])
+        assert line.get("key_id") == callers[kind].get("key_id")
+        assert line["request_id"] == answer["headers"]["x-request-id"] != ""

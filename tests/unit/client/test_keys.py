@@ -1,0 +1,54 @@
+"""A key is shown once: what the client does when that answer is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_httpserver import HTTPServer
+
+from tidegate_client import Client
+from tidegate_client.errors import AlreadyCreated
+
+LOST = {"code": "already_created", "status": 409, "detail": "made before", "key_id": "k-lost"}
+MADE = {"key_id": "k-2", "key": "tg_k-2_x"}
+
+
+@pytest.fixture
+def client(httpserver: HTTPServer) -> Iterator[Client]:
+    with Client(httpserver.url_for("").rstrip("/"), "k-1", attempts=3, backoff=0.01) as made:
+        yield made
+
+
+def test_a_key_whose_answer_was_lost_is_revoked_and_another_made(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_ordered_request("/v1/projects/p/keys", "POST").respond_with_json(LOST, 409)
+    httpserver.expect_ordered_request("/v1/keys/k-lost", "DELETE").respond_with_data(status=204)
+    httpserver.expect_ordered_request("/v1/projects/p/keys", "POST").respond_with_json(MADE, 201)
+
+    assert client.keys.create("p", ["read"]) == MADE
+
+    httpserver.check_assertions()
+    first, _, second = (request for request, _ in httpserver.log)
+    assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
+
+
+def test_a_rotation_whose_answer_was_lost_goes_on_from_the_key_it_made(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_ordered_request("/v1/keys/k/rotate", "POST").respond_with_json(LOST, 409)
+    httpserver.expect_ordered_request("/v1/keys/k-lost/rotate", "POST", json={"overlap_s": 0}).respond_with_json(
+        MADE, 201
+    )
+
+    assert client.keys.rotate("k", overlap_s=60) == MADE
+    httpserver.check_assertions()
+
+
+def test_a_callback_secret_whose_answer_was_lost_is_an_error_that_says_so(
+    httpserver: HTTPServer, client: Client
+) -> None:
+    problem = {"code": "already_created", "detail": "made before", "project_id": "p"}
+    httpserver.expect_request("/v1/projects/p/callback-secrets", "POST").respond_with_json(problem, 409)
+
+    with pytest.raises(AlreadyCreated) as refused:
+        client.projects.rotate_callback_secret("p")
+
+    assert refused.value.key_id is None

@@ -1,0 +1,64 @@
+"""A rate shared by functions that do not ask one another at each request."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.errors import RateLimited
+from tidegate.projects.rate_limit import REQUESTS_PER_SYNC, RateLimiter
+
+
+class Registry:
+    def __init__(self) -> None:
+        self.windows: dict[tuple[str, int], set[str]] = {}
+        self.calls = 0
+
+    def __call__(self, project_id: str, window: int, name: str) -> int:
+        self.calls += 1
+        known = self.windows.setdefault((project_id, window), set())
+        known.add(name)
+        return len(known)
+
+
+def passes(limiter: RateLimiter, rate: float, now: float) -> bool:
+    try:
+        limiter.require("p", rate, now)
+    except RateLimited:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("functions", [1, 4, 20])
+def test_functions_that_share_a_flood_pass_about_the_rate_together(functions: int) -> None:
+    registry, rate, flood = Registry(), 50, 2000
+    limiters = [RateLimiter(registry) for _ in range(functions)]
+    passed = [0] * 30
+    for number in range(flood * len(passed)):
+        now = 1_000_000 + number / flood
+        passed[int(now) - 1_000_000] += passes(limiters[number % functions], rate, now)
+
+    # A burst may pass a second's rate at once and, in each function, what it serves before it knows of the others.
+    assert passed[0] <= 2 * rate + functions * 2 * REQUESTS_PER_SYNC
+    assert all(0.9 * rate <= count <= 1.1 * rate for count in passed[2:]), passed
+    assert registry.calls <= flood * len(passed) / REQUESTS_PER_SYNC
+
+
+def test_function_alone_passes_the_whole_rate_and_says_when_to_come_again() -> None:
+    limiter = RateLimiter(Registry())
+    assert [passes(limiter, 2, 100.0) for _ in range(3)] == [True, True, False]
+    with pytest.raises(RateLimited) as refused:
+        limiter.require("p", 2, 100.0)
+
+    assert refused.value.retry_after == pytest.approx(0.5)
+    assert passes(limiter, 2, 100.6)
+
+
+def test_rate_is_whole_again_when_the_other_functions_are_gone() -> None:
+    registry = Registry()
+    limiters = [RateLimiter(registry) for _ in range(5)]
+    for number in range(5 * REQUESTS_PER_SYNC):
+        passes(limiters[number % 5], 10, 1000.0)
+    alone = limiters[0]
+    passed = sum(passes(alone, 10, 1030.0 + number / 100) for number in range(1000))
+
+    assert passed >= 90
