@@ -18,8 +18,8 @@ from tidegate.batches.sliding_window import WindowState
 from tidegate.batches.store import BatchStore
 from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
+from tidegate.http.kept_connection import KeptConnection
 from tidegate.http.model import Reply
-from tidegate.http.ports import KeptConnection
 from tidegate.http.signing import signed_headers
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.model import Project

@@ -6,7 +6,6 @@ A pk starts with its project, so two projects share nothing; what belongs to no 
 from __future__ import annotations
 
 from tidegate.common.ids import digest
-from tidegate.queue.fairness import rank
 
 SYSTEM = "_system"
 META = "META"
@@ -242,9 +241,9 @@ def waiting(channel_name: str, project_id: str) -> str:
     return partition(SYSTEM, "WAITING", channel_name, project_id)
 
 
-def waiting_place(channel_name: str, project_id: str, priority: int, since: str, request_id: str) -> dict[str, str]:
-    """Sorted as admission takes a project's requests: by priority and age together."""
-    return {"pk": waiting(channel_name, project_id), "sk": f"{rank(priority, since):015d}#{request_id}"}
+def waiting_place(channel_name: str, project_id: str, rank: int, request_id: str) -> dict[str, str]:
+    """Sorted as admission takes a project's requests: `rank` is priority and age together."""
+    return {"pk": waiting(channel_name, project_id), "sk": f"{rank:015d}#{request_id}"}
 
 
 def waiting_by_age(channel_name: str) -> str:

@@ -91,3 +91,8 @@ def as_request(table: str, write: Write) -> dict[str, Any]:
     if values:
         request["ExpressionAttributeValues"] = values
     return request
+
+
+def below(count: str, bound: str, *, allows_none: bool) -> str:
+    """A condition: the count is below the bound. One that is not there yet is 0, which is not below a limit of 0."""
+    return f"attribute_not_exists(#{count}) OR #{count} < :{bound}" if allows_none else f"#{count} < :{bound}"

@@ -10,7 +10,7 @@ from tidegate.common.ids import Clock
 from tidegate.errors import BusinessRefused
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
-from tidegate.http.ports import Signer
+from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
 
 ASK_LIMITS = Limits(connect=5, read=10, total=10, max_bytes=64 * 1024)

@@ -12,8 +12,9 @@ from tidegate.batches.run_state import ItemCall, RunState
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.http.client import SafeHttp
+from tidegate.http.kept_connection import KeptConnection
 from tidegate.http.model import Limits
-from tidegate.http.ports import KeptConnection, Signer
+from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
 
 ITEM_LIMITS = Limits(connect=5, read=30, total=30, max_bytes=256 * 1024)

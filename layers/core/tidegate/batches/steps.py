@@ -19,7 +19,7 @@ from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
 from tidegate.http.client import SafeHttp
-from tidegate.http.ports import Signer
+from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
 from tidegate.queue.model import Request
 from tidegate.queue.ports import Refused

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tidegate.batches.model import Progress
 from tidegate.batches.run_state import ItemCall, RunState
-from tidegate.http.ports import KeptConnection
+from tidegate.http.kept_connection import KeptConnection
 
 # A stop must not wait for the token of a slow rate.
 _LONGEST_SLEEP = 0.2

@@ -11,7 +11,7 @@ from tidegate.exports.paging import page_url
 from tidegate.exports.ports import ReadPage
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits
-from tidegate.http.ports import Signer
+from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
 
 _LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)

@@ -76,7 +76,7 @@ class Stream:
 
 
 class SafeHttp:
-    """Implements the port `Http`."""
+    """Raises UrlNotAllowed, FetchTimeout, ConnectionFailed and the other errors of a fetch."""
 
     def __init__(
         self,

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchTimeout, LeaseLost
-from tidegate.http.client import SafeHttp
+from tidegate.http.client import SafeHttp, Stream
 from tidegate.http.credentials import Credential
 from tidegate.http.model import Limits
-from tidegate.http.ports import Stream
 from tidegate.ingest.model import MAX_BYTES, PART_BYTES, Source, Unfinished, parts_of, source_of
 from tidegate.ingest.ports import Pulse
 from tidegate.ingest.ranges import Ranged, same_version, until_cut

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from tidegate.errors import ConnectionFailed, FetchTimeout, UpstreamError
-from tidegate.http.ports import Stream
+from tidegate.http.client import Stream
 from tidegate.ingest.model import Source, starts_at
 
 _CHUNK = 256 * 1024

@@ -14,12 +14,12 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import DomainError, NotSent
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits, error_for
-from tidegate.http.ports import Signer
 from tidegate.notifications.callback_queue import CallbackQueue
 from tidegate.notifications.circuit_breaker import CircuitBreaker
 from tidegate.notifications.delivery_model import DEAD, PENDING, Attempt, Delivery, after, new_delivery
 from tidegate.notifications.delivery_store import DeliveryStore
 from tidegate.notifications.notice import webhook_body
+from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
 
 logger = Logger(service="tidegate", child=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
+from typing import Protocol
 
 from tidegate.common.ids import Clock
 from tidegate.errors import Conflict, RecordNotFound, WrongState
@@ -11,6 +13,12 @@ from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.derived_secrets import derived_secret
 from tidegate.projects.model import Project
 from tidegate.projects.store import ProjectStore
+
+
+class Signer(Protocol):
+    """Standard Webhooks headers of a message: one signature for each of the project's secrets that is valid now."""
+
+    def __call__(self, project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]: ...
 
 
 class CallbackSecrets:

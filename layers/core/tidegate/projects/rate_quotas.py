@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.common.ids import Clock
-from tidegate.queue.ports import QuotaStore
+from tidegate.projects.store import ProjectStore
 
 # A changed quota acts after this long; in exchange a warm authorizer reads no project for most requests.
 KEPT_SECONDS = 10
@@ -11,7 +11,7 @@ _PROJECTS_KEPT = 10_000
 
 
 class RateQuotas:
-    def __init__(self, quotas: QuotaStore, clock: Clock) -> None:
+    def __init__(self, quotas: ProjectStore, clock: Clock) -> None:
         self._quotas = quotas
         self._clock = clock
         self._known: dict[str, tuple[float, int | None]] = {}

@@ -10,15 +10,36 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws import keys
 from tidegate.aws.table import Table
-from tidegate.aws.writes import Write, update
+from tidegate.aws.writes import Write, below, update
 from tidegate.errors import DomainError, QuotaExceeded
 from tidegate.projects.model import Quotas
-from tidegate.queue.standings import standing_from, stored_bytes_write
 
 logger = Logger(service="tidegate", child=True)
 
 # Stored bytes change by hand or by retention, not within seconds.
 _STORAGE_RETRY_SECONDS = 3600
+
+
+def queued_write(project_id: str, change: int, limit: int | None = None) -> Write:
+    """Adds to the project's waiting requests. With a limit: refused if as many wait already."""
+    bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
+    return update(
+        keys.usage(project_id),
+        adds={"queued": change},
+        condition=below("queued", "limit", allows_none=limit > 0) if limit is not None else "",
+        **bound,
+    )
+
+
+def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
+    """Adds new content to the project's stored bytes. With a limit: refused if it does not fit."""
+    bound: dict[str, Any] = {"room": limit - size + 1} if limit is not None else {}
+    return update(
+        keys.usage(project_id),
+        adds={"stored_bytes": size},
+        condition=below("stored_bytes", "room", allows_none=limit >= size) if limit is not None else "",
+        **bound,
+    )
 
 
 class UsageStore:
@@ -30,7 +51,7 @@ class UsageStore:
         found = self._table.get(keys.usage(project_id), consistent=True) or {}
         standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
         names = {keys.standings(name): name for name in channels}
-        running = {names[item["pk"]]: standing_from(item).running for item in standings}
+        running = {names[item["pk"]]: int(item.get("running", 0)) for item in standings}
         return {
             "stored_bytes": int(found.get("stored_bytes", 0)),
             "queued": int(found.get("queued", 0)),

@@ -10,13 +10,14 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import DomainError
 from tidegate.projects.audit import SYSTEM
+from tidegate.projects.store import ProjectStore
 from tidegate.queue import ports as queue_ports
 from tidegate.queue.channel_model import Place
 from tidegate.queue.channel_store import ChannelStore
 from tidegate.queue.fairness import Turn, ceiling
 from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, SHARE, WAITING, Request, moved
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import QuotaStore, Refused
+from tidegate.queue.ports import Refused
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
@@ -34,7 +35,7 @@ class Admission:
         self,
         store: RequestStore,
         channels: ChannelStore,
-        quotas: QuotaStore,
+        quotas: ProjectStore,
         runner: RequestRunner,
         clock: Clock,
         policies: Mapping[str, Policy],

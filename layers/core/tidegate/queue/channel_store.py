@@ -12,10 +12,11 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import queued_write
 from tidegate.queue.channel_model import Channel, Place
-from tidegate.queue.fairness import Standing
+from tidegate.queue.fairness import Standing, rank
 from tidegate.queue.items import place_from
-from tidegate.queue.standings import queued_write, standing_from, standing_write
+from tidegate.queue.standings import standing_from, standing_write
 
 _FIELDS = tuple(field.name for field in fields(Channel))
 # One admission rarely looks at more places of a project than this.
@@ -88,7 +89,7 @@ class ChannelStore:
     def drop_place(self, place: Place) -> None:
         """For a place whose request is gone."""
         lane = (place.channel, place.project_id)
-        key = keys.waiting_place(*lane, place.priority, place.since, place.request_id)
+        key = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
         self._all_or_none(
             delete(key, "attribute_exists(#pk)"), standing_write(*lane, waiting=-1), queued_write(place.project_id, -1)
         )

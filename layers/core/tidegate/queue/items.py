@@ -10,6 +10,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.queue.channel_model import Place
+from tidegate.queue.fairness import rank
 from tidegate.queue.model import PENDING, RUNNING, Request
 
 _FIELDS = tuple(field.name for field in fields(Request))
@@ -55,7 +56,7 @@ def _moment(request: Request) -> float:
 
 def place_key(request: Request) -> dict[str, str]:
     where = (request.channel, request.project_id)
-    return keys.waiting_place(*where, request.priority, request.created_at, request.request_id)
+    return keys.waiting_place(*where, rank(request.priority, request.created_at), request.request_id)
 
 
 def place_item(request: Request) -> Item:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.errors import Conflict
-from tidegate.projects.model import Quotas
 from tidegate.queue.model import Request
 
 REQUEST, CHANNEL, STANDING, SLOT = "request", "channel", "standing", "slot"
@@ -23,9 +22,3 @@ class Refused(Conflict):
     def __init__(self, parts: Iterable[str]) -> None:
         self.parts = frozenset(parts)
         super().__init__(f"refused by: {', '.join(sorted(self.parts))}")
-
-
-class QuotaStore(Protocol):
-    def quotas(self, project_id: str) -> Quotas: ...
-
-    def quotas_of(self, project_ids: Iterable[str]) -> dict[str, Quotas]: ...

@@ -11,11 +11,12 @@ from tidegate.errors import Conflict, DomainError, Invalid, LeaseLost, RecordNot
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
 from tidegate.projects.audit import SYSTEM, AuditLine
+from tidegate.projects.store import ProjectStore
 from tidegate.queue import policies as request_policies
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, QuotaStore, Refused, View
+from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused, View
 from tidegate.queue.store import RequestStore
 
 # A worker that was silent this long is looked after.
@@ -27,7 +28,7 @@ class RequestQueue:
     def __init__(
         self,
         store: RequestStore,
-        quotas: QuotaStore,
+        quotas: ProjectStore,
         pokes: AdmissionQueue,
         notifier: Notifier,
         clock: Clock,

@@ -16,13 +16,14 @@ from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import queued_write
 from tidegate.queue.channel_model import Place
-from tidegate.queue.fairness import Turn
+from tidegate.queue.fairness import Turn, rank
 from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
 from tidegate.queue.locks import renewed, slot_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
 from tidegate.queue.ports import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
-from tidegate.queue.standings import queued_write, standing_write
+from tidegate.queue.standings import standing_write
 
 Part = tuple[str, Write]
 # A full queue has moved on a little by then.
@@ -140,7 +141,7 @@ class RequestStore:
         """Why a place was passed by, on the request for people and on the place for the next admission."""
         request = keys.request(place.project_id, place.request_id)
         lane = (place.channel, place.project_id)
-        where = keys.waiting_place(*lane, place.priority, place.since, place.request_id)
+        where = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
         writes = [
             update(
                 request,
