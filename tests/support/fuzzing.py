@@ -25,7 +25,7 @@ Case = AnyCase[Any]
 AGENT = "host-1"
 MOSTLY = st.sampled_from([True, True, True, False])
 RARELY = st.sampled_from([False] * 7 + [True])
-# Schemathesis itself cannot read half a surrogate pair; tests/integration/limits sends those.
+# Schemathesis itself cannot read half a surrogate pair; tests/integration/web/test_any_odd_value.py sends those.
 ODD_VALUES = odd_values.values.filter(lambda value: not re.search(r"\\ud[89a-f]", json.dumps(value)))
 # In an address there is no half a surrogate pair: it travels as UTF-8.
 ODD_TEXTS = (odd_values.digits | odd_values.moments | odd_values.texts).filter(lambda text: text.isprintable() and text)

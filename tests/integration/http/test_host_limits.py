@@ -75,7 +75,7 @@ def test_item_that_was_held_back_comes_again_as_the_same_attempt(
 
 
 def test_time_that_a_callback_waits_for_its_turn_is_not_its_receivers(cloud: MotoCloud, project: Project) -> None:
-    cloud.app.__dict__["http"] = SafeHttp(host_limits=HostLimits(lambda *_: 10**6, 1, 0))
+    cloud.app.notifications.deliverer._http = SafeHttp(host_limits=HostLimits(lambda *_: 10**6, 1, 0))
     with receiver() as at:
         for number in range(3):
             told(project, at.url, f"req-{number}")

@@ -43,6 +43,7 @@ class Line:
     def __post_init__(self) -> None:
         told = self.cloud.app.notifications
         told.outgoing.send = self.outgoing.send  # type: ignore[method-assign]
+        told.outgoing.close = self.outgoing.close  # type: ignore[method-assign]
         told.records._lookups = {"": lambda project, record: self.records.get((project, record))}
 
     def ticket(self, project: Project) -> str:

@@ -120,7 +120,7 @@ def test_a_revocation_that_died_before_closing_is_finished_by_compensation(
 ) -> None:
     line.joined(project)
     with monkeypatch.context() as killed:
-        killed.setattr(line.outgoing, "close", lambda _: (_ for _ in ()).throw(SystemExit))
+        killed.setattr(cloud.app.notifications.outgoing, "close", lambda _: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
             revoke(cloud, project.key)
 

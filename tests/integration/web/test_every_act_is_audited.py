@@ -113,6 +113,9 @@ Call = Callable[[World], tuple[str, Any]]
 CALLS: dict[str, Call] = {
     "POST /v1/projects": lambda w: ("/v1/projects", {"name": "new"}),
     "POST /v1/projects/{project_id}/keys": lambda w: (f"/v1/projects/{w.project_id}/keys", {"scopes": ["read"]}),
+    "PATCH /v1/projects/{project_id}": lambda w: (f"/v1/projects/{w.project_id}", {"group": "other"}),
+    "POST /v1/keys": lambda w: ("/v1/keys", {"name": "second"}),
+    "POST /v1/keys/{key_id}/rotate": lambda w: (f"/v1/keys/{w.key()}/rotate", {"overlap_s": 60}),
     "DELETE /v1/keys/{key_id}": lambda w: (f"/v1/keys/{w.key()}", None),
     "POST /v1/projects/{project_id}/callback-secrets": lambda w: (
         f"/v1/projects/{w.project_id}/callback-secrets",
@@ -158,7 +161,10 @@ CALLS: dict[str, Call] = {
         f"/v1/subscriptions/{w.subscription()}/download",
         None,
     ),
-    "PUT /v1/credentials/{name}": lambda w: ("/v1/credentials/cookies", {"headers": {"Cookie": "a=b"}}),
+    "PUT /v1/credentials/{name}": lambda w: (
+        "/v1/credentials/cookies",
+        {"headers": {"Cookie": "a=b"}, "origins": ["https://files.example"]},
+    ),
     "DELETE /v1/credentials/{name}": lambda w: ("/v1/credentials/cookies", None),
     "POST /v1/compensation/trigger": lambda w: ("/v1/compensation/trigger", None),
     "POST /v1/cleanup": lambda w: ("/v1/cleanup", None),
@@ -215,7 +221,12 @@ def test_a_successful_call_leaves_a_line_with_its_actor(world: World, route: str
 def test_no_line_holds_a_secret(world: World) -> None:
     secret = hashlib.sha256(b"a credential").hexdigest()
     key = world.cloud.make_key(world.project_id, ["write"])
-    put = world.cloud.http("PUT", "/v1/credentials/held", json={"headers": {"Authorization": secret}}, key=key)
+    put = world.cloud.http(
+        "PUT",
+        "/v1/credentials/held",
+        json={"headers": {"Authorization": secret}, "origins": ["https://files.example"]},
+        key=key,
+    )
     assert put.status == 204
     world.cloud.clock.advance(1)
     source = {"name": "s", "source_url": f"http://127.0.0.1:9/list?token={secret}"}

@@ -82,6 +82,12 @@ admin  GET    /v1/projects
 admin  POST   /v1/projects
 admin  POST   /v1/projects/{project_id}/callback-secrets
 admin  DELETE /v1/projects/{project_id}/callback-secrets/previous
+admin  GET    /v1/projects/{project_id}
+admin  PATCH  /v1/projects/{project_id}
+admin  GET    /v1/projects/{project_id}/keys
+admin  GET    /v1/keys
+admin  POST   /v1/keys
+admin  POST   /v1/keys/{key_id}/rotate
 admin  POST   /v1/projects/{project_id}/keys
 read   GET    /v1/queue
 admin  POST   /v1/queue/capacity
