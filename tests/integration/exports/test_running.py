@@ -51,7 +51,8 @@ def test_worker_killed_in_render_the_next_attempt_succeeds_and_no_stale_upload_s
 
     assert (shown["status"], shown["attempts"]) == ("completed", 2)
     assert world.uploads() == []
-    assert sum(world.source.pages.values()) == 6
+    # Six pages, and one past them: a full last page may not be the last.
+    assert sum(world.source.pages.values()) == 7
     assert len(read_csv(world.file(task_id))) == 30_000
     assert shown["size"] == len(world.file(task_id))
     assert world.objects("staging") == []

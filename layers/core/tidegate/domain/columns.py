@@ -10,7 +10,8 @@ from tidegate.errors import BadTable
 
 ROW_HEAD = "_row_head_"
 
-Row = Mapping[str, Any]
+# A mapping by key, or a `TypedRow`.
+Row = Any
 
 
 def keys_of(rows: Iterable[Row]) -> list[str]:
@@ -31,6 +32,9 @@ def merge_keys(key_lists: Iterable[Sequence[str]]) -> list[str]:
 
 def column_of(rows: Sequence[Row], key: str) -> list[Any]:
     """One key's value from each row, None where a row lacks it."""
+    getters = getattr(type(rows[0]), "getters", None) if rows else None
+    if getters is not None:
+        return list(map(getters[key], rows)) if key in getters else [None] * len(rows)
     try:
         return list(map(itemgetter(key), rows))
     except KeyError:

@@ -168,6 +168,7 @@ def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
         "file_name": result.get("file_name") or payload.get("file_name"),
         "size": result.get("size"),
         "attempts": request.attempt,
+        "warnings": result.get("warnings") or None,
         "failed_reason": request.error["detail"] if request.error and request.status != COMPLETED else None,
         "operator_id": payload.get("operator_id"),
         "merchant_type": payload.get("merchant_type"),

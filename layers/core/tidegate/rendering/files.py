@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from tidegate.domain.header_tree import leaves
+from tidegate.rendering.blocks import RowBlocks
 from tidegate.rendering.csv_writer import PLAIN_CSV, CsvOptions, csv_chunks
 from tidegate.rendering.xlsx_writer import TableRows, xlsx_chunks
 from tidegate.rendering.zip_stream import Entry, zip_stream
@@ -58,9 +58,9 @@ def _is_split(output: Output, tables: Sequence[TableRows], total: int) -> bool:
 
 
 def _split(output: Output, source: TableRows, total: int) -> Iterator[Entry]:
-    rows = iter(source.rows)
+    rows = RowBlocks.of(source.rows)
     for number, size in enumerate(file_sizes(total, output.rows_per_file or total), 1):
-        part = TableRows(source.table, source.keys, islice(rows, size))
+        part = TableRows(source.table, source.keys, rows.first(size))
         if output.type == "excel":
             yield f"{number}.xlsx", xlsx_chunks([part])
         else:

@@ -20,7 +20,7 @@ from openpyxl.worksheet.worksheet import Worksheet
 
 from tidegate.domain.header_tree import LeafStyle
 from tidegate.domain.table import Layout, Table
-from tidegate.rendering.xlsx_rows import Column
+from tidegate.rendering.xlsx_cells import Column
 from tidegate.rendering.xml_text import clean, literal
 
 _THIN = Border(*(Side(style="thin"),) * 4)

@@ -12,11 +12,12 @@ from tidegate.domain.columns import ROW_HEAD, Row
 from tidegate.domain.header_tree import HeadCell
 from tidegate.domain.table import GAP_ROWS, Layout, Table, lay_out
 from tidegate.errors import BadTable
-from tidegate.rendering.blocks import blocks
+from tidegate.rendering.blocks import RowBlocks
 from tidegate.rendering.row_heads import gather
 from tidegate.rendering.sheet_names import SheetNames
 from tidegate.rendering.xlsx_frame import Frame, SheetInfo, TableFrame
-from tidegate.rendering.xlsx_rows import RowWriter, blank_cell, text_cell
+from tidegate.rendering.xlsx_cells import blank_cell, text_cell
+from tidegate.rendering.xlsx_rows import RowWriter
 from tidegate.rendering.zip_stream import Entry, zip_stream
 
 SHEET_ROWS = 1_048_576
@@ -28,7 +29,7 @@ class TableRows:
 
     table: Table
     keys: Sequence[str]
-    rows: Iterable[Row]
+    rows: Iterable[Row] | RowBlocks
 
 
 def xlsx_chunks(
@@ -98,18 +99,17 @@ class _TableStream:
         rows = source.rows
         self._needs = self.layout.data_top + (1 if self.layout.footer else 0)
         if source.table.template.rows:
-            gathered = gather(source.table.template.rows, rows, top=self.layout.data_top)
+            room = sheet_rows - self._needs + 1
+            gathered = gather(source.table.template.rows, rows, top=self.layout.data_top, most=room)
             rows, self._row_heads = gathered.rows, gathered.heads
-            self._heads = self._row_head_cells(len(gathered.rows))
-            self._needs += len(gathered.rows) - 1
+            self._heads = self._row_head_cells(gathered.count)
+            self._needs += gathered.count - 1
         if self._needs > sheet_rows:
             raise BadTable(f"the table needs {self._needs} rows on one sheet; Excel holds {sheet_rows}")
-        self._blocks = blocks(rows)
-        self._held: list[Row] = []
+        self._rows = RowBlocks.of(rows)
 
     def more(self) -> bool:
-        self._held = self._held or next(self._blocks, [])
-        return bool(self._held)
+        return self._rows.more()
 
     def fits_below(self, row: int) -> bool:
         return row + GAP_ROWS + self._needs <= self._sheet_rows
@@ -121,8 +121,7 @@ class _TableStream:
         merges += [_merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
         row = above + layout.data_top - 1
         last = self._sheet_rows - (1 if footer else 0)
-        while row < last and self.more():
-            block, self._held = self._held[: last - row], self._held[last - row :]
+        while block := self._rows.take(last - row):
             row += len(block)
             heads = [next(self._heads) for _ in block] if self._heads else None
             yield self._writer.xml(block, heads), len(block)

@@ -221,6 +221,7 @@ class TaskAnswer(Answer):
     file_name: str | None = None
     size: int | None = None
     attempts: int
+    warnings: list[str] | None = None
     failed_reason: str | None = None
     operator_id: str | None = None
     merchant_type: int | None = None

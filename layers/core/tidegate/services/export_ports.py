@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from tidegate.domain.export_paging import Place
 from tidegate.domain.exports import Export
 from tidegate.domain.requests import Request
 from tidegate.services.ports import Listed
@@ -55,7 +56,8 @@ class ExportStore(Protocol):
 
 
 class ReadPage(Protocol):
-    def __call__(self, source_url: str, page: int, step: int) -> bytes: ...
+    def __call__(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
+        """`seconds` is what is left for it, where that is less than a page may take."""
 
 
 class PageSource(Protocol):

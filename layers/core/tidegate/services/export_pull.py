@@ -29,10 +29,10 @@ class Ledger:
         self.tables = tables
 
     @classmethod
-    def load(cls, objects: ExportObjects, request: Request, count: int) -> Ledger:
+    def load(cls, objects: ExportObjects, request: Request, count: int, step: int) -> Ledger:
         kept = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
         if kept is None:
-            return cls([TablePages() for _ in range(count)])
+            return cls([TablePages(step=step) for _ in range(count)])
         return cls([TablePages.from_data(table) for table in json.loads(kept)])
 
     def save(self, objects: ExportObjects, request: Request) -> None:
@@ -61,7 +61,7 @@ class Puller:
     ) -> bool:
         """Whether all is staged. False: the time is up, go on in another invocation."""
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
-        ledger = Ledger.load(self._objects, request, len(spec.tables))
+        ledger = Ledger.load(self._objects, request, len(spec.tables), spec.step)
         run = _Run(self, request, spec, ledger, pulse, until)
         try:
             return all(run.table(number) for number in range(len(spec.tables)))
@@ -135,37 +135,52 @@ class _Run:
         if pages.done or self._spec.tables[number].data is not None:
             return True
         if 0 not in pages.counts:
-            first = self._page(number, 0)
-            self._take(pages, 0, first)
-            pages.upcoming = pages.next_after(0, first, self._spec.step)
-        rest = pages.rest(self._spec.step)
-        whole = self._one_by_one(number, pages) if rest is None else self._all_at_once(number, pages, rest)
-        if whole:
-            pages.finish()
-        return whole
+            self._take(pages, 0, self._page(number, pages, 0))
+        if not self._all_at_once(number, pages):
+            return False
+        if not pages.sequential:
+            pages.go_on_after_plan()
+        if not self._one_by_one(number, pages):
+            return False
+        pages.finish()
+        return True
 
-    def _all_at_once(self, table: int, pages: TablePages, numbers: list[int]) -> bool:
-        in_time = (number for number in numbers if time.monotonic() < self._until)
-        for came in self._puller.side_by_side(in_time, lambda number: self._page(table, number)):
+    def _all_at_once(self, table: int, pages: TablePages) -> bool:
+        late = False
+
+        def in_time() -> Iterator[int]:
+            nonlocal late
+            for number in pages.planned():
+                late = time.monotonic() >= self._until
+                if late:
+                    return
+                yield number
+
+        for came in self._puller.side_by_side(in_time(), lambda number: self._page(table, pages, number)):
             if came:
                 self._take(pages, *came)
             else:
                 self._pulse(self._ledger.progress())
-        return all(number in pages.counts for number in numbers)
+        return not late
 
     def _one_by_one(self, table: int, pages: TablePages) -> bool:
         while (number := pages.upcoming) is not None:
             if time.monotonic() >= self._until:
                 return False
-            page = self._page(table, number)
+            try:
+                page = self._page(table, pages, number)
+            except DomainError:
+                if not pages.met(number):
+                    raise
+                pages.upcoming = None
+                return True
             self._take(pages, number, page)
-            pages.upcoming = pages.next_after(number, page, self._spec.step)
         return True
 
-    def _page(self, table: int, number: int) -> Page:
-        url = self._spec.tables[table].source_url or ""
+    def _page(self, table: int, pages: TablePages, number: int) -> Page:
+        url, place = self._spec.tables[table].source_url or "", pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
-        return self._puller.page(key, number, self._staged, lambda: self._read(url, number, self._spec.step))
+        return self._puller.page(key, number, self._staged, lambda: self._read(url, place, self._spec.step))
 
     def _take(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from tidegate.domain.columns import flat_rows, keys_of
 from tidegate.domain.export_paging import Page, TablePages, read_page
 from tidegate.domain.exports import PREFIX, ExportSpec, default_file_name, file_name_for, sync_object
 from tidegate.domain.ids import Clock, new_id
-from tidegate.errors import UseAsync
+from tidegate.errors import DomainError, FetchTimeout, UseAsync
 from tidegate.rendering.files import CONTENT_TYPES, extension, render
 from tidegate.rendering.xlsx_writer import TableRows
 from tidegate.services.export_ports import ExportObjects, PageSource
@@ -21,6 +22,7 @@ from tidegate.services.export_render import output_of
 
 MAX_ROWS = 50_000
 MAX_BYTES = 4_500_000
+# For all of it: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
 SECONDS = 20.0
 LINK_SECONDS = 300
 
@@ -81,38 +83,42 @@ class SyncExports:
             return flat_rows(table.data), {}
         read = self._source.reader(project_id, task_id)
 
-        def fetch(page: int) -> Page:
-            if time.monotonic() >= until:
+        pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
+
+        def fetch(number: int) -> tuple[int, Page]:
+            left = until - time.monotonic()
+            try:
+                body = read(table.source_url or "", pages.place(number), spec.step, left) if left > 0 else None
+            except FetchTimeout:
+                if time.monotonic() < until:
+                    raise
+                body = None
+            if body is None:
                 raise UseAsync(f"the source did not bring its rows within {SECONDS:g} s; order the export instead")
-            return read_page(read(table.source_url or "", page, spec.step), page)
+            return number, read_page(body, number)
 
-        pages, rows = TablePages(), dict[int, list[dict[str, Any]]]()
-        self._pull(fetch, pages, rows, spec.step)
-        pages.finish()
-        return [row for page in sorted(rows) for row in rows[page]], pages.answered
-
-    @staticmethod
-    def _pull(
-        fetch: Callable[[int], Page], pages: TablePages, rows: dict[int, list[dict[str, Any]]], step: int
-    ) -> None:
         def take(number: int, page: Page) -> None:
             pages.record(number, page)
-            rows[number] = page.rows
+            if number in pages.counts:
+                rows[number] = page.rows
             _refuse_many(max(pages.rows, pages.total or 0))
 
-        first = fetch(0)
-        take(0, first)
-        rest = pages.rest(step)
-        if rest is not None:
-            with ThreadPoolExecutor(PARALLEL) as threads:
-                for number, page in zip(rest, threads.map(fetch, rest), strict=True):
-                    take(number, page)
-            return
-        upcoming = pages.next_after(0, first, step)
-        while upcoming is not None:
-            page = fetch(upcoming)
-            take(upcoming, page)
-            upcoming = pages.next_after(upcoming, page, step)
+        take(*fetch(0))
+        with ThreadPoolExecutor(PARALLEL) as threads:
+            # Lists of a few: a page without rows ends the plan.
+            while some := list(islice(pages.planned(), PARALLEL)):
+                for came in threads.map(fetch, some):
+                    take(*came)
+        if not pages.sequential:
+            pages.go_on_after_plan()
+        while pages.upcoming is not None:
+            try:
+                take(*fetch(pages.upcoming))
+            except DomainError:
+                if not pages.met(pages.upcoming):
+                    raise
+                break
+        return [row for page in sorted(rows) for row in rows[page]], pages.answered
 
 
 def _refuse_many(rows: int) -> None:
