@@ -34,8 +34,8 @@ def test_worker_killed_in_render_the_next_attempt_succeeds_and_no_stale_upload_s
     with monkeypatch.context() as dying:
         sent = s3_sink.S3Sink._send
 
-        def die(self: s3_sink.S3Sink, data: bytes) -> None:
-            sent(self, data)
+        def die(self: s3_sink.S3Sink, data: bytes, number: int) -> None:
+            sent(self, data, number)
             raise Killed
 
         dying.setattr(s3_sink.S3Sink, "_send", die)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tidegate.domain.header_tree import leaves
 from tidegate.rendering.blocks import RowBlocks
 from tidegate.rendering.csv_writer import PLAIN_CSV, CsvOptions, csv_chunks
+from tidegate.rendering.later import Chunk
 from tidegate.rendering.xlsx_writer import TableRows, xlsx_chunks
 from tidegate.rendering.zip_stream import Entry, zip_stream
 
@@ -33,10 +34,10 @@ def extension(output: Output, tables: Sequence[TableRows], total: int) -> str:
     return "csv" if output.type == "csv" else "xlsx"
 
 
-def render(output: Output, tables: Sequence[TableRows], total: int) -> Iterator[bytes]:
+def render(output: Output, tables: Sequence[TableRows], total: int) -> Iterator[Chunk]:
     """The file's bytes; `total` is the number of rows that are going to come."""
     if _is_split(output, tables, total):
-        return zip_stream(_split(output, tables[0], total))
+        return zip_stream(_split(output, tables[0], total), stored=output.type == "excel")
     if output.type == "excel":
         return xlsx_chunks(tables, multi_type=output.multi_type)
     if extension(output, tables, total) == "zip":

@@ -13,10 +13,11 @@ from tidegate.domain.header_tree import HeadCell
 from tidegate.domain.table import GAP_ROWS, Layout, Table, lay_out
 from tidegate.errors import BadTable
 from tidegate.rendering.blocks import RowBlocks
+from tidegate.rendering.later import Chunk
 from tidegate.rendering.row_heads import gather
 from tidegate.rendering.sheet_names import SheetNames
-from tidegate.rendering.xlsx_frame import Frame, SheetInfo, TableFrame
 from tidegate.rendering.xlsx_cells import blank_cell, text_cell
+from tidegate.rendering.xlsx_frame import Frame, SheetInfo, TableFrame
 from tidegate.rendering.xlsx_rows import RowWriter
 from tidegate.rendering.zip_stream import Entry, zip_stream
 
@@ -34,7 +35,7 @@ class TableRows:
 
 def xlsx_chunks(
     tables: Sequence[TableRows], *, multi_type: str = "page", sheet_rows: int = SHEET_ROWS
-) -> Iterator[bytes]:
+) -> Iterator[Chunk]:
     """The workbook's bytes. `page` puts tables under each other, `tab` gives each its sheet."""
     return zip_stream(_Book(tables, multi_type == "page", sheet_rows).entries())
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from tidegate.domain.export_paging import Place
 from tidegate.domain.exports import Export
 from tidegate.domain.requests import Request
+from tidegate.rendering.later import Chunk
 from tidegate.services.ports import Listed
 
 
@@ -16,7 +17,7 @@ class Sink(Protocol):
 
     size: int
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: Chunk) -> None: ...
 
     def close(self) -> None: ...
 
