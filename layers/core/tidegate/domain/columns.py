@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from tidegate.domain.header_tree import Template, leaves
+from tidegate.domain.table import MAX_COLUMNS
 from tidegate.errors import BadTable
 
 ROW_HEAD = "_row_head_"
@@ -48,6 +50,21 @@ def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
             {**row, ROW_HEAD: str(group)} for group, rows in data.items() for row in _rows(rows, f"{where}.{group}")
         ]
     return list(_rows(data, where))
+
+
+def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
+    """Refuses rows that could not become a sheet with that template."""
+    if not excel:
+        return
+    if not template.cols and len(keys_of(rows)) > MAX_COLUMNS:
+        raise BadTable(f"the rows have {len(keys_of(rows))} different keys; a sheet has {MAX_COLUMNS} columns")
+    owners = {leaf.name for leaf in leaves(template.rows)}
+    for row in rows if owners else ():
+        if str(row.get(ROW_HEAD)) not in owners:
+            said = (
+                f"row head {row[ROW_HEAD]!r} is not in the template" if ROW_HEAD in row else f"a row has no {ROW_HEAD}"
+            )
+            raise BadTable(f"{said}; it has {', '.join(sorted(owners)[:20])}")
 
 
 def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:

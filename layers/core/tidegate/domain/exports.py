@@ -14,10 +14,10 @@ from tidegate.domain.template_parser import parse_template
 
 TYPE = "export"
 PREFIX = "exp"
-CSV, EXCEL = "csv", "excel"
+CSV, EXCEL, JSONL = "csv", "excel", "jsonl"
 EXPIRED = "expired"
 KEPT = timedelta(days=7)
-_EXTENSION = re.compile(r"\.(csv|xlsx?|zip)$", re.IGNORECASE)
+_EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,26 @@ class ExportSpec:
     bom: bool = False
     csv_header: str = "keys"
     csv_guard: bool = True
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    line_end: str = "\n"
+    compression: str | None = None
+    freeze: bool | None = None
+    autofilter: bool | None = None
+    auto_width: bool | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
-        return cls(**{**data, "tables": tuple(TableSpec(**table) for table in data["tables"])})
+        """Of what `read_exact` read: only rows keep their decimals as they were spelt."""
+        from tidegate.domain.source_json import plain
+
+        tables = tuple(
+            TableSpec(**{**plain({**table, "data": None}), "data": table["data"]}) for table in data["tables"]
+        )
+        return cls(**{**plain({**data, "tables": None}), "tables": tables})
 
     def table(self, number: int, answered: Mapping[str, Any] | None = None) -> Table:
         """A table with what its source said itself (`header`, `footer`, `template`) in place of what was asked."""
@@ -68,6 +81,9 @@ class ExportSpec:
             footer_align=spec.footer_align,
             default_width=self.default_width,
             default_height=self.default_height,
+            freeze=self.freeze,
+            autofilter=self.autofilter,
+            auto_width=self.auto_width,
         )
 
 

@@ -13,7 +13,12 @@ class LeafStyle:
     color: str | None = None
     bg_color: str | None = None
     bold: bool = False
+    wrap: bool = False
     type: str | None = None
+    # An Excel number format.
+    format: str | None = None
+    # Whether the column's sum stands below it.
+    total: bool = False
 
 
 PLAIN = LeafStyle()

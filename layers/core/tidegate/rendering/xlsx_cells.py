@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import msgspec
 
+from tidegate.domain.formula_guard import NUMBER
 from tidegate.domain.source_json import Digits, digits_of, nested_text
 from tidegate.rendering.typed_cells import NUMERIC, TEXTUAL, TYPED
 from tidegate.rendering.xml_text import MAX_CELL_UNITS, is_cut, text_element
@@ -26,6 +27,7 @@ _SURELY_EXACT = 15
 _SEP = "`"
 _KEPT_CELLS = 4096
 NUMBERS = {int, float, Digits}
+_EXACT = Context(prec=60)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -34,6 +36,7 @@ class Column:
     key: str
     style: int
     kind: str | None = None
+    summed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,14 @@ class ColumnWriter:
         self._number = (f'<c s="{column.style}"><v>', "</v></c>")
         self._bools = {value: f'<c s="{column.style}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
         self._known = _KnownCells(self)
+        self.sum = Decimal(0) if column.summed else None
         # Cells whose text was longer than a cell can hold.
         self.cut = 0
 
     def cells(self, values: list[Any]) -> Cells:
+        if self.sum is not None:
+            for value in values:
+                self.sum = _EXACT.add(self.sum, _amount(value, numeric_text=self._kind is not None))
         types = set(map(type, values))
         blanks = list[int]()
         present = values
@@ -146,6 +153,17 @@ def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
         return _encode(values).decode()[1:-1].split(",")
     except OverflowError:
         return None
+
+
+def _amount(value: object, *, numeric_text: bool) -> Decimal:
+    """What a value adds to its column's sum: what is no number adds nothing."""
+    if isinstance(value, str):
+        text = value.strip()
+        return Decimal(text) if numeric_text and NUMBER.fullmatch(text) else Decimal(0)
+    if isinstance(value, bool) or not isinstance(value, int | float | Digits):
+        return Decimal(0)
+    amount = Decimal(number_text(value))
+    return amount if amount.is_finite() else Decimal(0)
 
 
 def _plain_texts(values: list[str]) -> list[str] | None:

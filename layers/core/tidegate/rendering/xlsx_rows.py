@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 from tidegate.domain.columns import Row, column_of
 from tidegate.rendering.xlsx_cells import Cells, Column, ColumnWriter
@@ -17,6 +18,11 @@ class RowWriter:
     def cut(self) -> int:
         """How many cells so far held more than Excel takes, and were cut."""
         return sum(column.cut for column in self._columns)
+
+    @property
+    def sums(self) -> list[Decimal | None]:
+        """Of the columns that have a total, exactly; None for the others."""
+        return [column.sum for column in self._columns]
 
     def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> str:
         """`heads` are ready cells to put before each row's own: its row heads."""

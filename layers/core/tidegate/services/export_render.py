@@ -11,6 +11,7 @@ from typing import Any
 from tidegate.domain.columns import ROW_HEAD, Row, flat_rows, keys_of
 from tidegate.domain.export_paging import TablePages, read_page
 from tidegate.domain.exports import (
+    JSONL,
     ExportSpec,
     file_name_for,
     output_object,
@@ -23,7 +24,8 @@ from tidegate.domain.typed_rows import typed_rows
 from tidegate.errors import RecordNotFound, WorkerLost
 from tidegate.rendering.blocks import RowBlocks
 from tidegate.rendering.csv_writer import CsvOptions
-from tidegate.rendering.files import CONTENT_TYPES, Output, extension, render
+from tidegate.rendering.files import Output, content_type, extension, render
+from tidegate.rendering.notes import Notes
 from tidegate.rendering.xlsx_writer import TableRows
 from tidegate.services.export_ports import ExportObjects
 from tidegate.services.export_pull import Ledger
@@ -42,8 +44,8 @@ class Rendered:
 
 
 def output_of(spec: ExportSpec) -> Output:
-    options = CsvOptions(bom=spec.bom, header=spec.csv_header, guard=spec.csv_guard)
-    return Output(spec.type, spec.multi_type, spec.rows_per_file, options)
+    options = CsvOptions(spec.bom, spec.csv_header, spec.csv_guard, spec.delimiter, spec.encoding, spec.line_end)
+    return Output(spec.type, spec.multi_type, spec.rows_per_file, options, spec.compression)
 
 
 class Renderer:
@@ -71,17 +73,17 @@ class Renderer:
         output = output_of(spec)
         ending = extension(output, tables, total)
         key = output_object(request.project_id, request.request_id, request.attempt)
-        sink = self._objects.sink(key, CONTENT_TYPES[ending])
+        sink, notes = self._objects.sink(key, content_type(output, ending)), Notes()
         try:
-            for chunk in render(output, tables, total):
+            for chunk in render(output, tables, total, notes):
                 sink.write(chunk)
             sink.close()
         except BaseException:
             sink.abort()
             raise
-        return Rendered(
-            key, file_name_for(str(request.payload["file_name"]), ending), sink.size, total, warnings[:MAX_WARNINGS]
-        )
+        warnings += notes.warnings()
+        name = file_name_for(str(request.payload["file_name"]), ending)
+        return Rendered(key, name, sink.size, total, warnings[:MAX_WARNINGS])
 
     def _rows(
         self, request: Request, spec: ExportSpec, number: int, pages: TablePages
@@ -92,7 +94,8 @@ class Renderer:
             return keys_of(rows), RowBlocks.of(rows), len(rows)
         keys = pages.all_keys()
         # Rows that are gathered under row heads are looked at one by one, as dictionaries.
-        typed = None if ROW_HEAD in keys else typed_rows(keys)
+        # JSON lines keep the keys that a row has, and no others.
+        typed = None if ROW_HEAD in keys or spec.type == JSONL else typed_rows(keys)
         return keys, RowBlocks(self._staged(request, number, sorted(pages.counts), typed)), pages.rows
 
     def _staged(

@@ -12,9 +12,10 @@ from typing import Any
 from tidegate.domain.columns import flat_rows, keys_of
 from tidegate.domain.export_paging import Page, TablePages, read_page
 from tidegate.domain.exports import PREFIX, ExportSpec, default_file_name, file_name_for, sync_object
+from tidegate.domain.header_tree import leaves
 from tidegate.domain.ids import Clock, new_id
 from tidegate.errors import DomainError, FetchTimeout, UseAsync
-from tidegate.rendering.files import CONTENT_TYPES, extension, render
+from tidegate.rendering.files import content_type, extension, render
 from tidegate.rendering.xlsx_writer import TableRows
 from tidegate.services.export_ports import ExportObjects, PageSource
 from tidegate.services.export_pull import PARALLEL
@@ -56,17 +57,20 @@ class SyncExports:
         task_id = new_id(PREFIX, now)
         until = time.monotonic() + SECONDS
         tables: list[TableRows] = []
-        total = 0
+        total = blank_rows = 0
         for number in range(len(spec.tables)):
             rows, answered = self._rows(project_id, task_id, spec, number, until)
+            table = spec.table(number, answered)
             total += len(rows)
-            _refuse_many(total)
-            tables.append(TableRows(spec.table(number, answered), keys_of(rows), rows))
+            # Row heads bring blank rows of their own.
+            blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
+            _refuse_many(max(total, blank_rows))
+            tables.append(TableRows(table, keys_of(rows), rows))
         output = output_of(spec)
         ending = extension(output, tables, total)
         body = b"".join(render(output, tables, total))
         name = file_name_for(file_name or default_file_name(now, task_id), ending)
-        made = SyncFile(name, CONTENT_TYPES[ending], body)
+        made = SyncFile(name, content_type(output, ending), body)
         return made if len(body) <= MAX_BYTES else self._stored(project_id, task_id, made)
 
     def _stored(self, project_id: str, task_id: str, made: SyncFile) -> SyncFile:

@@ -5,7 +5,6 @@ Each step begins by asking whether its attempt still runs, and each may run twic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from aws_lambda_powertools import Logger
 from tidegate.domain.exports import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.domain.ids import Clock
 from tidegate.domain.requests import COMPLETED, Request
+from tidegate.domain.source_json import read_exact
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
 from tidegate.services.export_ports import ExportObjects
 from tidegate.services.export_pull import Puller
@@ -119,7 +119,7 @@ class ExportWork:
         kept = self._objects.get(spec_object(request.project_id, request.request_id))
         if kept is None:
             raise RecordNotFound("what was ordered is not kept any more; submit the export again")
-        return ExportSpec.from_data(json.loads(kept))
+        return ExportSpec.from_data(read_exact(kept))
 
     def _pulse(self, request: Request) -> Pulse:
         return Pulse(self._queue, self._live, self._clock, request, self._shown)
