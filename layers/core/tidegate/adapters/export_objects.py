@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
 from tidegate.adapters.s3 import Bucket
+from tidegate.adapters.s3_assembly import assembled
 from tidegate.adapters.s3_sink import S3Sink
 from tidegate.domain.files import content_disposition
+from tidegate.domain.part_plan import Part
 from tidegate.errors import RecordNotFound, WorkerLost
 
 if TYPE_CHECKING:
@@ -44,6 +46,12 @@ class ExportBucket:
             if kept is not None:
                 return kept
         raise WorkerLost(f"others write and remove {key} all the time")
+
+    def store(self, key: str, data: bytes) -> str:
+        return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data)["ETag"]
+
+    def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+        return assembled(self._client, self._bucket.name, key, content_type, parts)
 
     def get(self, key: str) -> bytes | None:
         try:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tidegate.adapters.dynamo.exports import ExportRepository
     from tidegate.adapters.export_objects import ExportBucket
     from tidegate.domain.requests import Request
+    from tidegate.services.export_join import Joiner
+    from tidegate.services.export_pull import Puller
+    from tidegate.services.export_ranges import RangeWorker
     from tidegate.services.export_render import Renderer
     from tidegate.services.export_source import SignedSource
     from tidegate.services.export_sync import SyncExports
@@ -71,18 +74,43 @@ class ExportsWiring(CallbacksWiring, LibraryWiring, QueueWiring, NotificationsWi
 
     @cached_property
     def export_work(self) -> ExportWork:
-        from tidegate.services.export_pull import Puller
         from tidegate.services.export_work import ExportWork
 
         return ExportWork(
             self.queue,
             self._export_objects,
-            Puller(self._export_objects, self._export_source, self.settings.export_pull_parallel),
+            self._puller,
             lambda: self._renderer,
+            lambda: self._range_worker,
+            lambda: self._joiner,
             self.live,
             self.clock,
             self._shown_export,
         )
+
+    @cached_property
+    def _puller(self) -> Puller:
+        from tidegate.services.export_pull import Puller
+
+        settings = self.settings
+        return Puller(
+            self._export_objects,
+            self._export_source,
+            settings.export_pull_parallel,
+            most_lanes=settings.export_most_workers,
+        )
+
+    @cached_property
+    def _range_worker(self) -> RangeWorker:
+        from tidegate.services.export_ranges import RangeWorker
+
+        return RangeWorker(self._export_objects, self._puller)
+
+    @cached_property
+    def _joiner(self) -> Joiner:
+        from tidegate.services.export_join import Joiner
+
+        return Joiner(self._export_objects)
 
     @cached_property
     def _renderer(self) -> Renderer:

@@ -54,6 +54,8 @@ class ExportSpec:
     freeze: bool | None = None
     autofilter: bool | None = None
     auto_width: bool | None = None
+    # Pages of the source in flight at a time; None: the system's default.
+    parallel: int | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)

@@ -20,8 +20,24 @@ class TypedRow(msgspec.Struct, gc=False):
     """Its subclasses have the slots; `getters` reads them by key."""
 
 
-def typed_rows(keys: Sequence[str]) -> Callable[[bytes], list[Any] | None] | None:
-    """Reads the rows out of a page's bytes; None for a page that is not so, which has to be read the general way.
+class _Data(msgspec.Struct):
+    """What comes beside the rows, which subclasses add."""
+
+    total: Any = msgspec.UNSET
+    force_continue: Any = msgspec.UNSET
+    header: Any = msgspec.UNSET
+    footer: Any = msgspec.UNSET
+    template: Any = msgspec.UNSET
+    next: Any = msgspec.UNSET
+    snapshot: Any = msgspec.UNSET
+
+    def rest(self) -> dict[str, Any]:
+        names = _Data.__struct_fields__
+        return {name: value for name in names if (value := getattr(self, name)) is not msgspec.UNSET}
+
+
+def typed_answers(keys: Sequence[str]) -> Callable[[bytes], Any] | None:
+    """Reads a source's answer; None for one that is not so, which has to be read the general way.
 
     No reader at all where keys are too many or need escapes in JSON.
     """
@@ -37,14 +53,14 @@ def typed_rows(keys: Sequence[str]) -> Callable[[bytes], list[Any] | None] | Non
         forbid_unknown_fields=True,
         gc=False,
     )
-    data = msgspec.defstruct("Data", [("data", list[row])])  # type: ignore[valid-type]
-    decoder = msgspec.json.Decoder(msgspec.defstruct("Answer", [("data", data)]), float_hook=Digits)
+    data = msgspec.defstruct("Data", [("data", list[row])], bases=(_Data,), kw_only=True)  # type: ignore[valid-type]
+    answer = msgspec.defstruct("Answer", [("data", data), ("status", Any, None), ("msg", Any, None)])
+    decoder = msgspec.json.Decoder(answer, float_hook=Digits)
 
-    def read(body: bytes) -> list[Any] | None:
+    def read(body: bytes) -> Any:
         try:
-            found: list[Any] = decoder.decode(body).data.data  # type: ignore[attr-defined]
+            return decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
-        return found
 
     return read

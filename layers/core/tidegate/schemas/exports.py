@@ -98,6 +98,7 @@ class ExportBody(Body):
     freeze: bool | None = None
     autofilter: bool | None = None
     auto_width: bool | None = None
+    parallel: Annotated[int, Field(ge=1, le=160)] | None = None
 
     @model_validator(mode="after")
     def _can_be_packed(self) -> Self:
@@ -136,6 +137,7 @@ class ExportBody(Body):
             freeze=self.freeze,
             autofilter=self.autofilter,
             auto_width=self.auto_width,
+            parallel=self.parallel,
         )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidegate.domain.export_paging import Place
 from tidegate.domain.exports import Export
+from tidegate.domain.part_plan import Part
 from tidegate.domain.requests import Request
 from tidegate.rendering.later import Chunk
 from tidegate.services.ports import Listed
@@ -31,6 +32,12 @@ class ExportObjects(Protocol):
 
     def put_first(self, key: str, data: bytes) -> bytes:
         """Writes what is not there yet; answers what lies there then: who came first wins."""
+
+    def store(self, key: str, data: bytes) -> str:
+        """Writes and answers the ETag."""
+
+    def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+        """One object out of pieces, most of which are copied on S3; answers its size."""
 
     def get(self, key: str) -> bytes | None: ...
 

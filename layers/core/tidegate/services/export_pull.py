@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from tidegate.domain.export_paging import Page, TablePages, read_page, rows_pulled, total_of
+from tidegate.domain.export_ranges import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
 from tidegate.domain.exports import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
 from tidegate.domain.requests import Request
 from tidegate.errors import DomainError
@@ -50,35 +51,64 @@ class Puller:
         source: PageSource,
         parallel: int = PARALLEL,
         sleep: Callable[[float], None] = time.sleep,
+        most_lanes: int = 0,
     ) -> None:
         self._objects = objects
         self._source = source
         self._parallel = parallel
         self._sleep = sleep
+        # Workers that may pull and render ranges of one export side by side; 0: pages are staged always.
+        self._most_lanes = most_lanes
 
     def pull(
         self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None], seconds_left: float
-    ) -> bool:
-        """Whether all is staged. False: the time is up, go on in another invocation."""
+    ) -> bool | RangePlan:
+        """Whether all is staged. False: the time is up, go on in another invocation.
+
+        A plan: the rest need not be staged, but be pulled and rendered in ranges.
+        """
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
+        staged = self.staged(request)
+        if (plan := self._known_plan(request, staged)) is not None:
+            return plan
         ledger = Ledger.load(self._objects, request, len(spec.tables), spec.step)
-        run = _Run(self, request, spec, ledger, pulse, until)
+        run = _Run(self, request, spec, ledger, pulse, until, staged)
         try:
+            if (plan := self._plan(request, spec, run)) is not None:
+                return plan
             return all(run.table(number) for number in range(len(spec.tables)))
         finally:
             ledger.save(self._objects, request)
+
+    def _known_plan(self, request: Request, staged: set[str]) -> RangePlan | None:
+        here = request.project_id, request.request_id
+        if plan_object(*here) not in staged or given_up_object(*here) in staged:
+            return None
+        kept = self._objects.get(plan_object(*here))
+        return RangePlan(**json.loads(kept)) if kept else None
+
+    def _plan(self, request: Request, spec: ExportSpec, run: _Run) -> RangePlan | None:
+        here = request.project_id, request.request_id
+        if not self._most_lanes or len(spec.tables) != 1 or spec.tables[0].data is not None:
+            return None
+        pages = run.first_page()
+        if given_up_object(*here) in run.staged or run.is_begun(pages) or not can_be_in_ranges(spec, pages):
+            return None
+        plan = make_plan(pages, spec.parallel or self._parallel, run.page_seconds, self._most_lanes)
+        kept = self._objects.put_first(plan_object(*here), json.dumps(plan.as_data()).encode())
+        return RangePlan(**json.loads(kept))
 
     def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> Page:
         """A page, from the staging area where it lies already."""
         kept = self._objects.get(key) if key in staged else None
         if kept is not None:
             return read_page(kept, number)
-        body = self._patiently(ask, number)
+        body = self.patiently(ask, number)
         page = read_page(body, number)
         kept = self._objects.put_first(key, body)
         return page if kept == body else read_page(kept, number)
 
-    def _patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
+    def patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
         failures = 0
         while True:
             try:
@@ -124,11 +154,28 @@ class _Run:
         ledger: Ledger,
         pulse: Callable[[dict[str, Any]], None],
         until: float,
+        staged: set[str],
     ) -> None:
         self._puller, self._request, self._spec, self._ledger = puller, request, spec, ledger
         self._pulse, self._until = pulse, until
-        self._staged = puller.staged(request)
+        self.staged = staged
         self._read = puller.reader(request)
+        # How long page 0 took, where it was asked for just now.
+        self.page_seconds = 0.5
+
+    def first_page(self) -> TablePages:
+        """Page 0 of the first table, which says what the others are."""
+        pages = self._ledger.tables[0]
+        if 0 not in pages.counts:
+            began = time.monotonic()
+            self._take(pages, 0, self._page(0, pages, 0))
+            self.page_seconds = time.monotonic() - began
+        return pages
+
+    def is_begun(self, pages: TablePages) -> bool:
+        """Whether further pages are staged already: then the rest follows them."""
+        page = page_object(self._request.project_id, self._request.request_id, 0, 1)
+        return len(pages.counts) > 1 or page in self.staged
 
     def table(self, number: int) -> bool:
         pages = self._ledger.tables[number]
@@ -180,7 +227,7 @@ class _Run:
     def _page(self, table: int, pages: TablePages, number: int) -> Page:
         url, place = self._spec.tables[table].source_url or "", pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
-        return self._puller.page(key, number, self._staged, lambda: self._read(url, place, self._spec.step))
+        return self._puller.page(key, number, self.staged, lambda: self._read(url, place, self._spec.step))
 
     def _take(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)

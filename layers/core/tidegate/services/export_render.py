@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.columns import ROW_HEAD, Row, flat_rows, keys_of
-from tidegate.domain.export_paging import TablePages, read_page
+from tidegate.domain.export_paging import Page, TablePages, page_reader, read_page
 from tidegate.domain.exports import (
     JSONL,
     ExportSpec,
@@ -20,7 +20,6 @@ from tidegate.domain.exports import (
     progress_of,
 )
 from tidegate.domain.requests import Request
-from tidegate.domain.typed_rows import typed_rows
 from tidegate.errors import RecordNotFound, WorkerLost
 from tidegate.rendering.blocks import RowBlocks
 from tidegate.rendering.csv_writer import CsvOptions
@@ -95,11 +94,11 @@ class Renderer:
         keys = pages.all_keys()
         # Rows that are gathered under row heads are looked at one by one, as dictionaries.
         # JSON lines keep the keys that a row has, and no others.
-        typed = None if ROW_HEAD in keys or spec.type == JSONL else typed_rows(keys)
-        return keys, RowBlocks(self._staged(request, number, sorted(pages.counts), typed)), pages.rows
+        read = read_page if ROW_HEAD in keys or spec.type == JSONL else page_reader(keys)
+        return keys, RowBlocks(self._staged(request, number, sorted(pages.counts), read)), pages.rows
 
     def _staged(
-        self, request: Request, table: int, numbers: list[int], typed: Callable[[bytes], list[Row] | None] | None
+        self, request: Request, table: int, numbers: list[int], read: Callable[[bytes, int], Page]
     ) -> Iterator[list[Row]]:
         """Reads a few pages ahead, so that the bucket's latency is not paid page by page."""
         with ThreadPoolExecutor(_READ_AHEAD) as threads:
@@ -113,8 +112,7 @@ class Renderer:
                     return
                 number, future = ahead.popleft()
                 body = self._there(future.result(), number)
-                rows = typed(body) if typed else None
-                yield read_page(body, number).rows if rows is None else rows
+                yield read(body, number).rows
 
     @staticmethod
     def _there(body: bytes | None, number: int) -> bytes:

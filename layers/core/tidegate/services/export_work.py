@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
+from tidegate.domain.export_ranges import RangePlan
 from tidegate.domain.exports import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.domain.ids import Clock
 from tidegate.domain.requests import COMPLETED, Request
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from tidegate.services.queue import Queue
 
 if TYPE_CHECKING:
+    from tidegate.services.export_join import Joiner
+    from tidegate.services.export_ranges import RangeWorker
     from tidegate.services.export_render import Renderer
 
 logger = Logger(service="tidegate", child=True)
 
-PULL, RENDER, PUBLISH, OVER = "pull", "render", "publish", "over"
+PULL, RENDER, RANGES, JOIN, PUBLISH, OVER = "pull", "render", "ranges", "join", "publish", "over"
 Event = Mapping[str, Any]
 
 
@@ -40,6 +43,8 @@ class ExportWork:
         objects: ExportObjects,
         puller: Puller,
         renderer: Callable[[], Renderer],
+        range_worker: Callable[[], RangeWorker],
+        joiner: Callable[[], Joiner],
         live: Live,
         clock: Clock,
         shown: Callable[[Request], dict[str, Any]],
@@ -48,21 +53,41 @@ class ExportWork:
         self._objects = objects
         self._puller = puller
         self._renderer = renderer
+        self._range_worker = range_worker
+        self._joiner = joiner
         self._live = live
         self._clock = clock
         self._shown = shown
 
     def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
-            whole = self._puller.pull(request, self._spec(request), self._pulse(request), seconds_left)
-            return {"next": RENDER if whole else PULL}
+            pulled = self._puller.pull(request, self._spec(request), self._pulse(request), seconds_left)
+            if isinstance(pulled, RangePlan):
+                here = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
+                return {"next": RANGES, "lanes": [here | {"lane": lane} for lane in range(pulled.lanes)]}
+            return {"next": RENDER if pulled else PULL}
+
+        return self._step(event, step)
+
+    def render_ranges(self, event: Event, seconds_left: float) -> dict[str, Any]:
+        """One of several workers that pull and render ranges of pages."""
+        lane = int(event["lane"])
+
+        def step(request: Request) -> dict[str, Any]:
+            worker = self._range_worker()
+            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left)
+            return {"next": JOIN if done else RANGES, "lane": lane}
 
         return self._step(event, step)
 
     def render(self, event: Event) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
-            rendered = self._renderer().render(request, self._spec(request), self._pulse(request))
-            return {"next": PUBLISH, "file": asdict(rendered)}
+            spec, pulse = self._spec(request), self._pulse(request)
+            if event.get("next") == RANGES:
+                rendered = self._joiner().join(request, spec)
+                # Ranges would not do: the pages are staged after all.
+                return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
+            return {"next": PUBLISH, "file": asdict(self._renderer().render(request, spec, pulse))}
 
         return self._step(event, step)
 
