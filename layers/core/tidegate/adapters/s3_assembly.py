@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.domain.part_plan import Part, Piece, Stored
@@ -36,7 +37,9 @@ def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts:
             sent = list(threads.map(send, range(1, len(parts) + 1), parts))
         client.complete_multipart_upload(**upload, MultipartUpload={"Parts": sent})
     except BaseException:
-        client.abort_multipart_upload(**upload)
+        # It may have been completed although the answer was lost.
+        with suppress(client.exceptions.NoSuchUpload):
+            client.abort_multipart_upload(**upload)
         raise
     return sum(part.size for part in parts)
 

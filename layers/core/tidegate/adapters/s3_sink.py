@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.rendering.later import Later
@@ -54,7 +55,9 @@ class S3Sink:
 
     def abort(self) -> None:
         if self._upload_id:
-            self._client.abort_multipart_upload(**self._place, UploadId=self._upload_id)
+            # It may have been completed although the answer was lost.
+            with suppress(self._client.exceptions.NoSuchUpload):
+                self._client.abort_multipart_upload(**self._place, UploadId=self._upload_id)
 
     def _end_part(self) -> None:
         self._last_part += 1
