@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-import botocore.client
 import openpyxl
 import pytest
+from botocore.client import BaseClient
 
 from tests.support.export_samples import mixed_rows
 from tests.support.exports import ExportWorld, read_csv, read_sheet
@@ -230,7 +230,8 @@ class Killed(BaseException):
 @contextmanager
 def killed_at(call: int) -> Iterator[Callable[[], bool]]:
     """The process dies at that AWS call, every second time before and every other time after it was made."""
-    made = botocore.client.BaseClient._make_api_call
+    client: Any = BaseClient
+    made = client._make_api_call
     seen = [0]
 
     def dying(self: Any, name: str, params: Any) -> Any:
@@ -242,11 +243,11 @@ def killed_at(call: int) -> Iterator[Callable[[], bool]]:
             raise Killed
         return answer
 
-    botocore.client.BaseClient._make_api_call = dying  # type: ignore[method-assign]
+    client._make_api_call = dying
     try:
         yield lambda: seen[0] >= call
     finally:
-        botocore.client.BaseClient._make_api_call = made  # type: ignore[method-assign]
+        client._make_api_call = made
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_json_lines_and_gzip(world: ExportWorld) -> None:
 def test_a_sheet_is_frozen_filtered_and_readable_unless_told_otherwise(world: ExportWorld) -> None:
     rows = [{"name": "x" * 30, "n": 1}]
     _, data = world.export(type="excel", title="T", source_data=rows)
-    sheet = openpyxl.load_workbook(io.BytesIO(data)).active
+    sheet: Any = openpyxl.load_workbook(io.BytesIO(data)).active
     assert (sheet.freeze_panes, sheet.auto_filter.ref) == ("A3", "A2:B3")
     assert sheet.column_dimensions["A"].width == 32
 

@@ -49,9 +49,13 @@ def workbook() -> bytes:
     return b"".join(xlsx_chunks([TableRows(Table(template), list(CELL_TYPES), ROWS)]))
 
 
+def opened(data: bytes, *, data_only: bool = False) -> Any:
+    return openpyxl.load_workbook(io.BytesIO(data), data_only=data_only).active
+
+
 def test_types_as_openpyxl_reads_them() -> None:
-    book = openpyxl.load_workbook(io.BytesIO(workbook()), data_only=True)
-    rows = [dict(zip(CELL_TYPES, row, strict=True)) for row in list(book.active.values)[1:]]
+    sheet = opened(workbook(), data_only=True)
+    rows = [dict(zip(CELL_TYPES, row, strict=True)) for row in list(sheet.values)[1:]]
     assert rows[0] == {
         "string": "7",
         "number": 12.5,
@@ -65,7 +69,7 @@ def test_types_as_openpyxl_reads_them() -> None:
     assert set(rows[1].values()) == {None}
     odd = {"date": "soon", "datetime": "20261116", "currency": "x", "percent": 0.5, "boolean": False, "link": "=1+1"}
     assert rows[2] == {"string": "007", "number": "n/a", **odd}
-    formats = [cell.number_format for cell in book.active[2]]
+    formats = [cell.number_format for cell in sheet[2]]
     assert formats == ["@", "General", "yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "#,##0.00", "0.00%", "General", "General"]
 
 
@@ -125,16 +129,16 @@ def test_totals_stand_below_the_data_and_are_exact() -> None:
     rows = read_exact(b'[{"id":1,"amount":0.10},{"id":2,"amount":0.20},{"id":3,"amount":"0.05"},{"id":4}]')
     data = b"".join(xlsx_chunks([TableRows(Table(template, footer="end"), ["id", "amount"], rows)]))
 
-    sheet = openpyxl.load_workbook(io.BytesIO(data)).active
+    sheet = opened(data)
     assert [cell.value for cell in sheet[6]] == ["合计", "=SUBTOTAL(109,B2:B5)"]
-    assert [cell.value for cell in openpyxl.load_workbook(io.BytesIO(data), data_only=True).active[6]][1] == 0.35
+    assert [cell.value for cell in opened(data, data_only=True)[6]][1] == 0.35
     assert (sheet.auto_filter.ref, sheet["A7"].value, sheet["B6"].number_format) == ("A1:B5", "end", "0.00")
 
 
 def test_a_long_summary_has_room_for_its_lines() -> None:
     table = Table(summary="一二三四五六七八九十" * 20, title="题" * 60)
     data = b"".join(xlsx_chunks([TableRows(table, ["a", "b"], [{"a": 1, "b": 2}])]))
-    sheet = openpyxl.load_workbook(io.BytesIO(data)).active
+    sheet = opened(data)
     assert sheet.row_dimensions[2].height == 14 * 25 + 14
     assert sheet.row_dimensions[1].height == 409
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.domain.table import Table
-from tidegate.rendering.xlsx_rows import Column, RowWriter
+from tidegate.rendering.xlsx_cells import Column
+from tidegate.rendering.xlsx_rows import RowWriter
 from tidegate.rendering.xlsx_writer import TableRows
 from tidegate.rendering.xml_text import clean, escape
 
