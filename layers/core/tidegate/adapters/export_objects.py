@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from botocore.exceptions import ClientError
 
@@ -47,8 +47,8 @@ class ExportBucket:
                 return kept
         raise WorkerLost(f"others write and remove {key} all the time")
 
-    def store(self, key: str, data: bytes) -> str:
-        return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data)["ETag"]
+    def store(self, key: str, data: bytes | bytearray) -> str:
+        return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
         return assembled(self._client, self._bucket.name, key, content_type, parts)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # S3 takes 10,000 parts of one upload: parts of this size make files of up to 80 GB.
 PART_BYTES = 8 * 1024 * 1024
+# A part that has to wait is held in memory, so it is as small as S3 takes it.
+WAITING_BYTES = 5 * 1024 * 1024
 
 
 class S3Sink:
@@ -26,16 +28,21 @@ class S3Sink:
         self._content_type = content_type
         self._upload_id = ""
         self._etags: dict[int, str] = {}
-        self._held: list[bytes | Later] = []
+        self._held: list[bytearray | Later] = []
         self._held_bytes = 0
-        self._waiting: dict[int, list[bytes | Later]] = {}
+        self._waiting: dict[int, list[bytearray | Later]] = {}
         self._last_part = 0
         self.size = 0
 
     def write(self, data: bytes | Later) -> None:
-        self._held.append(data)
+        if isinstance(data, Later):
+            self._held.append(data)
+        elif self._held and not isinstance(self._held[-1], Later):
+            self._held[-1] += data
+        else:
+            self._held.append(bytearray(data))
         self._held_bytes += len(data)
-        if self._held_bytes >= PART_BYTES:
+        if self._held_bytes >= PART_BYTES or (self._held_bytes >= WAITING_BYTES and not _is_complete(self._held)):
             self._end_part()
             self._send_complete_parts()
 
@@ -66,9 +73,11 @@ class S3Sink:
 
     def _send_complete_parts(self) -> None:
         for number, chunks in list(self._waiting.items()):
-            if all(chunk.is_filled for chunk in chunks if isinstance(chunk, Later)):
+            if _is_complete(chunks):
                 del self._waiting[number]
-                self._send(b"".join(chunks), number)
+                body = b"".join(chunks)
+                chunks.clear()
+                self._send(body, number)
 
     def _send(self, data: bytes, number: int) -> None:
         if not self._upload_id:
@@ -77,3 +86,7 @@ class S3Sink:
         sent = self._client.upload_part(**self._place, UploadId=self._upload_id, PartNumber=number, Body=data)
         self._etags[number] = sent["ETag"]
         self.size += len(data)
+
+
+def _is_complete(chunks: list[bytearray | Later]) -> bool:
+    return all(chunk.is_filled for chunk in chunks if isinstance(chunk, Later))

@@ -47,16 +47,16 @@ def packed_piece(text: bytes, *, last: bool = False) -> tuple[bytes, Measure]:
 class FragmentWriter:
     """Packs what it is given and hands fragments to `send`; `packed=False` leaves the text as it is."""
 
-    def __init__(self, send: Callable[[bytes, Measure], None], *, packed: bool) -> None:
+    def __init__(self, send: Callable[[bytearray, Measure], None], *, packed: bool) -> None:
         self._send = send
         self._packed = packed
-        self._closed: tuple[bytes, Measure] | None = None
+        self._closed: tuple[bytearray, Measure] | None = None
         self._begin()
 
     def _begin(self) -> None:
         self._packer = isal_zlib.compressobj(LEVEL, DEFLATED, -WINDOW) if self._packed else None
-        self._chunks: list[bytes] = []
-        self._size = self._crc = self._length = self._rows = 0
+        self._data = bytearray()
+        self._size = self._crc = self._rows = 0
 
     def add(self, text: bytes, rows: int) -> None:
         if self._packer is not None:
@@ -66,11 +66,11 @@ class FragmentWriter:
             data = text
         self._size += len(text)
         self._rows += rows
-        self._keep(data)
-        if self._closed and self._length >= BEHIND_BYTES:
+        self._data += data
+        if self._closed and len(self._data) >= BEHIND_BYTES:
             self._send(*self._closed)
             self._closed = None
-        if self._length >= CLOSED_BYTES:
+        if len(self._data) >= CLOSED_BYTES:
             self._closed = self._ended()
 
     def end(self) -> None:
@@ -78,20 +78,18 @@ class FragmentWriter:
         if self._size:
             data, measure = self._ended()
             if self._closed:
-                data, measure = self._closed[0] + data, self._closed[1] + measure
+                closed, before = self._closed
+                self._closed = None
+                closed += data
+                data, measure = closed, before + measure
             self._send(data, measure)
         elif self._closed:
             self._send(*self._closed)
         self._closed = None
 
-    def _keep(self, data: bytes) -> None:
-        if data:
-            self._chunks.append(data)
-            self._length += len(data)
-
-    def _ended(self) -> tuple[bytes, Measure]:
+    def _ended(self) -> tuple[bytearray, Measure]:
         if self._packer is not None:
-            self._keep(self._packer.flush(isal_zlib.Z_FULL_FLUSH))
-        data, measure = b"".join(self._chunks), Measure(self._size, self._crc, self._length, self._rows)
+            self._data += self._packer.flush(isal_zlib.Z_FULL_FLUSH)
+        data, measure = self._data, Measure(self._size, self._crc, len(self._data), self._rows)
         self._begin()
         return data, measure

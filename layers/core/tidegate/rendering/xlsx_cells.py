@@ -57,6 +57,7 @@ class ColumnWriter:
         self._number = (f'<c s="{column.style}"><v>', "</v></c>")
         self._bools = {value: f'<c s="{column.style}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
         self._known = _KnownCells(self)
+        self._was_text = False
         self.sum = Decimal(0) if column.summed else None
         # Cells whose text was longer than a cell can hold.
         self.cut = 0
@@ -65,6 +66,15 @@ class ColumnWriter:
         if self.sum is not None:
             for value in values:
                 self.sum = _EXACT.add(self.sum, _amount(value, numeric_text=self._kind is not None))
+        if self._was_text:
+            # Most likely it is again, and then nothing else need be looked at.
+            try:
+                texts = _plain_texts(values)
+            except TypeError:
+                texts = None
+            if texts is not None:
+                return Cells(self._text[0], texts, self._text[1], [])
+            self._was_text = False
         types = set(map(type, values))
         blanks = list[int]()
         present = values
@@ -79,6 +89,7 @@ class ColumnWriter:
                     present = [value or "" for value in values]
                 texts = _plain_texts(present)
                 if texts is not None:
+                    self._was_text = not blanks
                     return Cells(self._text[0], texts, self._text[1], blanks)
             return Cells("", list(map(self._known.__getitem__, values)), "", [])
         if types <= NUMBERS and self._kind in NUMERIC:
@@ -147,12 +158,14 @@ def number_text(value: float | Digits) -> str:
 
 def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
     """`number_text` of each; None where it would have to be asked one by one."""
-    if float in types:
-        return None
     try:
-        return _encode(values).decode()[1:-1].split(",")
+        encoded = _encode(values)
     except OverflowError:
         return None
+    # msgspec spells exponents in its own way, and what is no number as null.
+    if float in types and (b"e" in encoded or b"n" in encoded):
+        return None
+    return encoded.decode()[1:-1].split(",")
 
 
 def _amount(value: object, *, numeric_text: bool) -> Decimal:

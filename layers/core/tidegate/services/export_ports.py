@@ -33,7 +33,7 @@ class ExportObjects(Protocol):
     def put_first(self, key: str, data: bytes) -> bytes:
         """Writes what is not there yet; answers what lies there then: who came first wins."""
 
-    def store(self, key: str, data: bytes) -> str:
+    def store(self, key: str, data: bytes | bytearray) -> str:
         """Writes and answers the ETag."""
 
     def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:

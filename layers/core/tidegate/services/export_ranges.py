@@ -220,7 +220,7 @@ class _Range:
             self._writer = FragmentWriter(self._send, packed=self._file.packed)
         return self._writer
 
-    def _send(self, data: bytes, measure: Measure) -> None:
+    def _send(self, data: bytearray, measure: Measure) -> None:
         record, request = self._record, self._context.request
         number = len(record.fragments)
         key = fragment_object(request.project_id, request.request_id, record.first, self._nonce, number)
