@@ -31,14 +31,14 @@ class Joiner:
         # What an attempt that was killed had begun to upload would be kept, and paid for.
         self._objects.abort_uploads(output_prefix(*here))
         context = RangeContext(self._objects, request, spec)
-        done = context.done()
-        if given_up_object(*here) in done:
+        records = self._records(context)
+        if records is None:
             return None
-        records = self._records(context, done)
         rows = sum(record.rows for record in records)
         sheets = _sheets(records)
         footer = next((record.footer for record in reversed(records) if record.footer), None)
-        file, planned = context.file(footer), context.file().capacity
+        file = context.file(footer)
+        planned = context.file().capacity if footer else file.capacity
         if why := _unfit(context, sheets, rows, file.capacity, planned):
             context.give_up(why)
             return None
@@ -50,19 +50,20 @@ class Joiner:
         name = file_name_for(str(request.payload["file_name"]), ending)
         return Rendered(key, name, size, rows, _warnings(context, records, rows)[:MAX_WARNINGS])
 
-    def _records(self, context: RangeContext, done: set[str]) -> list[RangeRecord]:
-        """Every range's record, each beginning where the one before ends."""
-        request = context.request
-        names = sorted(name for name in done if name.endswith(".json") and name.rpartition("/")[2][:7].isdigit())
-        firsts = [int(name.rpartition("/")[2].removesuffix(".json")) for name in names]
+    def _records(self, context: RangeContext) -> list[RangeRecord] | None:
+        """Every range's record, each beginning where the one before ends; None where a worker gave up."""
+        here = context.request.project_id, context.request.request_id
+        firsts = context.plan.ranges[:-1]
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
             kept = dict(zip(firsts, threads.map(context.record, firsts), strict=True))
         records, page = list[RangeRecord](), 0
         while True:
-            record = kept.get(page)
+            # Where a worker's time was up, the next began at a page that no plan names.
+            record = kept.get(page) or context.record(page)
             if record is None or (record.past <= page and not record.ended):
-                where = record_object(request.project_id, request.request_id, page)
-                raise WorkerLost(f"{where} is not there; the next attempt renders that range")
+                if self._objects.get(given_up_object(*here)) is not None:
+                    return None
+                raise WorkerLost(f"{record_object(*here, page)} is not there; the next attempt renders that range")
             records.append(record)
             if record.ended:
                 return records

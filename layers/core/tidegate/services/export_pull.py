@@ -73,9 +73,9 @@ class Puller:
             return plan
         ledger = Ledger.load(self._objects, request, len(spec.tables), spec.step)
         run = _Run(self, request, spec, ledger, pulse, until, staged)
+        if (plan := self._plan(request, spec, run)) is not None:
+            return plan
         try:
-            if (plan := self._plan(request, spec, run)) is not None:
-                return plan
             return all(run.table(number) for number in range(len(spec.tables)))
         finally:
             ledger.save(self._objects, request)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from decimal import Decimal
+from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
@@ -98,11 +99,23 @@ class RangeWorker:
         self._objects = objects
         self._puller = puller
 
-    def work(self, request: Request, spec: ExportSpec, lane: int, pulse: Progress, seconds_left: float) -> bool:
-        """Whether the lane is done. False: the time is up, go on in another invocation."""
+    def work(
+        self,
+        request: Request,
+        spec: ExportSpec,
+        lane: int,
+        pulse: Progress,
+        seconds_left: float,
+        *,
+        fresh: bool = False,
+    ) -> bool:
+        """Whether the lane is done. False: the time is up, go on in another invocation.
+
+        `fresh`: nothing can be done yet, so nobody looks for it.
+        """
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
         context = RangeContext(self._objects, request, spec)
-        done = context.done()
+        done = set[str]() if fresh else context.done()
         here = request.project_id, request.request_id
         if given_up_object(*here) in done:
             return True
@@ -129,10 +142,14 @@ class _Range:
         self._context, self._puller, self._lane = context, puller, lane
         self._pulse, self._until = pulse, until
         self._ask = puller.reader(context.request)
-        self._file = context.file()
         self._nonce = token_hex(6)
         self._writer: FragmentWriter | None = None
         self._sheet = -1
+
+    @cached_property
+    def _file(self) -> JoinedFile:
+        """Made while the first pages are on their way."""
+        return self._context.file()
 
     def run(self, first: int, past: int, *, last: bool) -> RangeRecord:
         context = self._context

@@ -75,7 +75,8 @@ class ExportWork:
 
         def step(request: Request) -> dict[str, Any]:
             worker = self._range_worker()
-            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left)
+            fresh = request.attempt == 1 and "next" not in event
+            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left, fresh=fresh)
             return {"next": JOIN if done else RANGES, "lane": lane}
 
         return self._step(event, step)
