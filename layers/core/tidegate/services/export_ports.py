@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.domain.export_paging import Place
 from tidegate.domain.exports import Export
-from tidegate.domain.part_plan import Part
 from tidegate.domain.requests import Request
-from tidegate.rendering.later import Chunk
 from tidegate.services.ports import Listed
+
+if TYPE_CHECKING:
+    from tidegate.domain.export_paging import Place
+    from tidegate.domain.part_plan import Part
+    from tidegate.rendering.later import Chunk
 
 
 class Sink(Protocol):
