@@ -12,6 +12,7 @@ ALL: tuple[Scenario, ...] = (
     ingest.IN_PARTS,
     subscription.SCENARIO,
     export.SCENARIO,
+    export.IN_RANGES,
     batch.SCENARIO,
     callback.SCENARIO,
     compensation.SCENARIO,

@@ -16,13 +16,7 @@ from tidegate.errors import RecordNotFound
 
 class CloseWindow:
     def __init__(
-        self,
-        jobs: JobStore,
-        targets: TargetStore,
-        clock: Clock,
-        *,
-        job_timeout: int,
-        transfer_max_targets: int,
+        self, jobs: JobStore, targets: TargetStore, clock: Clock, *, job_timeout: int, transfer_max_targets: int
     ) -> None:
         self._jobs = jobs
         self._targets = targets

@@ -33,13 +33,7 @@ class TargetMessage(NamedTuple):
 
 class Collect:
     def __init__(
-        self,
-        jobs: JobStore,
-        tasks: TaskStore,
-        targets: TargetStore,
-        door: JobOpener,
-        clock: Clock,
-        windows: Windows,
+        self, jobs: JobStore, tasks: TaskStore, targets: TargetStore, door: JobOpener, clock: Clock, windows: Windows
     ) -> None:
         self._jobs = jobs
         self._tasks = tasks
