@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import bench_export, calls, cold_start, latency, load, money
+from tests.bench import bench_cells, bench_export, bench_ranges, calls, cold_start, latency, load, money
 from tests.bench.figures import Figure, save, table
 from tests.support.deployed import deployed_at
 from tests.support.template import ROOT
@@ -33,6 +33,8 @@ def _cold(quick: bool) -> Iterator[Figure]:
 
 
 SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
+    "cells": bench_cells.measure,
+    "ranges": bench_ranges.measure,
     "export": bench_export.measure,
     "calls": calls.measure,
     "money": money.measure,

@@ -3,7 +3,8 @@
     python -m tests.bench.bench_export [--quick]
 
 Every writer runs in a process of its own on the same generated rows (ten columns of mixed text, Chinese text
-and numbers, some needing quoting or escaping) and writes a file. The clock runs from the first row to the last byte.
+and numbers, some needing quoting or escaping) and writes a file. Its processor time is taken, from the first row to
+the last byte.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.bench.figures import Figure, table
 from tests.support.export_samples import mixed_rows
@@ -30,21 +31,46 @@ KEYS = list(next(mixed_rows(1)))
 
 SECTION = "Exports, ten columns of mixed text, Chinese text and numbers"
 BARS = {
-    ("tidegate xlsx", "openpyxl write-only + lxml"): 10.0,
-    ("tidegate xlsx", "XlsxWriter constant_memory"): 8.0,
-    ("tidegate xlsx", "rustpy-xlsxwriter"): 1.0,
+    ("tidegate xlsx", "openpyxl write-only + lxml"): 25.0,
+    ("tidegate xlsx", "XlsxWriter constant_memory"): 18.0,
+    ("tidegate xlsx", "rustpy-xlsxwriter"): 1.5,
     ("tidegate csv", "csv.writer"): 0.8,
 }
 MEMORY_BAR_MB = 120
-MEMORY_GROWTH = 1.10
+MEMORY_GROWTH = 1.25
+
+
+class _PartsOnDisk:
+    """As much of an S3 client as the sink needs: parts are written one behind another, in the order they come."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def put_object(self, Body: bytes, **_: Any) -> None:
+        self._path.write_bytes(Body)
+
+    def create_multipart_upload(self, **_: Any) -> dict[str, str]:
+        self._path.write_bytes(b"")
+        return {"UploadId": "1"}
+
+    def upload_part(self, Body: bytes, PartNumber: int, **_: Any) -> dict[str, str]:
+        with self._path.open("ab") as out:
+            out.write(Body)
+        return {"ETag": str(PartNumber)}
+
+    def complete_multipart_upload(self, **_: Any) -> None:
+        """The parts are there."""
 
 
 def tidegate_xlsx(rows: Rows, path: Path) -> None:
+    from tidegate.aws.s3_sink import S3Sink
     from tidegate.exports.rendering.table import SheetTable
     from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
 
-    with path.open("wb") as out:
-        out.writelines(xlsx_chunks([TableRows(SheetTable(), KEYS, rows)]))
+    sink = S3Sink(cast(Any, _PartsOnDisk(path)), "bucket", "key", "")
+    for chunk in xlsx_chunks([TableRows(SheetTable(), KEYS, rows)]):
+        sink.write(chunk)
+    sink.close()
 
 
 def tidegate_csv(rows: Rows, path: Path) -> None:
@@ -130,9 +156,9 @@ def one(name: str, count: int) -> None:
         path = Path(place) / "out.bin"
         # Imports are paid once a process, not once an export.
         WRITERS[name](iter([first]), Path(place) / "warm.bin")
-        started = time.perf_counter()
+        started = time.process_time()
         WRITERS[name](rows, path)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         size = path.stat().st_size / count
         print(json.dumps({"rows_s": (count - 1) / seconds, "peak_mb": peak_mb(), "bytes_row": size}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -113,10 +114,10 @@ def test_the_seeds_table_as_excel(deployed: Deployed, project: DeployedProject, 
     assert {"A1:L1", "A4:C8", "B18:B22", "A23:L23"} <= {str(merged) for merged in sheet.merged_cells.ranges}
 
 
-def test_a_source_that_lies_fails_with_its_reason_and_tells_the_callback(
+def test_a_source_that_answers_no_rows_fails_with_its_reason_and_tells_the_callback(
     deployed: Deployed, project: DeployedProject, source: PagedSource, httpserver: HTTPServer
 ) -> None:
-    source.rows, source.more = numbered(10), {"total": 99}
+    source.answer = lambda *_: {"status": 500, "msg": "closed for today"}
     heard: list[Any] = []
 
     def hear(request: Request) -> Response:
@@ -128,10 +129,28 @@ def test_a_source_that_lies_fails_with_its_reason_and_tells_the_callback(
     shown = ended(project, task_id)
 
     assert shown["status"] == "failed"
-    assert "told a total of 99 rows" in shown["failed_reason"]
+    assert "closed for today" in shown["failed_reason"]
     until(lambda: heard, bool, 30)
     assert heard[0]["type"] == "task.failed"
     assert heard[0]["data"]["failed_reason"] == shown["failed_reason"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "excel"])
+def test_a_large_export_is_made_by_several_workers(
+    deployed: Deployed, project: DeployedProject, source: PagedSource, kind: str
+) -> None:
+    """Of 60,000 rows with text that packs badly, so that fragments are large enough to be copied on S3."""
+    noise = [random.Random(n).randbytes(150).hex() for n in range(1000)]
+    source.rows = [{"id": n, "noise": noise[n % 997] + noise[n % 991]} for n in range(60_000)]
+    task_id = ordered(project, source_url=source.url, type=kind, parallel=16)
+    shown = ended(project, task_id, 120)
+
+    assert (shown["status"], shown["attempts"], shown["progress"]["rows"]) == ("completed", 1, 60_000), shown
+    data = fetched(deployed, project, task_id)
+    assert shown["size"] == len(data)
+    ids = [int(row["id"]) for row in read_csv(data)] if kind == "csv" else [row[0] for row in read_sheet(data)[1:]]
+    assert ids == list(range(60_000))
+    assert max(source.pages.values()) == 1
 
 
 def test_sync_lists_and_delete(deployed: Deployed, project: DeployedProject, source: PagedSource) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,3 +91,10 @@ def mixed_rows(count: int) -> Iterator[dict[str, Any]]:
             "paid_at": f"2026-{n % 12 + 1:02d}-{n % 28 + 1:02d} {n % 24:02d}:{n % 60:02d}:00",
             "note": _NOTES[n % 8] if n % 5 == 0 else _NOTES[n % 3 * 3 % 8],
         }
+
+
+def with_nulls(rows: Iterator[dict[str, Any]], share: float = 0.05) -> Iterator[dict[str, Any]]:
+    """The same rows with some of their values missing, as in most tables."""
+    dice = random.Random(1)
+    for row in rows:
+        yield {key: None if dice.random() < share else value for key, value in row.items()}

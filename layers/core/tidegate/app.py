@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tidegate.aws.table import Table
     from tidegate.compensation.poll import DueHandler
     from tidegate.distribution.ports import Engine
+    from tidegate.exports.join import Joiner
+    from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
     from tidegate.exports.sync import SyncExports
     from tidegate.http.client import SafeHttp
@@ -366,15 +368,32 @@ class ExportsPart:
             settings.api_url,
         )
         source = SignedSource(app.http, app.sign, app.projects.projects.get, clock)
+        self._puller = Puller(
+            self.objects, source, settings.export_pull_parallel, most_lanes=settings.export_most_workers
+        )
         self.steps = ExportSteps(
             queue.queue,
             self.objects,
-            Puller(self.objects, source, settings.export_pull_parallel),
+            self._puller,
             lambda: self._renderer,
+            lambda: self._range_worker,
+            lambda: self._joiner,
             app.notifications.progress,
             clock,
             self.shown,
         )
+
+    @cached_property
+    def _range_worker(self) -> RangeWorker:
+        from tidegate.exports.ranges import RangeWorker
+
+        return RangeWorker(self.objects, self._puller)
+
+    @cached_property
+    def _joiner(self) -> Joiner:
+        from tidegate.exports.join import Joiner
+
+        return Joiner(self.objects)
 
     @cached_property
     def _renderer(self) -> Renderer:

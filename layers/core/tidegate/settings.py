@@ -26,6 +26,8 @@ class Settings:
     ingest_machine_arn: str = ""
     export_machine_arn: str = ""
     export_pull_parallel: int = 4
+    # Workers that pull and render one export side by side, each with four pages in flight; 0: pages are staged.
+    export_most_workers: int = 8
     api_url: str = ""
     batch_machine_arn: str = ""
     ws_endpoint: str = ""

@@ -22,6 +22,7 @@ ALL: tuple[Scenario, ...] = (
     ingest.IN_PARTS,
     subscription.SCENARIO,
     export.SCENARIO,
+    export.IN_RANGES,
     batch.SCENARIO,
     callback.SCENARIO,
     key_end.SCENARIO,

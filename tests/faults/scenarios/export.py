@@ -1,4 +1,4 @@
-"""A CSV of three pages, whose end is told to a callback."""
+"""A CSV of three pages, and one of many; their end is told to a callback."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
 
 TOTAL, STEP = 250, 100
+# Enough pages to be pulled and rendered in ranges, by two workers.
+MANY = 1650
 OVER = {"completed", "failed", "cancelled"}
 
 
-def run(world: World) -> None:
+def run(world: World, total: int = TOTAL) -> None:
     project = world.new_project()
     heard: Counter[str] = Counter()
 
@@ -26,11 +28,17 @@ def run(world: World) -> None:
             heard[request.headers["webhook-id"]] += 1
             request.answer(200)
         else:
-            request.answer(200, _page(request.path), Content_Type="application/json")
+            request.answer(200, _page(request.path, total), Content_Type="application/json")
 
     with serve(route) as port:
         url = f"http://127.0.0.1:{port}/rows"
-        body = {"name": "rows", "source_url": url, "step": STEP, "callback": f"http://127.0.0.1:{port}/told"}
+        body = {
+            "name": "rows",
+            "source_url": url,
+            "step": STEP,
+            "callback": f"http://127.0.0.1:{port}/told",
+            "parallel": 8,
+        }
         made = world.ask("POST", "/v1/task", key=project.key, json=body)
         assert made.status == 202, made.body
         task = made.json()["task_id"]
@@ -48,15 +56,16 @@ def run(world: World) -> None:
     assert any(task in key for key in files), files
     for key in files:
         rows = list(csv.DictReader(io.StringIO(world.read(key).decode())))
-        assert [row["id"] for row in rows] == [str(number) for number in range(TOTAL)]
+        assert [row["id"] for row in rows] == [str(number) for number in range(total)]
     assert world.uploads() == []
 
 
-def _page(path: str) -> bytes:
+def _page(path: str, total: int) -> bytes:
     query = parse_qs(urlsplit(path).query)
     page, size = int(query["page"][0]), int(query["page_size"][0])
-    rows = [{"id": number, "name": f"n{number}"} for number in range(page * size, min(TOTAL, (page + 1) * size))]
-    return json.dumps({"status": 200, "msg": "", "data": {"data": rows, "total": TOTAL}}).encode()
+    rows = [{"id": number, "name": f"n{number}"} for number in range(page * size, min(total, (page + 1) * size))]
+    return json.dumps({"status": 200, "msg": "", "data": {"data": rows, "total": total}}).encode()
 
 
 SCENARIO = Scenario("export and callback", run)
+IN_RANGES = Scenario("export in ranges", lambda world: run(world, MANY))

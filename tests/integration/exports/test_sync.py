@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,7 +11,8 @@ import pytest
 
 from tests.support.exports import ExportWorld, read_csv, read_sheet
 from tests.support.moto_cloud import Answer
-from tests.support.paged_source import PagedSource, numbered, without_total
+from tests.support.paged_source import PagedSource, honest, numbered, without_total
+from tidegate.exports import sync as export_sync
 
 
 def at_once(world: ExportWorld, path: str = "/v1/download/sync", **fields: Any) -> Answer:
@@ -84,3 +86,19 @@ def test_nothing_is_recorded(world: ExportWorld) -> None:
     at_once(world, source_data=[{"a": 1}])
     assert world.get("/v1/tasks").json()["items"] == []
     assert world.objects() == []
+
+
+def test_one_deadline_holds_for_all_pages_together(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slower_and_slower(source: PagedSource, page: int, size: int) -> Any:
+        time.sleep(0.8 * page)
+        return honest(source, page, size)
+
+    # Imports are paid before.
+    assert at_once(world, source_data=[]).status == 200
+    monkeypatch.setattr(export_sync, "SECONDS", 1.5)
+    world.source.rows, world.source.answer = numbered(450), slower_and_slower
+    began = time.monotonic()
+    answer = at_once(world, source_url=world.source.url, step=100)
+
+    assert (answer.status, answer.json()["code"]) == (413, "use_async")
+    assert time.monotonic() - began < 2.5

@@ -135,8 +135,26 @@ def test_export_submit_watch_downloads_the_result(
 
     assert (tmp_path / "导出.csv").read_bytes() == store.objects["e"]
     body = next(json.loads(request.get_data()) for request, _ in api.log if request.method == "POST")
-    assert body == {"name": "n", "type": "csv", "template": {"a": "A"}, "source_data": [{"a": 1, "b": 2}]}
+    rows = [{"a": 1, "b": 2}]
+    assert body == {"name": "n", "type": "csv", "encoding": "utf-8-sig", "template": {"a": "A"}, "source_data": rows}
     assert "saved to 导出.csv" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "encoding"),
+    [([], "utf-8-sig"), (["--encoding", "gb18030"], "gb18030"), (["--type", "excel"], None)],
+)
+def test_a_csv_has_a_byte_order_mark_unless_told_otherwise(
+    api: HTTPServer, tmp_path: Path, arguments: list[str], encoding: str | None
+) -> None:
+    rows = tmp_path / "rows.json"
+    rows.write_text('[{"a": 100.00}]')
+    api.expect_request("/v1/task", method="POST").respond_with_json({"task_id": "t1"}, status=202)
+    assert main(["export", "submit", "--name", "n", "--data", str(rows), *arguments]) == 0
+    sent = api.log[0][0].get_json()
+    assert sent.get("encoding") == encoding
+    # As text: a float would be 100.0.
+    assert sent["source_data"] == '[{"a": 100.00}]'
 
 
 def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:

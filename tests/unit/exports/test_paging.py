@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import odd_values
 from tidegate.errors import SourceBroken
-from tidegate.exports.paging import MAX_PAGES, SourcePage, TablePages, page_url, read_page, total_of
+from tidegate.exports.paging import Place, SourcePage, TablePages, page_url, read_page, total_of
 from tidegate.exports.rendering.columns import keys_of
 
 
@@ -20,7 +19,8 @@ def body(rows: Any, **more: Any) -> bytes:
 
 def test_a_page_as_the_seed_describes_it() -> None:
     page = read_page(body([{"a": 1}], total="12", header={"油站": "x"}, force_continue=0), 0)
-    assert page == SourcePage([{"a": 1}], 12, force_continue=False, answered={"header": {"油站": "x"}})
+    assert (page.rows, page.total, page.force_continue) == ([{"a": 1}], 12, False)
+    assert page.answered == {"header": {"油站": "x"}}
     assert read_page(body({"front": [{"a": 1}]}), 3).rows == [{"a": 1, "_row_head_": "front"}]
 
 
@@ -56,7 +56,7 @@ def test_what_cannot_be_used_is_said_in_words(answer: bytes, reason: str) -> Non
     ],
 )
 def test_the_query_is_added_to_what_the_url_has(url: str, asked: str) -> None:
-    assert page_url(url, 2, 100, "exp-1") == asked
+    assert page_url(url, Place(2), 100, "exp-1") == asked
 
 
 def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
@@ -65,39 +65,105 @@ def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
 
 @given(st.integers(0, 3000), st.integers(100, 700))
 def test_a_known_total_names_every_page_once(total: int, step: int) -> None:
-    pages = TablePages()
+    pages = TablePages(step=step)
     pages.record(0, SourcePage(rows(min(step, total)), total))
-    rest = pages.rest(step)
-    assert rest is not None
-    for number in reversed(rest):
+    planned = list(pages.planned())
+    for number in reversed(planned):
         pages.record(number, SourcePage(rows(min(step, total - number * step)), total))
-    pages.finish()
+    pages.go_on_after_plan()
 
-    assert [0, *rest] == list(range(max(1, -(-total // step))))
-    assert (pages.rows, list(pages.missing(rest)), total_of([pages])) == (total, [], total)
+    assert [0, *planned] == list(range(max(1, -(-total // step))))
+    # A full last page may have been the last before more.
+    assert pages.upcoming == (len(planned) + 1 if total and total % step == 0 else None)
+    pages.finish()
+    assert (pages.rows, list(pages.planned()), total_of([pages])) == (total, [], total)
+    assert pages.warnings() == []
     assert TablePages.from_data(json.loads(json.dumps(pages.as_data()))) == pages
 
 
-def test_a_huge_total_is_refused_before_any_page_is_planned() -> None:
-    pages = TablePages()
-    pages.record(0, SourcePage(rows(100), 10**13))
-    with pytest.raises(SourceBroken, match="10000000000000 rows: 100000000000 pages of 100"):
-        pages.rest(100)
+def test_a_huge_total_is_planned_page_by_page_and_ends_at_an_empty_page() -> None:
+    pages = TablePages(step=100)
+    pages.record(0, SourcePage(rows(100), 10**17))
+    planned = pages.planned()
+    assert [next(planned), next(planned)] == [1, 2]
+
+    pages.record(1, SourcePage(rows(7), 10**17))
+    pages.record(2, SourcePage([], 10**17))
+    assert list(planned) == []
+    pages.go_on_after_plan()
+    assert pages.upcoming is None
+    assert pages.warnings() == [f"the source told a total of {10**17} rows, its 3 pages hold 107"]
 
 
-def test_the_largest_plan_takes_no_memory() -> None:
-    pages = TablePages()
-    pages.record(0, SourcePage(rows(100), 100 * MAX_PAGES))
-    tracemalloc.start()
-    plan = pages.rest(100)
-    assert plan is not None
-    assert next(pages.missing(plan)) == 1
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (len(plan), peak < 10_000) == (MAX_PAGES - 1, True)
+def test_a_source_with_a_smaller_page_of_its_own_is_asked_for_all_of_its_pages() -> None:
+    pages = TablePages(step=1000)
+    pages.record(0, SourcePage(rows(100), 350))
+    assert list(pages.planned()) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("total", ["9" * 16, "9" * 5000, "²", "-0", 10**40, 1.5, True])
+def test_a_source_that_knows_no_pages_is_believed_once() -> None:
+    pages = TablePages(step=100)
+    pages.record(0, SourcePage(rows(100), 100, crc=7))
+    pages.go_on_after_plan()
+    assert list(pages.planned()) == []
+    pages.record(1, SourcePage(rows(100), 100, crc=7))
+    assert pages.upcoming is None
+    assert (pages.rows, pages.warnings()) == (100, [])
+
+    more = TablePages(step=100)
+    more.record(0, SourcePage(rows(300), 300))
+    more.go_on_after_plan()
+    assert (list(more.planned()), more.upcoming) == ([], None)
+
+
+def test_a_total_that_changes_is_a_warning() -> None:
+    pages = TablePages(step=100)
+    pages.record(0, SourcePage(rows(100), 150))
+    pages.record(1, SourcePage(rows(51), 151))
+    said = pages.warnings()
+    assert said[0] == "the source told a total of 150 rows, its 2 pages hold 151"
+    assert said[1].startswith("the source's total changed from 150 to 151")
+
+
+def test_a_cursor_leads_from_page_to_page_with_the_snapshot() -> None:
+    pages = TablePages(step=100)
+    pages.record(0, read_page(body(rows(3), next="c1", snapshot="s9", total=5), 0))
+    assert (pages.upcoming, pages.place(1)) == (1, Place(1, "c1", "s9"))
+    pages.record(1, read_page(body([], next="c2"), 1))
+    assert pages.place(2) == Place(2, "c2", "s9")
+    with pytest.raises(SourceBroken, match="cursor that led to this page again"):
+        TablePages.from_data(pages.as_data()).record(2, read_page(body(rows(1), next="c2"), 2))
+    pages.record(2, read_page(body(rows(2), next=None), 2))
+    assert (pages.upcoming, pages.rows, pages.warnings()) == (None, 5, [])
+
+
+def test_a_footer_may_come_with_the_last_page() -> None:
+    pages = TablePages(step=100)
+    pages.record(0, read_page(body(rows(100), total=200, footer={"a": "so far"}, header={"h": 1}), 0))
+    pages.record(2, read_page(body([], footer={"sum": 12.50}), 2))
+    pages.record(1, read_page(body(rows(100), footer={"a": "page 1"}), 1))
+    assert pages.answered == {"footer": {"sum": "12.5"}, "header": {"h": 1}}
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"header": [1, 2]}, "data.header is neither text nor an object of texts"),
+        ({"footer": {"a": [1]}}, "data.footer.a is not text"),
+        ({"template": 7}, "data.template is not a list of nodes"),
+        ({"template": [{"title": "t", "style": {"align": "up"}}]}, "data.template[0].style.align"),
+        ({"next": True}, "next is 'True'"),
+        ({"snapshot": {"a": 1}}, "snapshot is"),
+    ],
+)
+def test_what_a_source_says_of_the_table_is_checked_and_the_field_named(said: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SourceBroken) as caught:
+        read_page(body([], **said), 0)
+    assert reason in caught.value.detail
+    assert caught.value.detail.startswith("page 0: ")
+
+
+@pytest.mark.parametrize("total", ["9" * 19, "9" * 5000, "²", "-0", 10**40, 1.5, True])
 def test_a_total_that_no_table_has_is_said_in_words(total: Any) -> None:
     with pytest.raises(SourceBroken, match="which is not a number of rows") as caught:
         read_page(body([], total=total), 0)
@@ -110,7 +176,7 @@ def test_any_total_is_read_or_refused(total: Any) -> None:
         page = read_page(body([], total=total), 0)
     except SourceBroken:
         return
-    assert page.total is None or 0 <= page.total < 10**15
+    assert page.total is None or 0 <= page.total < 10**18
 
 
 @given(st.lists(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.just(1)), max_size=4), min_size=1), st.randoms())
@@ -125,26 +191,23 @@ def test_columns_are_in_order_of_first_sight_whichever_page_ends_first(pages: li
 
 
 @pytest.mark.parametrize(
-    ("page", "total", "more"),
+    ("page", "more"),
     [
-        (SourcePage(rows(100)), None, True),
-        (SourcePage(rows(99)), None, False),
-        (SourcePage([]), None, False),
-        (SourcePage([], force_continue=True), None, True),
-        (SourcePage(rows(100), force_continue=False), None, False),
-        (SourcePage(rows(100)), 100, False),
-        (SourcePage(rows(50)), 100, True),
-        (SourcePage([]), 100, False),
+        (SourcePage(rows(100)), True),
+        (SourcePage(rows(99)), False),
+        (SourcePage([]), False),
+        (SourcePage([], force_continue=True), True),
+        (SourcePage(rows(100), force_continue=False), False),
     ],
 )
-def test_stop_rules(page: SourcePage, total: int | None, more: bool) -> None:
-    table = TablePages(total=total)
-    table.counts[0] = len(page.rows)
-    assert (table.next_after(0, page, 100) == 1) is more
+def test_stop_rules(page: SourcePage, more: bool) -> None:
+    table = TablePages(step=100)
+    table.record(0, page)
+    assert (table.upcoming == 1) is more
 
 
 def test_a_source_without_end_and_one_with_too_many_keys_are_stopped() -> None:
     with pytest.raises(SourceBroken, match="after 100000"):
-        TablePages().next_after(99_999, SourcePage(rows(100)), 100)
+        TablePages(step=100).next_after(99_999, SourcePage(rows(100)))
     with pytest.raises(SourceBroken, match="16384 different keys"):
         TablePages().record(0, SourcePage([{f"k{number}": 1} for number in range(16_385)]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import BadTable, Expired, NotReady, RecordNotFound, WrongState
 from tidegate.exports import model as domain
-from tidegate.exports.model import EXPIRED, Export, ExportSpec
+from tidegate.exports.model import EXCEL, EXPIRED, Export, ExportSpec
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.rendering.columns import flat_rows
+from tidegate.exports.rendering.columns import check_rows, flat_rows
 from tidegate.exports.store import ExportStore
 from tidegate.projects.audit import act
 from tidegate.queue.model import COMPLETED, Request
@@ -38,7 +37,7 @@ class ExportOptions:
     callback: str | None = None
     operator_id: str | None = None
     merchant_type: int | None = None
-    merchant_id: str | None = None
+    merchant_id: str | int | None = None
     max_exec_time: int = 3600
     priority: int = 5
 
@@ -73,10 +72,10 @@ class Exports:
         for number, table in enumerate(spec.tables):
             place = f"[{number}]" if len(spec.tables) > 1 else ""
             with _blamed_on("template"):
-                spec.table(number)
+                laid = spec.table(number)
             with _blamed_on("source_data"):
                 if table.data is not None:
-                    flat_rows(table.data, f"source_data{place}")
+                    check_rows(flat_rows(table.data, f"source_data{place}"), laid.template, excel=spec.type == EXCEL)
                 elif not table.source_url:
                     raise BadTable(f"table {number + 1} has neither source_data nor source_url")
             if table.data is None:
@@ -88,7 +87,9 @@ class Exports:
         now = self._clock()
         task_id = new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)
-        self._objects.put(spec_key, json.dumps(spec.as_data(), ensure_ascii=False).encode(errors="replace"))
+        from tidegate.exports.source_json import write_exact
+
+        self._objects.put(spec_key, write_exact(spec.as_data()))
         filed: dict[str, Any] = {
             "name": order.name,
             "type": spec.type,
@@ -96,7 +97,9 @@ class Exports:
             "merchant_type": order.merchant_type,
             "merchant_id": order.merchant_id,
         }
-        export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **filed)
+        # Lists are searched by text; the record shows it as it was given.
+        listed = filed | {"merchant_id": None if order.merchant_id is None else str(order.merchant_id)}
+        export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **listed)
         payload = filed | {"file_name": order.file_name or domain.default_file_name(now, task_id)}
         self._queue.submit(
             project_id,

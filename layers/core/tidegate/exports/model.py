@@ -14,10 +14,10 @@ from tidegate.queue.model import COMPLETED, Request
 
 TYPE = "export"
 PREFIX = "exp"
-CSV, EXCEL = "csv", "excel"
+CSV, EXCEL, JSONL = "csv", "excel", "jsonl"
 EXPIRED = "expired"
 KEPT = timedelta(days=7)
-_EXTENSION = re.compile(r"\.(csv|xlsx?|zip)$", re.IGNORECASE)
+_EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,28 @@ class ExportSpec:
     bom: bool = False
     csv_header: str = "keys"
     csv_guard: bool = True
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    line_end: str = "\n"
+    compression: str | None = None
+    freeze: bool | None = None
+    autofilter: bool | None = None
+    auto_width: bool | None = None
+    # Pages of the source in flight at a time; None: the system's default.
+    parallel: int | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ExportSpec:
-        return cls(**{**data, "tables": tuple(TableSpec(**table) for table in data["tables"])})
+        """Of what `read_exact` read: only rows keep their decimals as they were spelt."""
+        from tidegate.exports.source_json import plain
+
+        tables = tuple(
+            TableSpec(**{**plain({**table, "data": None}), "data": table["data"]}) for table in data["tables"]
+        )
+        return cls(**{**plain({**data, "tables": None}), "tables": tables})
 
     def table(self, number: int, answered: Mapping[str, Any] | None = None) -> SheetTable:
         """A table with what its source said itself (`header`, `footer`, `template`) in place of what was asked."""
@@ -68,6 +83,9 @@ class ExportSpec:
             footer_align=spec.footer_align,
             default_width=self.default_width,
             default_height=self.default_height,
+            freeze=self.freeze,
+            autofilter=self.autofilter,
+            auto_width=self.auto_width,
         )
 
 
@@ -168,6 +186,7 @@ def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
         "file_name": result.get("file_name") or payload.get("file_name"),
         "size": result.get("size"),
         "attempts": request.attempt,
+        "warnings": result.get("warnings") or None,
         "failed_reason": request.error["detail"] if request.error and request.status != COMPLETED else None,
         "operator_id": payload.get("operator_id"),
         "merchant_type": payload.get("merchant_type"),

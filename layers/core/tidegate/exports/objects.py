@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from botocore.exceptions import ClientError
 
+from tidegate.aws.part_plan import Part
 from tidegate.aws.s3 import Bucket
+from tidegate.aws.s3_assembly import assembled
 from tidegate.aws.s3_sink import S3Sink
 from tidegate.aws.serialization import Item
 from tidegate.errors import RecordNotFound, WorkerLost
@@ -46,6 +48,12 @@ class ExportBucket:
             if kept is not None:
                 return kept
         raise WorkerLost(f"others write and remove {key} all the time")
+
+    def store(self, key: str, data: bytes | bytearray) -> str:
+        return self._client.put_object(Bucket=self._bucket.name, Key=key, Body=cast(bytes, data))["ETag"]
+
+    def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+        return assembled(self._client, self._bucket.name, key, content_type, parts)
 
     def get(self, key: str) -> bytes | None:
         try:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tidegate.common.later import Chunk
+    from tidegate.exports.paging import Place
 
 
 class Sink(Protocol):
@@ -10,7 +14,7 @@ class Sink(Protocol):
 
     size: int
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: Chunk) -> None: ...
 
     def close(self) -> None: ...
 
@@ -18,4 +22,5 @@ class Sink(Protocol):
 
 
 class ReadPage(Protocol):
-    def __call__(self, source_url: str, page: int, step: int) -> bytes: ...
+    def __call__(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
+        """`seconds` is what is left for it, where that is less than a page may take."""

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 from tidegate.errors import DomainError
@@ -14,6 +14,7 @@ from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import SourcePage, TablePages, read_page, rows_pulled, total_of
 from tidegate.exports.ports import ReadPage
+from tidegate.exports.range_plan import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
 from tidegate.exports.source import SignedSource
 from tidegate.queue.model import Request
 
@@ -31,10 +32,10 @@ class PageList:
         self.tables = tables
 
     @classmethod
-    def load(cls, objects: ExportBucket, request: Request, count: int) -> PageList:
+    def load(cls, objects: ExportBucket, request: Request, count: int, step: int) -> PageList:
         kept = objects.get(ledger_object(request.project_id, request.request_id, request.attempt))
         if kept is None:
-            return cls([TablePages() for _ in range(count)])
+            return cls([TablePages(step=step) for _ in range(count)])
         return cls([TablePages.from_data(table) for table in json.loads(kept)])
 
     def save(self, objects: ExportBucket, request: Request) -> None:
@@ -52,35 +53,64 @@ class Puller:
         source: SignedSource,
         parallel: int = PARALLEL,
         sleep: Callable[[float], None] = time.sleep,
+        most_lanes: int = 0,
     ) -> None:
         self._objects = objects
         self._source = source
         self._parallel = parallel
         self._sleep = sleep
+        # Workers that may pull and render ranges of one export side by side; 0: pages are staged always.
+        self._most_lanes = most_lanes
 
     def pull(
         self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None], seconds_left: float
-    ) -> bool:
-        """Whether all is staged. False: the time is up, go on in another invocation."""
+    ) -> bool | RangePlan:
+        """Whether all is staged. False: the time is up, go on in another invocation.
+
+        A plan: the rest need not be staged, but be pulled and rendered in ranges.
+        """
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
-        ledger = PageList.load(self._objects, request, len(spec.tables))
-        run = _Run(self, request, spec, ledger, pulse, until)
+        staged = self.staged(request)
+        if (plan := self._known_plan(request, staged)) is not None:
+            return plan
+        ledger = PageList.load(self._objects, request, len(spec.tables), spec.step)
+        run = _Run(self, request, spec, ledger, pulse, until, staged)
+        if (plan := self._plan(request, spec, run)) is not None:
+            return plan
         try:
             return all(run.table(number) for number in range(len(spec.tables)))
         finally:
             ledger.save(self._objects, request)
+
+    def _known_plan(self, request: Request, staged: set[str]) -> RangePlan | None:
+        here = request.project_id, request.request_id
+        if plan_object(*here) not in staged or given_up_object(*here) in staged:
+            return None
+        kept = self._objects.get(plan_object(*here))
+        return RangePlan(**json.loads(kept)) if kept else None
+
+    def _plan(self, request: Request, spec: ExportSpec, run: _Run) -> RangePlan | None:
+        here = request.project_id, request.request_id
+        if not self._most_lanes or len(spec.tables) != 1 or spec.tables[0].data is not None:
+            return None
+        pages = run.first_page()
+        if given_up_object(*here) in run.staged or run.is_begun(pages) or not can_be_in_ranges(spec, pages):
+            return None
+        plan = make_plan(pages, spec.parallel or self._parallel, run.page_seconds, self._most_lanes)
+        kept = self._objects.put_first(plan_object(*here), json.dumps(plan.as_data()).encode())
+        return RangePlan(**json.loads(kept))
 
     def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> SourcePage:
         """A page, from the staging area where it lies already."""
         kept = self._objects.get(key) if key in staged else None
         if kept is not None:
             return read_page(kept, number)
-        body = self._patiently(ask, number)
+        body = self.patiently(ask, number)
         page = read_page(body, number)
         kept = self._objects.put_first(key, body)
         return page if kept == body else read_page(kept, number)
 
-    def _patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
+    def patiently(self, ask: Callable[[], bytes], number: int) -> bytes:
         failures = 0
         while True:
             try:
@@ -128,48 +158,80 @@ class _Run:
         ledger: PageList,
         pulse: Callable[[dict[str, Any]], None],
         until: float,
+        staged: set[str],
     ) -> None:
         self._puller, self._request, self._spec, self._ledger = puller, request, spec, ledger
         self._pulse, self._until = pulse, until
-        self._staged = puller.staged(request)
+        self.staged = staged
         self._read = puller.reader(request)
+        # How long page 0 took, where it was asked for just now.
+        self.page_seconds = 0.5
+
+    def first_page(self) -> TablePages:
+        """Page 0 of the first table, which says what the others are."""
+        pages = self._ledger.tables[0]
+        if 0 not in pages.counts:
+            began = time.monotonic()
+            self._take(pages, 0, self._page(0, pages, 0))
+            self.page_seconds = time.monotonic() - began
+        return pages
+
+    def is_begun(self, pages: TablePages) -> bool:
+        """Whether further pages are staged already: then the rest follows them."""
+        page = page_object(self._request.project_id, self._request.request_id, 0, 1)
+        return len(pages.counts) > 1 or page in self.staged
 
     def table(self, number: int) -> bool:
         pages = self._ledger.tables[number]
         if pages.done or self._spec.tables[number].data is not None:
             return True
         if 0 not in pages.counts:
-            first = self._page(number, 0)
-            self._take(pages, 0, first)
-            pages.upcoming = pages.next_after(0, first, self._spec.step)
-        rest = pages.rest(self._spec.step)
-        whole = self._one_by_one(number, pages) if rest is None else self._all_at_once(number, pages, rest)
-        if whole:
-            pages.finish()
-        return whole
+            self._take(pages, 0, self._page(number, pages, 0))
+        if not self._all_at_once(number, pages):
+            return False
+        if not pages.sequential:
+            pages.go_on_after_plan()
+        if not self._one_by_one(number, pages):
+            return False
+        pages.finish()
+        return True
 
-    def _all_at_once(self, table: int, pages: TablePages, numbers: range) -> bool:
-        in_time = takewhile(lambda _: time.monotonic() < self._until, pages.missing(numbers))
-        for came in self._puller.side_by_side(in_time, lambda number: self._page(table, number)):
+    def _all_at_once(self, table: int, pages: TablePages) -> bool:
+        late = False
+
+        def in_time() -> Iterator[int]:
+            nonlocal late
+            for number in pages.planned():
+                late = time.monotonic() >= self._until
+                if late:
+                    return
+                yield number
+
+        for came in self._puller.side_by_side(in_time(), lambda number: self._page(table, pages, number)):
             if came:
                 self._take(pages, *came)
             else:
                 self._pulse(self._ledger.progress())
-        return next(pages.missing(numbers), None) is None
+        return not late
 
     def _one_by_one(self, table: int, pages: TablePages) -> bool:
         while (number := pages.upcoming) is not None:
             if time.monotonic() >= self._until:
                 return False
-            page = self._page(table, number)
+            try:
+                page = self._page(table, pages, number)
+            except DomainError:
+                if not pages.met(number):
+                    raise
+                pages.upcoming = None
+                return True
             self._take(pages, number, page)
-            pages.upcoming = pages.next_after(number, page, self._spec.step)
         return True
 
-    def _page(self, table: int, number: int) -> SourcePage:
-        url = self._spec.tables[table].source_url or ""
+    def _page(self, table: int, pages: TablePages, number: int) -> SourcePage:
+        url, place = self._spec.tables[table].source_url or "", pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
-        return self._puller.page(key, number, self._staged, lambda: self._read(url, number, self._spec.step))
+        return self._puller.page(key, number, self.staged, lambda: self._read(url, place, self._spec.step))
 
     def _take(self, pages: TablePages, number: int, page: SourcePage) -> None:
         pages.record(number, page)

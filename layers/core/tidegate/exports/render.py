@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate.errors import RecordNotFound, WorkerLost
 from tidegate.exports.model import (
+    JSONL,
     ExportSpec,
     file_name_for,
     output_object,
@@ -18,16 +19,18 @@ from tidegate.exports.model import (
     progress_of,
 )
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import TablePages, read_page
+from tidegate.exports.paging import SourcePage, TablePages, page_reader, read_page
 from tidegate.exports.pull import PageList
-from tidegate.exports.rendering.columns import Row, flat_rows, keys_of
+from tidegate.exports.rendering.blocks import RowBlocks
+from tidegate.exports.rendering.columns import ROW_HEAD, Row, flat_rows, keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions
-from tidegate.exports.rendering.files import CONTENT_TYPES, Output, extension, render
+from tidegate.exports.rendering.files import Output, content_type, extension, render
+from tidegate.exports.rendering.notes import Notes
 from tidegate.exports.rendering.xlsx_writer import TableRows
 from tidegate.queue.model import Request
 
 _READ_AHEAD = 4
-_PULSE_ROWS = 5000
+MAX_WARNINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,12 @@ class Rendered:
     file_name: str
     size: int
     rows: int
+    warnings: list[str]
 
 
 def output_of(spec: ExportSpec) -> Output:
-    options = CsvOptions(bom=spec.bom, header=spec.csv_header, guard=spec.csv_guard)
-    return Output(spec.type, spec.multi_type, spec.rows_per_file, options)
+    options = CsvOptions(spec.bom, spec.csv_header, spec.csv_guard, spec.delimiter, spec.encoding, spec.line_end)
+    return Output(spec.type, spec.multi_type, spec.rows_per_file, options, spec.compression)
 
 
 class Renderer:
@@ -50,42 +54,52 @@ class Renderer:
     def render(self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None]) -> Rendered:
         # What an attempt that was killed had begun to upload would be kept, and paid for.
         self._objects.abort_uploads(output_prefix(request.project_id, request.request_id))
-        ledger = PageList.load(self._objects, request, len(spec.tables))
+        ledger = PageList.load(self._objects, request, len(spec.tables), spec.step)
         # A pull that runs twice may write the lesser ledger last. A file without its last rows would look whole.
         if not all(
             pages.done or given.data is not None for pages, given in zip(ledger.tables, spec.tables, strict=True)
         ):
             raise WorkerLost("not all pages are known to be staged; the next attempt looks again")
         counter = _Counter(pulse)
-        tables, total = [], 0
+        tables, total, warnings = list[TableRows](), 0, list[str]()
         for number, pages in enumerate(ledger.tables):
             keys, rows, count = self._rows(request, spec, number, pages)
-            tables.append(TableRows(spec.table(number, pages.answered), keys, counter.counted(rows)))
+            table = spec.table(number, pages.answered)
+            warnings += [*pages.warnings(), *table.template.warnings(keys)]
+            tables.append(TableRows(table, keys, counter.counted(rows)))
             total += count
         counter.total = total
         output = output_of(spec)
         ending = extension(output, tables, total)
         key = output_object(request.project_id, request.request_id, request.attempt)
-        sink = self._objects.sink(key, CONTENT_TYPES[ending])
+        sink, notes = self._objects.sink(key, content_type(output, ending)), Notes()
         try:
-            for chunk in render(output, tables, total):
+            for chunk in render(output, tables, total, notes):
                 sink.write(chunk)
             sink.close()
         except BaseException:
             sink.abort()
             raise
-        return Rendered(key, file_name_for(str(request.payload["file_name"]), ending), sink.size, total)
+        warnings += notes.warnings()
+        name = file_name_for(str(request.payload["file_name"]), ending)
+        return Rendered(key, name, sink.size, total, warnings[:MAX_WARNINGS])
 
     def _rows(
         self, request: Request, spec: ExportSpec, number: int, pages: TablePages
-    ) -> tuple[list[str], Iterator[Row], int]:
+    ) -> tuple[list[str], RowBlocks, int]:
         given = spec.tables[number].data
         if given is not None:
             rows = flat_rows(given)
-            return keys_of(rows), iter(rows), len(rows)
-        return pages.all_keys(), self._staged(request, number, sorted(pages.counts)), pages.rows
+            return keys_of(rows), RowBlocks.of(rows), len(rows)
+        keys = pages.all_keys()
+        # Rows that are gathered under row heads are looked at one by one, as dictionaries.
+        # JSON lines keep the keys that a row has, and no others.
+        read = read_page if ROW_HEAD in keys or spec.type == JSONL else page_reader(keys)
+        return keys, RowBlocks(self._staged(request, number, sorted(pages.counts), read)), pages.rows
 
-    def _staged(self, request: Request, table: int, numbers: list[int]) -> Iterator[Row]:
+    def _staged(
+        self, request: Request, table: int, numbers: list[int], read: Callable[[bytes, int], SourcePage]
+    ) -> Iterator[list[Row]]:
         """Reads a few pages ahead, so that the bucket's latency is not paid page by page."""
         with ThreadPoolExecutor(_READ_AHEAD) as threads:
             ahead: deque[tuple[int, Future[bytes | None]]] = deque()
@@ -96,8 +110,9 @@ class Renderer:
                     ahead.append((number, threads.submit(self._objects.get, key)))
                 if not ahead:
                     return
-                number, body = ahead.popleft()
-                yield from read_page(self._there(body.result(), number), number).rows
+                number, future = ahead.popleft()
+                body = self._there(future.result(), number)
+                yield read(body, number).rows
 
     @staticmethod
     def _there(body: bytes | None, number: int) -> bytes:
@@ -112,9 +127,11 @@ class _Counter:
         self.total = 0
         self._seen = 0
 
-    def counted(self, rows: Iterator[Row]) -> Iterator[Row]:
-        for row in rows:
-            if self._seen % _PULSE_ROWS == 0:
-                self._pulse(progress_of(self.total, self.total, self._seen))
-            self._seen += 1
-            yield row
+    def counted(self, rows: RowBlocks) -> RowBlocks:
+        return RowBlocks(self._counted(rows))
+
+    def _counted(self, rows: RowBlocks) -> Iterator[Sequence[Row]]:
+        for block in rows:
+            self._pulse(progress_of(self.total, self.total, self._seen))
+            self._seen += len(block)
+            yield block

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tidegate.common.ids import Clock, digest
 from tidegate.errors import FetchError
-from tidegate.exports.paging import page_url
+from tidegate.exports.paging import Place, page_url
 from tidegate.exports.ports import ReadPage
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits
@@ -35,21 +36,32 @@ class SignedSource:
     def reader(self, project_id: str, task_id: str) -> ReadPage:
         return partial(self._fetch, self._project_of(project_id), task_id)
 
-    def _fetch(self, project: Project, task_id: str, source_url: str, page: int, step: int) -> bytes:
-        message_id = "msg_" + digest(task_id, source_url, str(page), length=32)
+    def _fetch(
+        self, project: Project, task_id: str, source_url: str, place: Place, step: int, seconds: float | None = None
+    ) -> bytes:
+        message_id = "msg_" + digest(task_id, source_url, str(place.page), length=32)
         headers = self._sign(project, message_id, self._clock())
-        url = page_url(source_url, page, step, task_id)
+        limits = self._limits if seconds is None else _within(self._limits, seconds)
         try:
             reply = self._http.send(
                 "GET",
-                url,
+                page_url(source_url, place, step, task_id),
                 headers={"accept": "application/json", **headers},
                 allow_private=project.allow_private_urls,
-                limits=self._limits,
+                limits=limits,
                 project_id=project.project_id,
             )
             reply.raise_for_status()
         except FetchError as error:
-            said = f"page {page} of the source: {error.detail}"
+            said = f"page {place.page} of the source: {error.detail}"
             raise type(error)(said, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
         return reply.body
+
+
+def _within(limits: Limits, seconds: float) -> Limits:
+    return replace(
+        limits,
+        connect=min(limits.connect, seconds),
+        read=min(limits.read, seconds),
+        total=min(limits.total, seconds),
+    )

@@ -5,7 +5,6 @@ Each step begins by asking whether its attempt still runs, and each may run twic
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,8 @@ from tidegate.exports.heartbeat import Pulse
 from tidegate.exports.model import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
+from tidegate.exports.range_plan import RangePlan
+from tidegate.exports.source_json import read_exact
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from tidegate.queue.queue import RequestQueue
 
 if TYPE_CHECKING:
+    from tidegate.exports.join import Joiner
+    from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
 
 logger = Logger(service="tidegate", child=True)
 
-PULL, RENDER, PUBLISH, OVER = "pull", "render", "publish", "over"
+PULL, RENDER, RANGES, JOIN, PUBLISH, OVER = "pull", "render", "ranges", "join", "publish", "over"
 Event = Mapping[str, Any]
 
 
@@ -40,6 +43,8 @@ class ExportSteps:
         objects: ExportBucket,
         puller: Puller,
         renderer: Callable[[], Renderer],
+        range_worker: Callable[[], RangeWorker],
+        joiner: Callable[[], Joiner],
         live: ProgressFeed,
         clock: Clock,
         shown: Callable[[Request], dict[str, Any]],
@@ -48,21 +53,42 @@ class ExportSteps:
         self._objects = objects
         self._puller = puller
         self._renderer = renderer
+        self._range_worker = range_worker
+        self._joiner = joiner
         self._live = live
         self._clock = clock
         self._shown = shown
 
     def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
-            whole = self._puller.pull(request, self._spec(request), self._pulse(request), seconds_left)
-            return {"next": RENDER if whole else PULL}
+            pulled = self._puller.pull(request, self._spec(request), self._pulse(request), seconds_left)
+            if isinstance(pulled, RangePlan):
+                here = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
+                return {"next": RANGES, "lanes": [here | {"lane": lane} for lane in range(pulled.lanes)]}
+            return {"next": RENDER if pulled else PULL}
+
+        return self._step(event, step)
+
+    def render_ranges(self, event: Event, seconds_left: float) -> dict[str, Any]:
+        """One of several workers that pull and render ranges of pages."""
+        lane = int(event["lane"])
+
+        def step(request: Request) -> dict[str, Any]:
+            worker = self._range_worker()
+            fresh = request.attempt == 1 and "next" not in event
+            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left, fresh=fresh)
+            return {"next": JOIN if done else RANGES, "lane": lane}
 
         return self._step(event, step)
 
     def render(self, event: Event) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
-            rendered = self._renderer().render(request, self._spec(request), self._pulse(request))
-            return {"next": PUBLISH, "file": asdict(rendered)}
+            spec, pulse = self._spec(request), self._pulse(request)
+            if event.get("next") == RANGES:
+                rendered = self._joiner().join(request, spec)
+                # Ranges would not do: the pages are staged after all.
+                return {"next": PUBLISH, "file": asdict(rendered)} if rendered else {"next": PULL}
+            return {"next": PUBLISH, "file": asdict(self._renderer().render(request, spec, pulse))}
 
         return self._step(event, step)
 
@@ -119,7 +145,7 @@ class ExportSteps:
         kept = self._objects.get(spec_object(request.project_id, request.request_id))
         if kept is None:
             raise RecordNotFound("what was ordered is not kept any more; submit the export again")
-        return ExportSpec.from_data(json.loads(kept))
+        return ExportSpec.from_data(read_exact(kept))
 
     def _pulse(self, request: Request) -> Pulse:
         return Pulse(self._queue, self._live, self._clock, request, self._shown)

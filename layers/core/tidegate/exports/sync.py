@@ -6,22 +6,25 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from tidegate.common.ids import Clock, new_id
-from tidegate.errors import UseAsync
+from tidegate.errors import DomainError, FetchTimeout, UseAsync
 from tidegate.exports.model import PREFIX, ExportSpec, default_file_name, file_name_for, sync_object
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import SourcePage, TablePages, read_page
 from tidegate.exports.pull import PARALLEL
 from tidegate.exports.render import output_of
 from tidegate.exports.rendering.columns import flat_rows, keys_of
-from tidegate.exports.rendering.files import CONTENT_TYPES, extension, render
+from tidegate.exports.rendering.files import content_type, extension, render
+from tidegate.exports.rendering.header_tree import leaves
 from tidegate.exports.rendering.xlsx_writer import TableRows
 from tidegate.exports.source import SignedSource
 
 MAX_ROWS = 50_000
 MAX_BYTES = 4_500_000
+# For all of it: API Gateway gives up after 29 s, and the rows have to be rendered and sent as well.
 SECONDS = 20.0
 LINK_SECONDS = 300
 
@@ -55,17 +58,20 @@ class SyncExports:
         task_id = new_id(PREFIX, now)
         until = time.monotonic() + SECONDS
         tables: list[TableRows] = []
-        total = 0
+        total = blank_rows = 0
         for number in range(len(spec.tables)):
             rows, answered = self._rows(project_id, task_id, spec, number, until)
+            table = spec.table(number, answered)
             total += len(rows)
-            _refuse_many(total)
-            tables.append(TableRows(spec.table(number, answered), keys_of(rows), rows))
+            # Row heads bring blank rows of their own.
+            blank_rows += sum(leaf.row_count for leaf in leaves(table.template.rows))
+            _refuse_many(max(total, blank_rows))
+            tables.append(TableRows(table, keys_of(rows), rows))
         output = output_of(spec)
         ending = extension(output, tables, total)
         body = b"".join(render(output, tables, total))
         name = file_name_for(file_name or default_file_name(now, task_id), ending)
-        made = SyncFile(name, CONTENT_TYPES[ending], body)
+        made = SyncFile(name, content_type(output, ending), body)
         return made if len(body) <= MAX_BYTES else self._stored(project_id, task_id, made)
 
     def _stored(self, project_id: str, task_id: str, made: SyncFile) -> SyncFile:
@@ -82,38 +88,42 @@ class SyncExports:
             return flat_rows(table.data), {}
         read = self._source.reader(project_id, task_id)
 
-        def fetch(page: int) -> SourcePage:
-            if time.monotonic() >= until:
+        pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
+
+        def fetch(number: int) -> tuple[int, SourcePage]:
+            left = until - time.monotonic()
+            try:
+                body = read(table.source_url or "", pages.place(number), spec.step, left) if left > 0 else None
+            except FetchTimeout:
+                if time.monotonic() < until:
+                    raise
+                body = None
+            if body is None:
                 raise UseAsync(f"the source did not bring its rows within {SECONDS:g} s; order the export instead")
-            return read_page(read(table.source_url or "", page, spec.step), page)
+            return number, read_page(body, number)
 
-        pages, rows = TablePages(), dict[int, list[dict[str, Any]]]()
-        self._pull(fetch, pages, rows, spec.step)
-        pages.finish()
-        return [row for page in sorted(rows) for row in rows[page]], pages.answered
-
-    @staticmethod
-    def _pull(
-        fetch: Callable[[int], SourcePage], pages: TablePages, rows: dict[int, list[dict[str, Any]]], step: int
-    ) -> None:
         def take(number: int, page: SourcePage) -> None:
             pages.record(number, page)
-            rows[number] = page.rows
+            if number in pages.counts:
+                rows[number] = page.rows
             _refuse_many(max(pages.rows, pages.total or 0))
 
-        first = fetch(0)
-        take(0, first)
-        rest = pages.rest(step)
-        if rest is not None:
-            with ThreadPoolExecutor(PARALLEL) as threads:
-                for number, page in zip(rest, threads.map(fetch, rest), strict=True):
-                    take(number, page)
-            return
-        upcoming = pages.next_after(0, first, step)
-        while upcoming is not None:
-            page = fetch(upcoming)
-            take(upcoming, page)
-            upcoming = pages.next_after(upcoming, page, step)
+        take(*fetch(0))
+        with ThreadPoolExecutor(PARALLEL) as threads:
+            # Lists of a few: a page without rows ends the plan.
+            while some := list(islice(pages.planned(), PARALLEL)):
+                for came in threads.map(fetch, some):
+                    take(*came)
+        if not pages.sequential:
+            pages.go_on_after_plan()
+        while pages.upcoming is not None:
+            try:
+                take(*fetch(pages.upcoming))
+            except DomainError:
+                if not pages.met(pages.upcoming):
+                    raise
+                break
+        return [row for page in sorted(rows) for row in rows[page]], pages.answered
 
 
 def _refuse_many(rows: int) -> None:

@@ -36,7 +36,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if type(value) in (int, float):
-        return str(value)
+        return json.dumps(value)
     return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 

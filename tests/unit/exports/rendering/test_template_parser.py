@@ -65,7 +65,7 @@ def test_leaf_styles() -> None:
         ([{"style": {}}], "neither a name nor a title"),
         ([group("a", {"title": {}})], r"template\[0\].children\[0\].title"),
         ([leaf("a", "a", style={"align": "middle"})], "none of left, center, right"),
-        ([leaf("a", "a", style={"type": "date"})], "none of string, number"),
+        ([leaf("a", "a", style={"type": "day"})], "none of string, number, date"),
         ([leaf("a", "a", style={"color": "12345"})], "not a colour"),
         ([leaf("a", "a", style={"width": -1})], "width"),
         ({"col": LISTED, "row": [leaf("x", "x", row_count=0)]}, "row_count"),

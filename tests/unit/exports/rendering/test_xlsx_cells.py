@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.xlsx_rows import Column, RowWriter
+from tidegate.exports.rendering.xlsx_cells import Column
+from tidegate.exports.rendering.xlsx_rows import RowWriter
 from tidegate.exports.rendering.xlsx_writer import TableRows
 from tidegate.exports.rendering.xml_text import clean, escape
 
@@ -61,8 +62,13 @@ def test_text_that_looks_like_an_escape_is_escaped() -> None:
 
 
 def test_nested_values_and_odd_numbers_become_text(render: Render) -> None:
-    assert column(render, {"甲": [1]}, [1, 2], float("inf"), float("nan")) == ['{"甲": [1]}', "[1, 2]", "inf", "nan"]
-    assert column(render, 1.0, float("nan"))[1] == "nan"
+    assert column(render, {"甲": [1]}, [1, 2], float("inf"), float("nan")) == [
+        '{"甲": [1]}',
+        "[1, 2]",
+        "Infinity",
+        "NaN",
+    ]
+    assert column(render, 1.0, float("nan"))[1] == "NaN"
 
 
 def test_a_cell_is_cut_to_what_excel_holds() -> None:

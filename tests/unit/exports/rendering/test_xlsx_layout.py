@@ -169,7 +169,7 @@ def test_a_table_that_does_not_fit_below_starts_a_new_sheet(render: Render) -> N
 
 
 def test_a_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None:
-    with pytest.raises(BadTable, match="Excel holds 20"):
+    with pytest.raises(BadTable, match="more than 11 rows, which do not fit on one sheet"):
         render(source(SEED_TABLE, seed_rows()), sheet_rows=20)
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 from collections.abc import Iterator
 
 import pytest
 
-from tidegate.exports.rendering import zip_stream as module
+from tidegate.common.later import Later
+from tidegate.exports.rendering import zip_records as module
 from tidegate.exports.rendering.zip_stream import zip_stream
 
 
@@ -19,15 +21,46 @@ def test_entries_read_back_and_stream() -> None:
             yield bytes([number]) * 100_000
 
     stream = zip_stream([("文件.txt", chunks()), ("empty", [])])
-    first = next(stream)
-    assert first.startswith(b"PK\x03\x04")
-    assert pulled == []
+    header = next(stream)
+    assert isinstance(header, Later)
+    assert (bytes(header), pulled) == (b"", [])
 
-    archive = zipfile.ZipFile(io.BytesIO(first + b"".join(stream)))
+    data = b"".join([header, *stream])
+    assert data.startswith(b"PK\x03\x04")
+    archive = zipfile.ZipFile(io.BytesIO(data))
     assert archive.testzip() is None
     assert archive.namelist() == ["文件.txt", "empty"]
     assert len(archive.read("文件.txt")) == 5_000_000
     assert archive.read("empty") == b""
+
+
+def test_archives_within_an_archive_are_stored_with_a_true_checksum() -> None:
+    inner = [zip_stream([("a.txt", [b"a" * 1000, b"b"])]), zip_stream([("b.txt", [b"c"])])]
+    data = b"".join(zip_stream([("1.zip", inner[0]), ("2.zip", inner[1])], stored=True))
+
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    assert archive.testzip() is None
+    assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED}
+    assert zipfile.ZipFile(io.BytesIO(archive.read("1.zip"))).read("a.txt") == b"a" * 1000 + b"b"
+
+
+@pytest.mark.parametrize("limit", [0xFFFFFFFF, 1000])
+def test_local_headers_and_directory_agree(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Excel refuses a large sheet whose local header says version 20 and whose directory says 45."""
+    monkeypatch.setattr(module, "_MAX32", limit)
+    data = b"".join(zip_stream([("a", [b"x" * 5000]), ("b", [b"y"])]))
+    data = data.replace(limit.to_bytes(4, "little"), b"\xff\xff\xff\xff")
+
+    for info in zipfile.ZipFile(io.BytesIO(data)).infolist():
+        version, flags = struct.unpack_from("<2H", data, info.header_offset + 4)
+        crc, packed, size = struct.unpack_from("<3I", data, info.header_offset + 14)
+        assert (version, flags & 8, crc) == (info.extract_version, 0, info.CRC)
+        if version == 45:
+            at = info.header_offset + 30 + len(info.filename)
+            assert (packed, size) == (0xFFFFFFFF, 0xFFFFFFFF)
+            assert struct.unpack_from("<2H2Q", data, at) == (1, 16, info.file_size, info.compress_size)
+        else:
+            assert (packed, size) == (info.compress_size, info.file_size)
 
 
 def test_an_archive_of_nothing_is_an_archive() -> None:

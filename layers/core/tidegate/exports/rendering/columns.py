@@ -7,10 +7,13 @@ from operator import itemgetter
 from typing import Any
 
 from tidegate.errors import BadTable
+from tidegate.exports.rendering.header_tree import Template, leaves
+from tidegate.exports.rendering.table import MAX_COLUMNS
 
 ROW_HEAD = "_row_head_"
 
-Row = Mapping[str, Any]
+# A mapping by key, or a `TypedRow`.
+Row = Any
 
 
 def keys_of(rows: Iterable[Row]) -> list[str]:
@@ -31,6 +34,9 @@ def merge_keys(key_lists: Iterable[Sequence[str]]) -> list[str]:
 
 def column_of(rows: Sequence[Row], key: str) -> list[Any]:
     """One key's value from each row, None where a row lacks it."""
+    getters = getattr(type(rows[0]), "getters", None) if rows else None
+    if getters is not None:
+        return list(map(getters[key], rows)) if key in getters else [None] * len(rows)
     try:
         return list(map(itemgetter(key), rows))
     except KeyError:
@@ -44,6 +50,21 @@ def flat_rows(data: object, where: str = "data") -> list[dict[str, Any]]:
             {**row, ROW_HEAD: str(group)} for group, rows in data.items() for row in _rows(rows, f"{where}.{group}")
         ]
     return list(_rows(data, where))
+
+
+def check_rows(rows: Sequence[Row], template: Template, *, excel: bool) -> None:
+    """Refuses rows that could not become a sheet with that template."""
+    if not excel:
+        return
+    if not template.cols and len(keys_of(rows)) > MAX_COLUMNS:
+        raise BadTable(f"the rows have {len(keys_of(rows))} different keys; a sheet has {MAX_COLUMNS} columns")
+    owners = {leaf.name for leaf in leaves(template.rows)}
+    for row in rows if owners else ():
+        if str(row.get(ROW_HEAD)) not in owners:
+            said = (
+                f"row head {row[ROW_HEAD]!r} is not in the template" if ROW_HEAD in row else f"a row has no {ROW_HEAD}"
+            )
+            raise BadTable(f"{said}; it has {', '.join(sorted(owners)[:20])}")
 
 
 def _rows(data: object, where: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Rows into CSV: UTF-8, LF, RFC 4180 quoting, columns by key, formula injection guarded.
+"""Rows into CSV: RFC 4180 quoting, columns by key, formula injection guarded.
 
 A block of rows is looked at column by column: a column of plain text or numbers is cleared as a whole, and only
 the cells of the others are looked at one by one. That is what makes it as fast as the standard library's writer,
@@ -7,17 +7,17 @@ which guards nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.exports.rendering.blocks import blocks
+from tidegate.exports.rendering.blocks import RowBlocks
 from tidegate.exports.rendering.columns import Row, column_of
 from tidegate.exports.rendering.formula_guard import SEPARATORS, STARTERS, guard
+from tidegate.exports.rendering.xlsx_cells import NUMBERS, number_text, number_texts
+from tidegate.exports.source_json import nested_text
 
 BOM = b"\xef\xbb\xbf"
-_NUMBERS = {int, float}
 _SEP = "\n"
 _CELL_STARTS = tuple((char, _SEP + char) for char in sorted(STARTERS - {_SEP}))
 
@@ -27,68 +27,102 @@ class CsvOptions:
     bom: bool = False
     header: str = "keys"
     guard: bool = True
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    line_end: str = "\n"
 
 
 PLAIN_CSV = CsvOptions()
 
 
+class CsvWriter:
+    """One table's lines; `titles` by key serve `header="titles"`."""
+
+    def __init__(
+        self, keys: Sequence[str], options: CsvOptions = PLAIN_CSV, titles: Mapping[str, str] | None = None
+    ) -> None:
+        self._keys, self._options, self._titles = keys, options, titles or {}
+        # Where a spreadsheet of another locale splits a line: at commas too, if the file's own delimiter is another.
+        self._separators = SEPARATORS if options.delimiter == "," else f"{SEPARATORS},{options.delimiter}"
+
+    def head(self) -> bytes:
+        options, keys = self._options, self._keys
+        marked = (options.bom and options.encoding == "utf-8") or options.encoding == "utf-8-sig"
+        head = BOM if marked else b""
+        if options.header != "none" and keys:
+            names = [self._titles.get(key, key) for key in keys] if options.header == "titles" else keys
+            head += self._encoded(self._text([self._cells([name]) for name in names]))
+        return head
+
+    def lines(self, rows: Sequence[Row]) -> bytes:
+        return self._encoded(self._text([self._cells(column_of(rows, key)) for key in self._keys]))
+
+    def _encoded(self, text: str) -> bytes:
+        return text.encode("utf-8" if self._options.encoding == "utf-8-sig" else self._options.encoding, "replace")
+
+    def _text(self, columns: list[list[str]]) -> str:
+        if not columns:
+            return ""
+        if len(columns) == 1:
+            # A line of nothing would be no record.
+            columns = [['""' if cell == "" else cell for cell in columns[0]]]
+        slots, count = 2 * len(columns), len(columns[0])
+        flat = [self._options.delimiter] * (slots * count)
+        for at, cells in enumerate(columns):
+            flat[2 * at :: slots] = cells
+        flat[slots - 1 :: slots] = [self._options.line_end] * count
+        return "".join(flat)
+
+    def _cells(self, values: list[Any]) -> list[str]:
+        """A column's values, ready to be written between delimiters."""
+        types = set(map(type, values))
+        if types == {str}:
+            return self._texts(values)
+        if types == {str, type(None)}:
+            return self._texts([value or "" for value in values])
+        if types <= NUMBERS and (texts := number_texts(values, types)):
+            return texts
+        return [self._cell(value) for value in values]
+
+    def _texts(self, values: list[str]) -> list[str]:
+        joined = _SEP + _SEP.join(values)
+        broken = joined.count(_SEP) != len(values)
+        if self._options.guard and (broken or self._may_run(joined)):
+            values = [guard(value, self._separators) for value in values]
+        unsafe = broken or '"' in joined or self._options.delimiter in joined or "\r" in joined
+        return [self._quoted(value) for value in values] if unsafe else values
+
+    def _may_run(self, joined: str) -> bool:
+        """Whether a look at each cell is needed; line breaks within cells are counted by the caller."""
+        if any(separator in joined for separator in self._separators if separator != _SEP):
+            return True
+        return any(char in joined and start in joined for char, start in _CELL_STARTS)
+
+    def _cell(self, value: object) -> str:
+        if isinstance(value, str):
+            return self._quoted(self._guarded(value))
+        if value is None:
+            return ""
+        if type(value) in NUMBERS:
+            return number_text(value)  # type: ignore[arg-type]
+        return self._quoted(self._guarded(nested_text(value)))
+
+    def _guarded(self, text: str) -> str:
+        return guard(text, self._separators) if self._options.guard else text
+
+    def _quoted(self, text: str) -> str:
+        if '"' in text or self._options.delimiter in text or "\n" in text or "\r" in text:
+            return '"' + text.replace('"', '""') + '"'
+        return text
+
+
 def csv_chunks(
-    rows: Iterable[Row], keys: Sequence[str], options: CsvOptions, titles: Mapping[str, str] | None = None
+    rows: Iterable[Row] | RowBlocks, keys: Sequence[str], options: CsvOptions, titles: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
-    """The file, a chunk for each block of rows; `titles` by key serve `header="titles"`."""
-    head = BOM if options.bom else b""
-    if options.header != "none" and keys:
-        names = [(titles or {}).get(key, key) for key in keys] if options.header == "titles" else keys
-        head += _text([_cells([name], guarded=options.guard) for name in names]).encode(errors="replace")
+    """The file, a chunk for each block of rows."""
+    writer = CsvWriter(keys, options, titles)
+    head = writer.head()
     if head:
         yield head
-    for block in blocks(rows):
-        columns = [_cells(column_of(block, key), guarded=options.guard) for key in keys]
-        yield _text(columns).encode(errors="replace")
-
-
-def _text(columns: list[list[Any]]) -> str:
-    if len(columns) == 1:
-        # A line of nothing would be no record.
-        columns = [['""' if cell == "" else cell for cell in columns[0]]]
-    line = ",".join(["%s"] * len(columns)) + "\n"
-    return "".join(map(line.__mod__, zip(*columns, strict=True)))
-
-
-def _cells(values: list[Any], *, guarded: bool) -> list[Any]:
-    """A column's values, ready to be written between commas."""
-    try:
-        joined = _SEP + _SEP.join(values)
-    except TypeError:
-        plain = set(map(type, values)) <= _NUMBERS
-        return values if plain else [_cell(value, guarded=guarded) for value in values]
-    broken = joined.count(_SEP) != len(values)
-    if guarded and (broken or _may_run(joined)):
-        values = [guard(value) for value in values]
-    if broken or '"' in joined or "," in joined or "\r" in joined:
-        return [_quoted(value) for value in values]
-    return values
-
-
-def _may_run(joined: str) -> bool:
-    """Whether a look at each cell is needed; line breaks within cells are counted by the caller."""
-    if any(separator in joined for separator in SEPARATORS if separator != _SEP):
-        return True
-    return any(char in joined and start in joined for char, start in _CELL_STARTS)
-
-
-def _cell(value: object, *, guarded: bool) -> object:
-    if isinstance(value, str):
-        return _quoted(guard(value) if guarded else value)
-    if value is None:
-        return ""
-    if type(value) in _NUMBERS:
-        return value
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return _quoted(guard(text) if guarded else text)
-
-
-def _quoted(text: str) -> str:
-    if '"' in text or "," in text or "\n" in text or "\r" in text:
-        return '"' + text.replace('"', '""') + '"'
-    return text
+    for block in RowBlocks.of(rows):
+        yield writer.lines(block)

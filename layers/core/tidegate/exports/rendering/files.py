@@ -1,22 +1,28 @@
-"""What an export asks for, as one stream of bytes: a CSV, a workbook, or a zip of several."""
+"""What an export asks for, as one stream of bytes: a workbook, a text file, packed or not, or a zip of several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
+from tidegate.common.later import Chunk
+from tidegate.exports.rendering.blocks import RowBlocks
 from tidegate.exports.rendering.csv_writer import PLAIN_CSV, CsvOptions, csv_chunks
+from tidegate.exports.rendering.gzip_stream import gzip_stream
 from tidegate.exports.rendering.header_tree import leaves
+from tidegate.exports.rendering.jsonl_writer import jsonl_chunks
+from tidegate.exports.rendering.notes import Notes
 from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
 from tidegate.exports.rendering.zip_stream import Entry, zip_stream
 
+ENDINGS = {"csv": "csv", "excel": "xlsx", "jsonl": "jsonl"}
 CONTENT_TYPES = {
-    "csv": "text/csv; charset=utf-8",
+    "csv": "text/csv",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "jsonl": "application/x-ndjson",
     "zip": "application/zip",
+    "gz": "application/gzip",
 }
-_CSV_GAP = b"\n\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +31,36 @@ class Output:
     multi_type: str = "page"
     rows_per_file: int | None = None
     csv: CsvOptions = PLAIN_CSV
+    compression: str | None = None
+
+    @property
+    def is_packed(self) -> bool:
+        return self.compression == "gzip" and self.type != "excel"
 
 
 def extension(output: Output, tables: Sequence[TableRows], total: int) -> str:
-    if _is_split(output, tables, total) or (output.type == "csv" and output.multi_type == "tab" and len(tables) > 1):
+    if _is_split(output, tables, total) or (output.type != "excel" and output.multi_type == "tab" and len(tables) > 1):
         return "zip"
-    return "csv" if output.type == "csv" else "xlsx"
+    return ENDINGS[output.type] + (".gz" if output.is_packed else "")
 
 
-def render(output: Output, tables: Sequence[TableRows], total: int) -> Iterator[bytes]:
+def content_type(output: Output, ending: str) -> str:
+    if ending == "csv":
+        return f"text/csv; charset={output.csv.encoding.removesuffix('-sig')}"
+    return CONTENT_TYPES[ending.rpartition(".")[2]]
+
+
+def render(output: Output, tables: Sequence[TableRows], total: int, notes: Notes | None = None) -> Iterator[Chunk]:
     """The file's bytes; `total` is the number of rows that are going to come."""
     if _is_split(output, tables, total):
-        return zip_stream(_split(output, tables[0], total))
+        return zip_stream(_split(output, tables[0], total, notes), stored=output.type == "excel")
     if output.type == "excel":
-        return xlsx_chunks(tables, multi_type=output.multi_type)
+        return xlsx_chunks(tables, multi_type=output.multi_type, notes=notes)
     if extension(output, tables, total) == "zip":
-        return zip_stream((f"{number}.csv", _csv(output, table)) for number, table in enumerate(tables, 1))
-    return _csv_page(output, tables)
+        ending = ENDINGS[output.type]
+        return zip_stream((f"{number}.{ending}", _text(output, table)) for number, table in enumerate(tables, 1))
+    page = _page(output, tables)
+    return gzip_stream(page) if output.is_packed else page
 
 
 def file_sizes(total: int, rows_per_file: int) -> list[int]:
@@ -57,24 +76,31 @@ def _is_split(output: Output, tables: Sequence[TableRows], total: int) -> bool:
     return bool(limit and total > limit and len(tables) == 1 and not tables[0].table.template.rows)
 
 
-def _split(output: Output, source: TableRows, total: int) -> Iterator[Entry]:
-    rows = iter(source.rows)
+def _split(output: Output, source: TableRows, total: int, notes: Notes | None) -> Iterator[Entry]:
+    rows = RowBlocks.of(source.rows)
     for number, size in enumerate(file_sizes(total, output.rows_per_file or total), 1):
-        part = TableRows(source.table, source.keys, islice(rows, size))
-        if output.type == "excel":
-            yield f"{number}.xlsx", xlsx_chunks([part])
-        else:
-            yield f"{number}.csv", _csv(output, part)
+        part = TableRows(source.table, source.keys, rows.first(size))
+        chunks = xlsx_chunks([part], notes=notes) if output.type == "excel" else _text(output, part)
+        yield f"{number}.{ENDINGS[output.type]}", chunks
 
 
-def _csv(output: Output, source: TableRows) -> Iterator[bytes]:
-    titles = {leaf.name: leaf.title for leaf in leaves(source.table.template.cols)}
-    return csv_chunks(source.rows, source.keys, output.csv, titles)
+def csv_columns(source: TableRows) -> tuple[Sequence[str], dict[str, str]]:
+    """The keys of a CSV file's columns and their titles; without rows the template still names them."""
+    named = leaves(source.table.template.cols)
+    return source.keys or [leaf.name for leaf in named], {leaf.name: leaf.title for leaf in named}
 
 
-def _csv_page(output: Output, tables: Sequence[TableRows]) -> Iterator[bytes]:
+def _text(output: Output, source: TableRows) -> Iterator[bytes]:
+    if output.type == "jsonl":
+        return jsonl_chunks(source.rows)
+    keys, titles = csv_columns(source)
+    return csv_chunks(source.rows, keys, output.csv, titles)
+
+
+def _page(output: Output, tables: Sequence[TableRows]) -> Iterator[bytes]:
     for number, table in enumerate(tables):
-        if number:
-            yield _CSV_GAP
-            output = replace(output, csv=replace(output.csv, bom=False))
-        yield from _csv(output, table)
+        if number and output.type == "csv":
+            yield (output.csv.line_end * 3).encode()
+            encoding = output.csv.encoding.removesuffix("-sig")
+            output = replace(output, csv=replace(output.csv, bom=False, encoding=encoding))
+        yield from _text(output, table)

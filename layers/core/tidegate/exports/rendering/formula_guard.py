@@ -7,6 +7,7 @@ spreadsheet splits a line at semicolons and tabs, and takes quotes and line brea
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 NUMBER = re.compile(_NUMBER, re.ASCII)
@@ -15,17 +16,20 @@ TRIGGERS = "=+-@＝＋－＠"
 # Before the first visible character a spreadsheet drops these; U+FEFF opens a file as its byte order mark.
 STARTERS = frozenset(TRIGGERS + "\t\r\n\x00\ufeff")
 SEPARATORS = ";\t\r\n"
-_INNER = re.compile(
-    rf'(?<=[{SEPARATORS}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_NUMBER}(?:[{SEPARATORS}"]|\Z))', re.ASCII
-)
 
 
-def guard(text: str) -> str:
-    """`text`, safe to open in a spreadsheet; a number such as -12.5 stays a number."""
+@cache
+def _inner(separators: str) -> re.Pattern[str]:
+    at = re.escape(separators)
+    return re.compile(rf'(?<=[{at}])(["\x00]*)(?=[{re.escape(TRIGGERS)}])(?!{_NUMBER}(?:[{at}"]|\Z))', re.ASCII)
+
+
+def guard(text: str, separators: str = SEPARATORS) -> str:
+    """`text`, safe to open in a spreadsheet that splits at `separators`; a number such as -12.5 stays a number."""
     if not text:
         return text
-    if any(separator in text for separator in SEPARATORS):
-        text = _INNER.sub(r"\1'", text)
+    if any(separator in text for separator in separators):
+        text = _inner(separators).sub(r"\1'", text)
     if text[0] in STARTERS and not NUMBER.fullmatch(text):
         return f"'{text}"
     return text

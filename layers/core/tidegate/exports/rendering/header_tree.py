@@ -13,7 +13,12 @@ class LeafStyle:
     color: str | None = None
     bg_color: str | None = None
     bold: bool = False
+    wrap: bool = False
     type: str | None = None
+    # An Excel number format.
+    format: str | None = None
+    # Whether the column's sum stands below it.
+    total: bool = False
 
 
 PLAIN = LeafStyle()
@@ -46,6 +51,12 @@ class Template:
 
     cols: tuple[Node, ...] = ()
     rows: tuple[Node, ...] = ()
+
+    def warnings(self, keys: Sequence[str]) -> list[str]:
+        """`keys` are those of the rows, which a column has to name if it is to show anything."""
+        unseen = [leaf.name for leaf in leaves(self.cols) if leaf.name not in set(keys)] if keys else []
+        more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
+        return [f"template: no row has {', '.join(unseen[:5])}{more}; such columns are empty"] if unseen else []
 
 
 NO_TEMPLATE = Template()

@@ -1,4 +1,4 @@
-"""Names that Excel accepts for sheets: 31 characters, some forbidden, each used once."""
+"""Names that Excel accepts for sheets: 31 UTF-16 units, some characters forbidden, each used once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ class SheetNames:
 
     def take(self, wish: str) -> str:
         self._count += 1
-        base = _FORBIDDEN.sub(" ", clean(wish)).strip(" '")[:_LONGEST].strip(" '") or f"Sheet{self._count}"
+        base = _cut(_FORBIDDEN.sub(" ", clean(wish)).strip(" '"), _LONGEST).strip(" '") or f"Sheet{self._count}"
         name, again = base, 2
         while name.casefold() in self._taken or name.casefold() == "history":
             suffix = f" {again}"
-            name, again = base[: _LONGEST - len(suffix)] + suffix, again + 1
+            name, again = _cut(base, _LONGEST - len(suffix)) + suffix, again + 1
         self._taken.add(name.casefold())
         return name
+
+
+def _cut(text: str, units: int) -> str:
+    """A character outside the basic plane, such as most emoji, counts as two units."""
+    return text.encode("utf-16-le")[: units * 2].decode("utf-16-le", "ignore")

@@ -29,6 +29,10 @@ class SheetTable:
     footer_align: str = "right"
     default_width: float | None = None
     default_height: float | None = None
+    # None: yes, where the sheet has no other table.
+    freeze: bool | None = None
+    autofilter: bool | None = None
+    auto_width: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,20 @@ class Layout:
         return self.head_top + self.head_rows
 
     @property
+    def has_totals(self) -> bool:
+        return any(leaf.style.total for leaf in self.columns)
+
+    @property
+    def end_rows(self) -> int:
+        """Rows below the data: the totals, the footer."""
+        return int(self.has_totals) + (1 if self.footer else 0)
+
+    @property
+    def top_height(self) -> float:
+        """Of all above the data, in points."""
+        return sum(line.height for line in self.texts) + 15.0 * self.head_rows
+
+    @property
     def top_merges(self) -> list[HeadCell]:
         lines = [HeadCell(line.text, row, 1, 1, self.width) for row, line in enumerate(self.texts, 1)]
         return [cell for cell in [*lines, *self.head] if cell.merged]
@@ -91,7 +109,11 @@ def _top_texts(table: SheetTable) -> tuple[TextRow, ...]:
 
 
 def _line(kind: str, text: str, align: str) -> TextRow | None:
-    return TextRow(kind, text, 14.0 * (text.count("\n") + 1) + 14.0, align) if text else None
+    return TextRow(kind, text, text_height(text.count("\n") + 1), align) if text else None
+
+
+def text_height(lines: int) -> float:
+    return 14.0 * lines + 14.0
 
 
 def broken(text: str) -> str:

@@ -14,7 +14,10 @@ from tidegate.exports.rendering.table import MAX_COLUMNS
 MAX_DEPTH = 32
 MAX_ROWS = 1_048_576
 ALIGNMENTS = ("left", "center", "right")
-CELL_TYPES = ("string", "number")
+CELL_TYPES = ("string", "number", "date", "datetime", "currency", "percent", "boolean", "link")
+NODE_FIELDS = ("title", "name", "children", "row_count", "style")
+STYLE_FIELDS = ("width", "align", "color", "bg_color", "bold", "wrap", "type", "format", "total")
+LONGEST_FORMAT = 255
 NAMED_COLORS = {
     "black": "000000",
     "white": "FFFFFF",
@@ -80,6 +83,7 @@ def _node(raw: object, where: str, level: int) -> Node:
         raw = {"name": raw}
     if not isinstance(raw, Mapping):
         raise BadTable(f"{where} is not an object with a title")
+    _refuse_unknown(raw, NODE_FIELDS, where)
     children = _nodes(raw.get("children"), f"{where}.children", level + 1)
     name, title = _text(raw.get("name"), f"{where}.name"), _text(raw.get("title"), f"{where}.title")
     if not (name or title):
@@ -113,14 +117,35 @@ def _style(raw: object, where: str) -> LeafStyle:
         return PLAIN
     if not isinstance(raw, Mapping):
         raise BadTable(f"{where}.style is not an object")
+    _refuse_unknown(raw, STYLE_FIELDS, f"{where}.style")
     return LeafStyle(
         width=_width(raw.get("width"), where),
         align=_one_of(raw.get("align"), ALIGNMENTS, f"{where}.style.align"),
         color=_color(raw.get("color"), f"{where}.style.color"),
         bg_color=_color(raw.get("bg_color"), f"{where}.style.bg_color"),
         bold=bool(raw.get("bold")),
+        wrap=bool(raw.get("wrap")),
         type=_one_of(raw.get("type"), CELL_TYPES, f"{where}.style.type"),
+        format=_format(raw.get("format"), f"{where}.style.format"),
+        total=bool(raw.get("total")),
     )
+
+
+def _refuse_unknown(raw: Mapping[str, object], known: Sequence[str], where: str) -> None:
+    """A misspelt field would be left out in silence, and its column be empty."""
+    unknown = [str(field) for field in raw if field not in known]
+    if unknown:
+        raise BadTable(f"{where} has no field {', '.join(unknown[:5])}; it takes {', '.join(known)}")
+
+
+def _format(value: object, where: str) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > LONGEST_FORMAT or not value.isprintable():
+        raise BadTable(
+            f"{where} is not an Excel number format such as #,##0.00, of at most {LONGEST_FORMAT} characters"
+        )
+    return value
 
 
 def _width(value: object, where: str) -> float | None:

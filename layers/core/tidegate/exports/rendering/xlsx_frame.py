@@ -10,7 +10,9 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Literal
 
 from openpyxl import Workbook
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
@@ -20,12 +22,15 @@ from openpyxl.worksheet.worksheet import Worksheet
 
 from tidegate.exports.rendering.header_tree import LeafStyle
 from tidegate.exports.rendering.table import Layout, SheetTable
-from tidegate.exports.rendering.xlsx_rows import Column
+from tidegate.exports.rendering.typed_cells import FORMATS
+from tidegate.exports.rendering.xlsx_cells import Column
 from tidegate.exports.rendering.xml_text import clean, literal
 
 _THIN = Border(*(Side(style="thin"),) * 4)
 _HEAD_FILL = PatternFill("solid", start_color="FFDFDFDF")
 _NUMBERING = re.compile(r'(<row|<c) r="[A-Z]*\d+"(?: spans="[^"]*")?')
+_LINK_COLOR = "0563C1"
+_TALLEST_FROZEN = 250.0
 _DIMENSION = re.compile(r"<dimension [^>]*/>")
 _ROW = re.compile(r"<row.*?</row>", re.DOTALL)
 
@@ -38,6 +43,7 @@ class TableFrame:
     row_height: float | None
     head_style: int
     footer_style: int
+    total_styles: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +53,26 @@ class SheetInfo:
     last_col: int
     title_rows: tuple[int, int] | None = None
     title_cols: int = 0
+    filtered: str = ""
 
 
 class Frame:
-    def __init__(self, tables: Sequence[tuple[SheetTable, Layout]], *, together: bool) -> None:
+    """`widths` are those of each table's columns, 0 where Excel's own will do."""
+
+    def __init__(
+        self, tables: Sequence[tuple[SheetTable, Layout]], widths: Sequence[Sequence[float]], *, together: bool
+    ) -> None:
         self._book = Workbook()
         self._book.remove(self._book.worksheets[0])
         self._book.properties.creator = "Tidegate"
         self._orientation = "landscape" if len(tables) == 1 else "portrait"
-        drafts = [self._draft(table, layout) for table, layout in tables]
-        sheets = self._book.worksheets
-        widths = [_widths(*tables[0])] if together else [_widths(*each) for each in tables]
-        for more in tables[1:] if together else ():
-            for col, width in _widths(*more).items():
-                widths[0][col] = max(width, widths[0].get(col, 0.0))
-        for sheet, columns in zip(sheets, widths, strict=False):
-            for col, width in columns.items():
-                sheet.column_dimensions[get_column_letter(col)].width = width
+        alone = not together or len(tables) == 1
+        drafts = [self._draft(table, layout, alone=alone) for table, layout in tables]
+        shared = [max(column) for column in zip_longest(*widths, fillvalue=0.0)] if together else None
+        for sheet, columns in zip(self._book.worksheets, [shared] if shared else widths, strict=False):
+            for col, width in enumerate(columns, 1):
+                if width:
+                    sheet.column_dimensions[get_column_letter(col)].width = width
         xml = [text for name, text in self._saved() if name.startswith("xl/worksheets/")]
         self.tables = [draft(text) for draft, text in zip(drafts, xml, strict=True)]
         self._edges = [_edges(text) for text in xml]
@@ -81,6 +90,8 @@ class Frame:
             sheet.print_area = f"A1:{get_column_letter(info.last_col)}{info.last_row}"
             if info.title_rows:
                 sheet.print_title_rows = "{}:{}".format(*info.title_rows)
+            if info.filtered:
+                sheet.auto_filter.ref = info.filtered
             if info.title_cols:
                 sheet.print_title_cols = f"A:{get_column_letter(info.title_cols)}"
         for name, text in self._saved():
@@ -93,8 +104,10 @@ class Frame:
         with zipfile.ZipFile(out) as archive:
             return [(name, archive.read(name).decode()) for name in archive.namelist()]
 
-    def _draft(self, table: SheetTable, layout: Layout) -> _Draft:
+    def _draft(self, table: SheetTable, layout: Layout, *, alone: bool) -> _Draft:
         sheet = self._book.create_sheet()
+        if alone and layout.head_rows and _is_frozen(table, layout):
+            sheet.freeze_panes = sheet.cell(layout.data_top, layout.row_head_width + 1)
         sheet.page_setup.paperSize = sheet.PAPERSIZE_A4
         sheet.page_setup.orientation = self._orientation
         sheet.page_setup.fitToHeight = False
@@ -121,18 +134,21 @@ class _Draft:
             self._write(cell.row, cell.col, cell.title)
         row = layout.data_top
         self._columns = tuple(
-            Column(leaf.name, self._data_style(row, col, leaf.style), leaf.style.type)
+            Column(leaf.name, self._data_style(row, col, leaf.style), leaf.style.type, leaf.style.total)
             for col, leaf in enumerate(layout.columns, 1)
         )
         self._head = self._head_style(row + 1, 1)
         self._footer = self._text_style(row + 2, 1, "footer", layout.footer.align if layout.footer else "right")
+        self._totals = tuple(
+            self._data_style(row + 3, col, replace(leaf.style, bold=True)) for col, leaf in enumerate(layout.columns, 1)
+        )
 
     def __call__(self, xml: str) -> TableFrame:
         """The table's frame, once openpyxl has written the sheet as `xml`."""
         rows = _ROW.findall(xml)[: self._layout.data_top - 1]
         head_xml = _NUMBERING.sub(r"\1", "".join(rows))
         height = self._table.default_height
-        return TableFrame(self._layout, head_xml, self._columns, height, self._head, self._footer)
+        return TableFrame(self._layout, head_xml, self._columns, height, self._head, self._footer, self._totals)
 
     def _write(self, row: int, col: int, text: str) -> None:
         if not text:
@@ -159,26 +175,27 @@ class _Draft:
     def _data_style(self, row: int, col: int, style: LeafStyle) -> int:
         cell = self._sheet.cell(row, col)
         cell.border = _THIN
-        cell.alignment = Alignment(horizontal=style.align, vertical="center")
-        if style.color or style.bold:
-            cell.font = _font(bold=style.bold, color=f"FF{style.color}" if style.color else None)
+        cell.alignment = Alignment(horizontal=style.align, vertical="center", wrap_text=style.wrap or None)
+        if style.color or style.bold or style.type == "link":
+            color = style.color or (_LINK_COLOR if style.type == "link" else None)
+            cell.font = _font(bold=style.bold, color=f"FF{color}" if color else None, link=style.type == "link")
         if style.bg_color:
             cell.fill = PatternFill("solid", start_color=f"FF{style.bg_color}")
-        if style.type == "string":
-            cell.number_format = "@"
+        number_format = style.format or FORMATS.get(style.type or "")
+        if number_format:
+            cell.number_format = number_format
         return int(cell.style_id)
 
 
-def _font(size: int = 11, *, bold: bool, color: str | None = None) -> Font:
+def _font(size: int = 11, *, bold: bool, color: str | None = None, link: bool = False) -> Font:
     """Of the workbook's own family: a font without a name is drawn in another."""
-    return Font(name="Calibri", family=2, size=size, bold=bold, color=color)
+    underline: Literal["single"] | None = "single" if link else None
+    return Font(name="Calibri", family=2, size=size, bold=bold, color=color, underline=underline)
 
 
-def _widths(table: SheetTable, layout: Layout) -> dict[int, float]:
-    """Excel measures columns in digits of its default font: 7 pixels each, and 5 of padding."""
-    points = [table.default_width] * layout.row_head_width
-    points += [leaf.style.width or table.default_width for leaf in layout.columns]
-    return {col: max(0.5, (pt * 4 / 3 - 5) / 7) for col, pt in enumerate(points, 1) if pt}
+def _is_frozen(table: SheetTable, layout: Layout) -> bool:
+    """Heads that fill the window would leave nothing to scroll."""
+    return layout.top_height <= _TALLEST_FROZEN if table.freeze is None else table.freeze
 
 
 def _edges(xml: str) -> tuple[str, str]:

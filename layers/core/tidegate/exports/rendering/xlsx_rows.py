@@ -1,112 +1,52 @@
-"""Rows into worksheet XML, a block of rows at a time and column by column.
-
-A column of a block is nearly always of one type, so its cells share one piece of a `%` template and
-the interpreter works once per column, not once per cell. Anything unusual is written cell by cell.
-"""
+"""Rows into worksheet XML: the columns' cells laid side by side into one list, joined once."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from decimal import Decimal
 
 from tidegate.exports.rendering.columns import Row, column_of
-from tidegate.exports.rendering.formula_guard import NUMBER
-from tidegate.exports.rendering.xml_text import MAX_CELL_UNITS, text_element
-
-_BIGGEST_INT = 10**15
-_BIGGEST_FLOAT = 9.99999999999999e307
-_SURELY_FITS = MAX_CELL_UNITS // 2
-_SEP = "`"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    key: str
-    style: int
-    kind: str | None = None
+from tidegate.exports.rendering.xlsx_cells import Cells, Column, ColumnWriter
 
 
 class RowWriter:
     def __init__(self, columns: Sequence[Column], row_height: float | None = None) -> None:
-        self._columns = columns
+        self._columns = [ColumnWriter(column) for column in columns]
         self._open = f'<row ht="{row_height:g}" customHeight="1">' if row_height else "<row>"
+
+    @property
+    def cut(self) -> int:
+        """How many cells so far held more than Excel takes, and were cut."""
+        return sum(column.cut for column in self._columns)
+
+    @property
+    def sums(self) -> list[Decimal | None]:
+        """Of the columns that have a total, exactly; None for the others."""
+        return [column.sum for column in self._columns]
 
     def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> str:
         """`heads` are ready cells to put before each row's own: its row heads."""
-        pieces, parts = [self._open], list[Iterable[object]]()
-        if heads is not None:
-            pieces.append("%s")
-            parts.append(heads)
-        for column in self._columns:
-            piece, cells = _column_cells(column_of(rows, column.key), column)
-            pieces.append(piece)
-            parts.append(cells)
-        pieces.append("</row>")
-        if not parts:
-            return "<row></row>" * len(rows)
-        return "".join(map("".join(pieces).__mod__, zip(*parts, strict=True)))
-
-
-def blank_cell(style: int) -> str:
-    return f'<c s="{style}"/>'
-
-
-def text_cell(text: str, style: int) -> str:
-    return f'<c s="{style}" t="inlineStr"><is>{text_element(text)}</is></c>'
-
-
-def _column_cells(values: list[Any], column: Column) -> tuple[str, Iterable[object]]:
-    types = set(map(type, values))
-    if types == {str} and column.kind != "number":
-        texts = _plain_texts(values)
-        if texts is not None:
-            return f'<c s="{column.style}" t="inlineStr"><is><t>%s</t></is></c>', texts
-    elif types <= {int, float} and column.kind != "string" and _all_exact(values):
-        return f'<c s="{column.style}"><v>%s</v></c>', values
-    return "%s", [_cell(value, column) for value in values]
-
-
-def _plain_texts(values: list[str]) -> list[str] | None:
-    """The values, escaped, or None where one of them needs more than that."""
-    body = _SEP.join(values)
-    if not body.isprintable() or "_x" in body:
-        return None
-    if len(body) > _SURELY_FITS and max(map(len, values)) > _SURELY_FITS:
-        return None
-    if f" {_SEP}" in body or f"{_SEP} " in body or body[:1] == " " or body[-1:] == " ":
-        return None
-    escaped = body.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    if escaped is body:
-        return values
-    texts = escaped.split(_SEP)
-    return texts if len(texts) == len(values) else None
-
-
-def _all_exact(values: list[int] | list[float]) -> bool:
-    return min(values) > -_BIGGEST_INT and max(values) < _BIGGEST_INT and math.isfinite(sum(values))
-
-
-def _cell(value: object, column: Column) -> str:
-    style, kind = column.style, column.kind
-    if isinstance(value, str):
-        if kind == "number" and _is_exact_number(value.strip()):
-            return f'<c s="{style}"><v>{value.strip().lstrip("+")}</v></c>'
-        return f'<c s="{style}" t="inlineStr"><is>{text_element(value)}</is></c>'
-    if value is None:
-        return blank_cell(style)
-    if isinstance(value, bool):
-        return f'<c s="{style}" t="b"><v>{value:d}</v></c>'
-    if isinstance(value, int | float):
-        exact = abs(value) < (_BIGGEST_INT if isinstance(value, int) else _BIGGEST_FLOAT)
-        if kind == "string" or not exact:
-            return text_cell(str(value), style)
-        return f'<c s="{style}"><v>{value}</v></c>'
-    return text_cell(json.dumps(value, ensure_ascii=False, default=str), style)
-
-
-def _is_exact_number(text: str) -> bool:
-    digits = sum(map(str.isdigit, text.lower().partition("e")[0]))
-    return bool(NUMBER.fullmatch(text)) and digits <= 15 and abs(float(text)) < _BIGGEST_FLOAT
+        count = len(rows)
+        laid = [(Cells("", list(heads), "", []), "")] if heads is not None else []
+        laid += [(column.cells(column_of(rows, column.key)), column.blank) for column in self._columns]
+        if not laid:
+            return "<row></row>" * count
+        # A row is: what stands before a cell, its text, what stands between it and the next, …, the row's end.
+        slots = 2 * len(laid) + 1
+        flat = [""] * (slots * count)
+        ended, blanks = self._open, list[int]()
+        for at, (cells, blank) in enumerate(laid):
+            between = [ended + cells.before] * count
+            for index in blanks:
+                between[index] = cells.before
+            flat[2 * at + 1 :: slots] = cells.texts
+            for index in cells.blanks:
+                between[index] = between[index].removesuffix(cells.before) + blank
+                flat[index * slots + 2 * at + 1] = ""
+            flat[2 * at :: slots] = between
+            ended, blanks = cells.after, cells.blanks
+        ends = [f"{ended}</row>"] * count
+        for index in blanks:
+            ends[index] = "</row>"
+        flat[slots - 1 :: slots] = ends
+        return "".join(flat)

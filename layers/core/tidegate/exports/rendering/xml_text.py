@@ -21,6 +21,11 @@ def clean(text: str) -> str:
     return text
 
 
+def is_cut(text: str) -> bool:
+    """Whether `clean` leaves out the end of it."""
+    return len(_FORBIDDEN.sub("", text).encode("utf-16-le")) // 2 > MAX_CELL_UNITS
+
+
 def literal(text: str) -> str:
     return _ESCAPE_LOOKALIKE.sub("_x005F_", text)
 

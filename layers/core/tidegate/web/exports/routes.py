@@ -56,7 +56,7 @@ def submit_multiple(body: MultipleBody) -> Response[TaskAccepted]:
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     project_id = router.caller.acting_for(body.project_id)
-    task_id = app().exports.exports.submit(project_id, body.spec(), body.order(), router.caller.key_id)
+    task_id = app().exports.exports.submit(project_id, body.spec(_exact_data()), body.order(), router.caller.key_id)
     return answer(TaskAccepted(task_id=task_id), 202)
 
 
@@ -130,6 +130,16 @@ def sync_multiple_by_query() -> Response[Any]:
     return _handed_over(_from_query(SyncMultipleBody))
 
 
+def _exact_data() -> Any:
+    """`source_data` with its decimals as they were spelt: as floats, 100.00 would be 100.0."""
+    text = router.current_event.decoded_body or ""
+    if '"source_data"' not in text or "." not in text:
+        return None
+    from tidegate.exports.source_json import read_exact
+
+    return read_exact(text).get("source_data")
+
+
 def _from_query(model: type[B]) -> B:
     given = dict(router.current_event.query_string_parameters or {})
     try:
@@ -142,7 +152,7 @@ def _from_query(model: type[B]) -> B:
 
 def _handed_over(body: SyncBody | SyncMultipleBody) -> Response[Any]:
     project_id = router.caller.acting_for(body.project_id)
-    made = app().exports.sync.make(project_id, body.spec(), body.file_name)
+    made = app().exports.sync.make(project_id, body.spec(_exact_data()), body.file_name)
     if made.url:
         return answer(None, 303, {"location": made.url})
     headers: dict[str, str | list[str]] = {

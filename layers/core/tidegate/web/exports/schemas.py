@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from tidegate.common.json_input import read_json
 from tidegate.exports.exports import ExportOptions
@@ -36,9 +36,30 @@ def _texts(value: Any) -> Any:
 
 
 def _rows(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {"data", "total"} and not isinstance(value["total"], list):
+        # As a source would answer it: the total is not needed where all rows are here.
+        value = value["data"]
     if value is None or isinstance(value, list | dict):
         return value
     raise ValueError("must be a list of rows or an object {group: rows}")
+
+
+def _exactly(value: Any) -> Any:
+    from tidegate.exports.source_json import read_exact
+
+    return read_exact(value) if isinstance(value, str) and value.strip() else value
+
+
+def _exact_rows(value: Any) -> Any:
+    return _rows(_exactly(value))
+
+
+def _line_end(value: Any) -> Any:
+    return {"lf": "\n", "crlf": "\r\n"}.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _compression(value: Any) -> Any:
+    return None if value in ("none", "") else value
 
 
 Json = Annotated[Any, BeforeValidator(_from_json)]
@@ -56,12 +77,12 @@ class ExportBody(Body):
     name: Name
     project_id: Text | None = None
     file_name: FileName | None = None
-    type: Literal["csv", "excel"] = "csv"
+    type: Literal["csv", "excel", "jsonl"] = "csv"
     callback: Annotated[str, Field(max_length=300)] | None = None
     step: Annotated[int, Field(ge=100, le=5000)] = 1000
     operator_id: Text | None = None
     merchant_type: Annotated[int, Field(ge=0, le=3)] | None = None
-    merchant_id: Text | None = None
+    merchant_id: Annotated[int, Strict()] | Text | None = None
     default_width: Annotated[float, Field(gt=0, le=1400)] | None = None
     default_height: Annotated[float, Field(gt=0, le=409)] | None = None
     max_exec_time: Annotated[int, Field(ge=1, le=86_400)] = 3600
@@ -70,6 +91,20 @@ class ExportBody(Body):
     bom: bool = False
     csv_header: Literal["keys", "titles", "none"] = "keys"
     csv_guard: bool = True
+    delimiter: Literal[",", ";", "\t", "|"] = ","
+    encoding: Literal["utf-8", "utf-8-sig", "gb18030"] = "utf-8"
+    line_end: Annotated[Literal["\n", "\r\n"], BeforeValidator(_line_end)] = "\n"
+    compression: Annotated[Literal["gzip"] | None, BeforeValidator(_compression)] = None
+    freeze: bool | None = None
+    autofilter: bool | None = None
+    auto_width: bool | None = None
+    parallel: Annotated[int, Field(ge=1, le=160)] | None = None
+
+    @model_validator(mode="after")
+    def _can_be_packed(self) -> Self:
+        if self.compression and self.type == "excel":
+            raise ValueError("compression is for csv and jsonl; an Excel file is packed already")
+        return self
 
     def order(self) -> ExportOptions:
         return ExportOptions(
@@ -95,6 +130,14 @@ class ExportBody(Body):
             bom=self.bom,
             csv_header=self.csv_header,
             csv_guard=self.csv_guard,
+            delimiter=self.delimiter,
+            encoding=self.encoding,
+            line_end=self.line_end,
+            compression=self.compression,
+            freeze=self.freeze,
+            autofilter=self.autofilter,
+            auto_width=self.auto_width,
+            parallel=self.parallel,
         )
 
 
@@ -115,10 +158,11 @@ class TaskBody(ExportBody):
             raise ValueError("source_url or source_data is required")
         return self
 
-    def spec(self) -> ExportSpec:
+    def spec(self, exact: Any = None) -> ExportSpec:
+        """`exact` is `source_data` with its decimals as they were spelt, where the body has it."""
         table = TableSpec(
             source_url=self.source_url,
-            data=self.source_data,
+            data=self.source_data if exact is None else _exact_rows(exact),
             template=self.template,
             title=self.title or "",
             summary=self.summary or "",
@@ -141,7 +185,7 @@ class MultipleBody(ExportBody):
     """Every field of a table is a list here: one entry a table."""
 
     multi_type: Literal["page", "tab"] = "page"
-    source_url: Annotated[list[Url] | None, BeforeValidator(_listed)] = None
+    source_url: Annotated[list[Url | None] | None, BeforeValidator(_listed)] = None
     source_data: Annotated[list[Rows] | None, BeforeValidator(_listed)] = None
     template: Annotated[list[Json] | None, BeforeValidator(_listed)] = None
     title: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
@@ -153,18 +197,22 @@ class MultipleBody(ExportBody):
 
     @model_validator(mode="after")
     def _has_sources(self) -> Self:
-        sources = self.source_data if self.source_data is not None else self.source_url
-        if not sources:
+        if not self._count:
             raise ValueError("source_data or source_url is required, with one entry a table")
-        if len(sources) > 100:
+        if self._count > 100:
             raise ValueError("at most 100 tables")
         for field in ("template", "title", "summary", "header", "footer"):
-            if len(getattr(self, field) or []) > len(sources):
+            if len(getattr(self, field) or []) > self._count:
                 raise ValueError(f"{field} has more entries than there are tables")
         return self
 
-    def spec(self) -> ExportSpec:
-        count = len(self.source_data if self.source_data is not None else self.source_url or [])
+    @property
+    def _count(self) -> int:
+        """Data wins where both lists name a table; either may leave a table to the other."""
+        return max(len(self.source_data or []), len(self.source_url or []))
+
+    def spec(self, exact: Any = None) -> ExportSpec:
+        given = self.source_data if exact is None else [_exact_rows(rows) for rows in _exactly(exact)]
 
         def entry(values: Any, number: int, default: Any = None) -> Any:
             if not isinstance(values, list):
@@ -173,8 +221,8 @@ class MultipleBody(ExportBody):
 
         tables = [
             TableSpec(
-                source_url=entry(self.source_url, number) if self.source_data is None else None,
-                data=entry(self.source_data, number),
+                source_url=entry(self.source_url, number),
+                data=entry(given, number),
                 template=entry(self.template, number),
                 title=entry(self.title, number, ""),
                 summary=entry(self.summary, number, ""),
@@ -183,7 +231,7 @@ class MultipleBody(ExportBody):
                 header_align=entry(self.header_align, number, "right"),
                 footer_align=entry(self.footer_align, number, "right"),
             )
-            for number in range(count)
+            for number in range(self._count)
         ]
         return self._spec(tables, self.multi_type)
 
@@ -221,10 +269,11 @@ class TaskAnswer(Answer):
     file_name: str | None = None
     size: int | None = None
     attempts: int
+    warnings: list[str] | None = None
     failed_reason: str | None = None
     operator_id: str | None = None
     merchant_type: int | None = None
-    merchant_id: str | None = None
+    merchant_id: str | int | None = None
     priority: int | None = None
     last_wait_reason: str | None = None
     create_time: str

@@ -9,7 +9,7 @@ import { field, FieldError, form, readJson } from "../parts/form.js";
 import { sheet } from "../parts/sheet.js";
 import { pretty, samples } from "./export_samples.js";
 
-const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
+const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align", "encoding"];
 const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id"];
 const OBJECTS = ["source_data", "template", "header", "footer"];
 
@@ -41,7 +41,7 @@ function fields() {
   return [
     h("div", { class: "pair" },
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
-      field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"]], value: "excel" })),
+      field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"]], value: "excel" })),
     field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }),
     field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
     field("source_url", t("exports.url"), { type: "url", hint: t("exports.urlHint"), placeholder: "https://" }),
@@ -51,6 +51,7 @@ function fields() {
       h("div", { class: "pair" }, field("header_align", t("exports.headerAlign"), { options: aligns(), value: "" }), field("footer_align", t("exports.footerAlign"), { options: aligns(), value: "" })),
       h("div", { class: "pair" }, field("file_name", t("exports.fileName"), { maxlength: 120 }), number("priority", { min: 1, max: 10, hint: t("exports.priorityHint") })),
       h("div", { class: "pair" }, number("step", { min: 100, max: 5000 }), number("rows_per_file", { min: 1 })),
+      field("encoding", t("exports.encoding"), { options: encodings(), value: "utf-8-sig", hint: t("exports.encodingHint") }),
       h("div", { class: "pair" }, number("default_width", { min: 1 }), number("default_height", { min: 1 })),
       h("div", { class: "pair" }, number("max_exec_time", { min: 1 }), field("operator_id", t("exports.operator"))),
       h("div", { class: "pair" }, number("merchant_type", { min: 0, max: 3 }), number("merchant_id", { min: 0 })),
@@ -59,6 +60,7 @@ function fields() {
 }
 
 const aligns = () => [["", t("exports.alignDefault")], ["left", t("exports.left")], ["center", t("exports.center")], ["right", t("exports.right")]];
+const encodings = () => [["utf-8-sig", t("exports.withBom")], ["utf-8", "UTF-8"], ["gb18030", "GB18030"]];
 const number = (name, more) => field(name, t(`exports.${name}`), { type: "number", ...more });
 
 function bodyOf(given) {
@@ -69,6 +71,7 @@ function bodyOf(given) {
     const value = readJson(name, given[name]);
     if (value !== undefined) body[name] = value;
   }
+  if (body.type !== "csv") delete body.encoding;
   if (!body.source_data && !body.source_url) throw new FieldError("source_data", t("exports.sourceMissing"));
   return body;
 }
@@ -77,7 +80,7 @@ function show(preview, given) {
   try {
     const read = Object.fromEntries(OBJECTS.map((name) => [name, readJson(name, given[name])]));
     const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data, template: readTemplate(read.template) };
-    draw(preview, given.type === "csv" && h("p", { class: "notice" }, t("exports.csvPlain")), sheet(parts));
+    draw(preview, given.type !== "excel" && h("p", { class: "notice" }, t("exports.csvPlain")), sheet(parts));
   } catch (error) {
     const fault = error instanceof TemplateError ? t("exports.badNode", { where: error.message }) : error.message;
     draw(preview, h("p", { class: "notice warn" }, fault));

@@ -72,6 +72,7 @@ export const en = {
     footerAlign: "Footer aligned", alignDefault: "as usual (right)", left: "left", center: "centre", right: "right", fileName: "File name", priority: "Priority", priorityHint: "1 goes first, 10 last.",
     step: "Rows a page", rows_per_file: "Rows a file", default_width: "Column width, pt", default_height: "Row height, pt", max_exec_time: "Time limit, s", operator: "Operator id",
     merchant_type: "Merchant type", merchant_id: "Merchant id", sourceMissing: "Give rows, or a URL to pull them from.",
+    encoding: "CSV encoding", encodingHint: "Excel opens UTF-8 rightly only with a byte-order mark.", withBom: "UTF-8 with BOM, for Excel",
     csvPlain: "A CSV file has one line of heads, then the rows; nothing is merged.", badNode: "{where} is not a node with a name or a title", sampleNested: "Nested heads", sampleRows: "Heads at the side",
   },
   batches: {

@@ -72,6 +72,7 @@ export const zh = {
     footerAlign: "页脚对齐", alignDefault: "默认（右）", left: "左", center: "居中", right: "右", fileName: "文件名", priority: "优先级", priorityHint: "1 最先，10 最后。",
     step: "每页行数", rows_per_file: "每个文件行数", default_width: "列宽（pt）", default_height: "行高（pt）", max_exec_time: "时限（秒）", operator: "操作员编号",
     merchant_type: "商户类型", merchant_id: "商户编号", sourceMissing: "请提供数据行，或拉取数据的地址。",
+    encoding: "CSV 编码", encodingHint: "Excel 只有在带 BOM 时才能正确打开 UTF-8。", withBom: "UTF-8（带 BOM，适合 Excel）",
     csvPlain: "CSV 文件只有一行表头和数据，不做合并。", badNode: "{where} 不是带 name 或 title 的节点", sampleNested: "嵌套表头", sampleRows: "带行表头",
   },
   batches: {

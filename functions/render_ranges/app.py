@@ -1,0 +1,11 @@
+"""Pulls and renders ranges of an export's pages, one of several at work, for as long as this invocation lasts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.app import app
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    return app().exports.steps.render_ranges(event, seconds_left=context.get_remaining_time_in_millis() / 1000)

@@ -1,0 +1,89 @@
+"""A source's rows, read fast and exactly.
+
+Integers are integers of any length. A decimal stays as its source spelt it, in a `Digits`: as a float, 100.00 would
+become 100.0 and 12345678901234567.89 another number.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+# Raw JSON: msgspec writes it back as it is.
+Digits = msgspec.Raw
+_decoder = msgspec.json.Decoder(float_hook=Digits)
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+def read_exact(text: str | bytes) -> Any:
+    """JSON with its decimals as `Digits`. ValueError for all that cannot be read, endless nesting too.
+
+    msgspec refuses what many sources send all the same (NaN, a byte-order mark, UTF-16, lone surrogates):
+    `json` reads those, more slowly.
+    """
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    try:
+        return json.loads(text, parse_float=Digits)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def write_exact(value: Any) -> bytes:
+    """JSON that `read_exact` reads back as it was; halves of characters, which UTF-8 cannot hold, become `?`."""
+    try:
+        return _encoder.encode(value)
+    except (UnicodeEncodeError, OverflowError):
+        return _encoder.encode(_writable(value))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if type(value) is int:
+        # Of any length, which msgspec's own integers are not.
+        return Digits(str(value))
+    if isinstance(value, dict):
+        return {_writable(str(key)): _writable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_writable(inner) for inner in value]
+    return value
+
+
+def digits_of(value: Digits) -> str:
+    return bytes(value).decode()
+
+
+def nested_text(value: object) -> str:
+    """An object or a list as the text of one cell."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_without_digits)
+    except _HasDigits:
+        return msgspec.json.format(write_exact(value), indent=0).decode()
+
+
+def plain(value: Any) -> Any:
+    """The same with floats for its decimals: for what is no row."""
+    if isinstance(value, Digits):
+        return float(digits_of(value))
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value
+
+
+class _HasDigits(Exception):
+    pass
+
+
+def _without_digits(value: object) -> str:
+    if isinstance(value, Digits):
+        raise _HasDigits
+    return str(value)

@@ -1,0 +1,157 @@
+"""From a source's pages to packed sheet rows, on one processor: the present way, the former ways, and a Rust writer.
+
+    python -m tests.bench.bench_cells [--quick]
+
+All ways take the same pages of JSON. They run in turn in shuffled rounds of one process; a ratio is the median of
+the rounds' ratios. Times are of the processor, so that others on the machine matter less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from zlib import DEFLATED
+
+from isal import isal_zlib
+
+from tests.bench.figures import Figure, table
+from tests.support import former_cells
+from tests.support.export_samples import mixed_rows, with_nulls
+from tidegate.exports.paging import page_reader, read_page
+from tidegate.exports.rendering.blocks import BLOCK_ROWS
+from tidegate.exports.rendering.columns import keys_of
+from tidegate.exports.rendering.fragments import FragmentWriter
+from tidegate.exports.rendering.xlsx_cells import Column
+from tidegate.exports.rendering.xlsx_rows import RowWriter
+
+SECTION = "Cells, from pages of JSON to packed rows, per second of one processor"
+KEYS = list(next(mixed_rows(1)))
+PAGE = 1000
+# Way, what it is compared with, rows with nulls: the bar.
+BARS = {
+    ("new cells", "former cells", False): 1.7,
+    ("new cells", "former cells", True): 2.8,
+    ("new cells", "rustpy-xlsxwriter", False): 1.8,
+    ("new cells", "rustpy-xlsxwriter", True): 1.6,
+    ("range worker", "former, staged", False): 2.0,
+}
+
+Pages = Sequence[bytes]
+
+
+def pages_of(count: int, *, nulls: bool) -> list[bytes]:
+    rows = list(with_nulls(mixed_rows(count)) if nulls else mixed_rows(count))
+    parts = (rows[start : start + PAGE] for start in range(0, count, PAGE))
+    return [
+        json.dumps({"status": 200, "data": {"data": part, "total": count}}, ensure_ascii=False).encode()
+        for part in parts
+    ]
+
+
+def former(pages: Pages) -> None:
+    writer = former_cells.RowWriter([former_cells.Column(key, 1) for key in KEYS])
+    packer = isal_zlib.compressobj(1, DEFLATED, -15)
+    for page in pages:
+        rows = json.loads(page)["data"]["data"]
+        for start in range(0, len(rows), 500):
+            packer.compress(writer.xml(rows[start : start + 500]).encode())
+    packer.flush()
+
+
+def former_staged(pages: Pages) -> None:
+    """Parsed to be checked and counted, kept, and parsed again to be rendered."""
+    for page in pages:
+        keys_of(json.loads(page)["data"]["data"])
+    former(pages)
+
+
+def new(pages: Pages) -> None:
+    writer, read = RowWriter([Column(key, 1) for key in KEYS]), page_reader(KEYS)
+    packer = isal_zlib.compressobj(1, DEFLATED, -15)
+    for number, page in enumerate(pages):
+        rows = read(page, number).rows
+        for start in range(0, len(rows), BLOCK_ROWS):
+            packer.compress(writer.xml(rows[start : start + BLOCK_ROWS]).encode())
+    packer.flush()
+
+
+def range_worker(pages: Pages) -> None:
+    """As a worker does it: with checksums and sizes, into fragments."""
+    writer, read = RowWriter([Column(key, 1) for key in KEYS]), page_reader(KEYS)
+    made = FragmentWriter(lambda data, measure: None, packed=True)
+    for number, page in enumerate(pages):
+        rows = read(page, number).rows
+        for start in range(0, len(rows), BLOCK_ROWS):
+            block = rows[start : start + BLOCK_ROWS]
+            made.add(writer.xml(block).encode(), len(block))
+    made.end()
+
+
+def staged(pages: Pages) -> None:
+    """The present way where pages are staged."""
+    for number, page in enumerate(pages):
+        keys_of(read_page(page, number).rows)
+    new(pages)
+
+
+def rust(pages: Pages) -> None:
+    import rustpy_xlsxwriter
+
+    with tempfile.TemporaryDirectory() as place:
+        rows = (row for page in pages for row in json.loads(page)["data"]["data"])
+        rustpy_xlsxwriter.write_worksheet(rows, str(Path(place) / "out.xlsx"))
+
+
+WAYS: dict[str, Callable[[Pages], None]] = {
+    "former cells": former,
+    "former, staged": former_staged,
+    "new cells": new,
+    "range worker": range_worker,
+    "staged": staged,
+    "rustpy-xlsxwriter": rust,
+}
+
+
+def rounds(pages: Pages, count: int) -> Iterator[dict[str, float]]:
+    dice = random.Random(7)
+    for _ in range(count):
+        found = {}
+        for name in dice.sample(list(WAYS), len(WAYS)):
+            began = time.process_time()
+            WAYS[name](pages)
+            found[name] = time.process_time() - began
+        yield found
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    rows = 20_000 if quick else 60_000
+    for nulls in (False, True):
+        pages = pages_of(rows, nulls=nulls)
+        found = list(rounds(pages, 7 if quick else 11))
+        kind = "5 % nulls" if nulls else "no nulls"
+        for name in WAYS:
+            speed = rows / statistics.median(one[name] for one in found)
+            yield Figure(SECTION, f"{name}, {kind}", round(speed), "rows/s")
+        for (ours, theirs, of_nulls), bar in BARS.items():
+            if of_nulls == nulls:
+                ratio = statistics.median(one[theirs] / one[ours] for one in found)
+                yield Figure(SECTION, f"{ours} : {theirs}, {kind}", round(ratio, 2), "×", bar, at_least=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    figures = list(measure(parser.parse_args().quick))
+    print(table(figures))
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

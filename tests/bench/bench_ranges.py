@@ -1,0 +1,196 @@
+"""Exports in ranges: how time falls with workers, what S3 is asked for, what a worker's memory is.
+
+    python -m tests.bench.bench_ranges [--quick]
+
+The services are the product's; S3 is a folder that counts requests, the source hands out ready pages after a wait.
+Workers are processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench.bench_export import peak_mb
+from tests.bench.figures import Figure, table
+from tests.support.export_samples import mixed_rows
+from tidegate.aws.part_plan import Part, Stored
+from tidegate.exports.join import Joiner
+from tidegate.exports.model import ExportSpec, TableSpec
+from tidegate.exports.paging import Place
+from tidegate.exports.pull import Puller
+from tidegate.exports.range_plan import RangePlan
+from tidegate.exports.ranges import RangeWorker
+from tidegate.queue.model import Request
+
+SECTION = "Exports in ranges, Excel, ten columns, pages of 1,000 rows"
+STEP = 1000
+REQUEST = Request("exp-1", "prj-1", "export", "export", 5, "running", "", {"file_name": "f"}, attempt=1)
+
+
+class Folder:
+    """As much of the bucket as ranges need; every request is a byte in a file of its own, whoever made it."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def _asked(self, kind: str) -> None:
+        with (self._place / f"asked-{kind}").open("ab") as out:
+            out.write(b".")
+
+    def asked(self) -> dict[str, int]:
+        return {path.name.removeprefix("asked-"): path.stat().st_size for path in self._place.glob("asked-*")}
+
+    def _path(self, key: str) -> Path:
+        return self._place / key.replace("/", "+")
+
+    def get(self, key: str) -> bytes | None:
+        self._asked("get")
+        return self._path(key).read_bytes() if self._path(key).exists() else None
+
+    def put(self, key: str, data: bytes, content_type: str = "") -> None:
+        self._asked("put")
+        self._path(key).write_bytes(data)
+
+    def put_first(self, key: str, data: bytes) -> bytes:
+        self.put(key, data)
+        return data
+
+    def store(self, key: str, data: bytes | bytearray) -> str:
+        self.put(key, bytes(data))
+        return ""
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        self._asked("list")
+        start = prefix.replace("/", "+")
+        yield from (path.name.replace("+", "/") for path in self._place.iterdir() if path.name.startswith(start))
+
+    def abort_uploads(self, prefix: str) -> int:
+        self._asked("list")
+        return 0
+
+    def assemble(self, key: str, content_type: str, parts: Sequence[Part]) -> int:
+        for part in parts:
+            self._asked("copy" if part.copied else "upload")
+            for piece in part.pieces:
+                if isinstance(piece, Stored) and not part.copied:
+                    self._asked("get")
+                    with (self._place / "moved").open("ab") as out:
+                        out.truncate(out.tell() + piece.size)
+        self._asked("create")
+        self._asked("complete")
+        return sum(part.size for part in parts)
+
+
+class Source:
+    """The same thousand rows again and again, after `wait` seconds."""
+
+    def __init__(self, rows: int, wait: float) -> None:
+        self._rows, self._wait = rows, wait
+        self._page = json.dumps(list(mixed_rows(STEP)), ensure_ascii=False).encode()
+
+    def reader(self, project_id: str, task_id: str) -> Callable[..., bytes]:
+        return self._read
+
+    def _read(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
+        time.sleep(self._wait)
+        rows = self._page if place.page * STEP < self._rows else b"[]"
+        return b'{"status":200,"data":{"total":%d,"data":%s}}' % (self._rows, rows)
+
+
+def _source(rows: int, wait: float) -> Any:
+    return Source(rows, wait)
+
+
+def spec(parallel: int) -> ExportSpec:
+    return ExportSpec((TableSpec(source_url="http://source/"),), type="excel", step=STEP, parallel=parallel)
+
+
+def lane(place: Path, rows: int, wait: float, parallel: int, number: int) -> None:
+    objects: Any = Folder(place)
+    worker = RangeWorker(objects, Puller(objects, _source(rows, wait), most_lanes=8))
+    worker.work(REQUEST, spec(parallel), number, lambda _: None, 900, fresh=True)
+
+
+def run(rows: int, wait: float, lanes: int) -> tuple[float, dict[str, int]]:
+    """Seconds from plan to file, and the requests."""
+    with tempfile.TemporaryDirectory() as home:
+        place, parallel = Path(home), lanes * 4
+        objects: Any = Folder(place)
+        began = time.perf_counter()
+        plan = Puller(objects, _source(rows, wait), most_lanes=8).pull(REQUEST, spec(parallel), lambda _: None, 900)
+        if not isinstance(plan, RangePlan) or plan.lanes != lanes:
+            raise SystemExit(f"not planned as expected: {plan}")
+        forked = multiprocessing.get_context("fork")
+        workers = [forked.Process(target=lane, args=(place, rows, wait, parallel, number)) for number in range(lanes)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        made = Joiner(objects).join(REQUEST, spec(parallel))
+        seconds = time.perf_counter() - began
+        if made is None or made.rows != rows:
+            raise SystemExit(f"{rows} rows were expected: {made}")
+        asked = objects.asked()
+        moved = place / "moved"
+        return seconds, asked | {"moved": moved.stat().st_size if moved.exists() else 0}
+
+
+def one_worker(rows: int) -> None:
+    """In a process of its own: what the memory is at its peak."""
+    with tempfile.TemporaryDirectory() as home:
+        objects: Any = Folder(Path(home))
+        Puller(objects, _source(rows, 0), most_lanes=8).pull(REQUEST, spec(4), lambda _: None, 900)
+        lane(Path(home), rows, 0, 4, 0)
+    print(peak_mb())
+
+
+def worker_peak(rows: int) -> float:
+    command = [sys.executable, "-m", "tests.bench.bench_ranges", "--worker", str(rows)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    pages, wait = 96, 0.2
+    for lanes in (1, 4, 8):
+        seconds, _ = run(pages * STEP, wait, lanes)
+        ideal = pages * wait / 4 / lanes
+        # Page 0 comes before all, and one page past a full last one.
+        bar = 1.25 * ideal + 2 * wait if lanes == 4 else None
+        name = f"source of 200 ms, {pages} pages, {lanes} workers of 4 threads (pull alone {ideal:.1f} s)"
+        yield Figure(SECTION, name, round(seconds, 1), "s", bar)
+    _, asked = run(1_000_000, 0, 8)
+    moved = asked.pop("moved")
+    yield Figure(SECTION, "S3 requests a million rows, 8 workers", sum(asked.values()), "", 60)
+    yield Figure(SECTION, "bytes through the joiner", round(moved / 2**20, 1), "MiB", 10 * 9)
+    small, large = worker_peak(200_000), worker_peak(1_000_000 if quick else 5_000_000)
+    yield Figure(SECTION, "a worker's peak at 200,000 rows", round(small), "MB", 120)
+    yield Figure(SECTION, f"a worker's peak at {'1' if quick else '5'} million rows", round(large), "MB", 120)
+    if not quick:
+        one, two = run(1_000_000, 0, 1)[0], run(1_000_000, 0, 2)[0]
+        yield Figure(SECTION, "two processes : one, no wait", round(one / two, 2), "×", 1.6, at_least=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--worker", type=int)
+    args = parser.parse_args()
+    if args.worker:
+        one_worker(args.worker)
+        return 0
+    figures = list(measure(args.quick))
+    print(table(figures))
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What could only fail later is refused at once, with the field named; what is allowed keeps what it was given."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from typing import Any
+
+import openpyxl
+import pytest
+
+from tests.support.export_samples import SEED_TEMPLATE
+from tests.support.exports import ExportWorld, read_csv, read_sheet
+from tests.support.paged_source import numbered
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"template": [{"title": "Order", "columns": [{"key": "id"}]}]}, "template[0] has no field columns"),
+        ({"template": [{"title": "t", "children": [{"key": "id"}]}]}, "template[0].children[0] has no field key"),
+        ({"template": [{"name": "a", "style": {"colour": "red"}}]}, "template[0].style has no field colour"),
+        ({"template": [{"name": "a", "style": {"format": "0\n0"}}]}, "template[0].style.format is not an Excel"),
+        ({"source_data": [{f"k{n}": 1 for n in range(16_385)}]}, "16385 different keys"),
+        ({"source_data": [{"_row_head_": "sales"}], "template": SEED_TEMPLATE}, "row head 'sales' is not"),
+        ({"source_data": [{"a": 1}], "template": SEED_TEMPLATE}, "a row has no _row_head_"),
+        ({"compression": "gzip"}, "compression is for csv and jsonl"),
+        ({"type": "csv", "delimiter": "ab"}, "delimiter"),
+        ({"type": "csv", "encoding": "latin-1"}, "encoding"),
+    ],
+)
+def test_a_bad_order_is_refused_and_the_field_named(world: ExportWorld, fields: dict[str, Any], says: str) -> None:
+    answer = world.order(**{"type": "excel", "source_data": [], **fields})
+    assert answer.status == 422
+    assert says in answer.body.decode()
+
+
+def test_a_column_that_no_row_has_is_a_warning(world: ExportWorld) -> None:
+    world.source.rows = numbered(2)
+    shown, _ = world.export(type="excel", template={"id": "No", "nmae": "Name"})
+    assert shown["warnings"] == ["template: no row has nmae; such columns are empty"]
+
+
+def test_cut_cells_are_a_warning(world: ExportWorld) -> None:
+    shown, _ = world.export(type="excel", source_data=[{"a": "x" * 32_768}, {"a": "x" * 32_767}])
+    assert shown["warnings"] == ["1 cell was cut: Excel holds 32,767 characters a cell"]
+
+
+def test_given_decimals_keep_their_digits(world: ExportWorld) -> None:
+    raw = '{"name": "orders", "source_data": [{"a": 12345678901234567.89, "b": 100.00}]}'
+    answer = world.cloud.http("POST", "/v1/task", body=raw, key=world.project.key)
+    task_id = answer.json()["task_id"]
+    world.run(task_id)
+    assert world.file(task_id) == b"a,b\n12345678901234567.89,100.00\n"
+
+
+def test_row_counts_of_a_template_count_toward_the_sync_limit(world: ExportWorld) -> None:
+    template = {"col": {"a": "A"}, "row": [{"title": "r", "row_count": 50_001}]}
+    fields = {"type": "excel", "source_data": {"r": [{"a": 1}]}, "template": template}
+    answer = world.cloud.http("POST", "/v1/download/sync", json=fields, key=world.project.key)
+    assert (answer.status, answer.json()["code"]) == (413, "use_async")
+
+
+def test_given_data_may_be_wrapped_as_a_source_would(world: ExportWorld) -> None:
+    _, data = world.export(source_data={"data": [{"a": 1}], "total": 1})
+    assert data == b"a\n1\n"
+
+
+def test_a_pulled_table_beside_a_given_one(world: ExportWorld) -> None:
+    world.source.rows = numbered(1)
+    task_id = world.submit(
+        "/v1/task/multiple",
+        type="excel",
+        multi_type="tab",
+        source_url=[None, world.source.url],
+        source_data=[[{"a": 1}]],
+    )
+    world.run(task_id)
+    book = world.file(task_id)
+    assert (read_sheet(book), read_sheet(book, 1)[1][0]) == ([("a",), (1,)], 0)
+
+
+@pytest.mark.parametrize("merchant_id", [7, "7", "007"])
+def test_merchant_id_keeps_its_type(world: ExportWorld, merchant_id: Any) -> None:
+    task_id = world.submit(source_data=[], merchant_id=merchant_id)
+    assert world.shown(task_id)["merchant_id"] == merchant_id
+    (found,) = world.get("/v1/tasks", merchant_id=str(merchant_id)).json()["items"]
+    assert found["task_id"] == task_id
+
+
+def test_a_csv_without_rows_has_its_head_line(world: ExportWorld) -> None:
+    _, data = world.export(template={"id": "编号", "name": "姓名"})
+    assert data == b"id,name\n"
+    _, titled = world.export(template={"id": "编号"}, csv_header="titles")
+    assert titled.decode() == "编号\n"
+
+
+def test_csv_for_those_who_need_another(world: ExportWorld) -> None:
+    rows = [{"名": "一;二", "n": 1.50}]
+    _, data = world.export(source_data=rows, delimiter=";", encoding="gb18030", line_end="crlf")
+    assert data.decode("gb18030") == '名;n\r\n"一;二";1.5\r\n'
+    _, marked = world.export(source_data=rows, encoding="utf-8-sig")
+    assert marked.startswith(b"\xef\xbb\xbf\xe5\x90\x8d,n\n")
+
+
+def test_json_lines_and_gzip(world: ExportWorld) -> None:
+    world.source.rows = [{"id": 1, "x": "甲"}, {"id": 2.50}]
+    shown, data = world.export(type="jsonl")
+    assert data.decode() == '{"id":1,"x":"甲"}\n{"id":2.5}\n'
+    assert shown["file_name"].endswith(".jsonl")
+
+    packed, zipped = world.export(type="csv", compression="gzip", file_name="报表.csv")
+    assert packed["file_name"] == "报表.csv.gz"
+    assert [row["id"] for row in read_csv(gzip.decompress(zipped))] == ["1", "2.5"]
+
+
+def test_a_sheet_is_frozen_filtered_and_readable_unless_told_otherwise(world: ExportWorld) -> None:
+    rows = [{"name": "x" * 30, "n": 1}]
+    _, data = world.export(type="excel", title="T", source_data=rows)
+    sheet: Any = openpyxl.load_workbook(io.BytesIO(data)).active
+    assert (sheet.freeze_panes, sheet.auto_filter.ref) == ("A3", "A2:B3")
+    assert sheet.column_dimensions["A"].width == 32
+
+    _, plain = world.export(type="excel", source_data=rows, freeze=False, autofilter=False, auto_width=False)
+    sheet = openpyxl.load_workbook(io.BytesIO(plain)).active
+    assert (sheet.freeze_panes, sheet.auto_filter.ref, dict(sheet.column_dimensions)) == (None, None, {})

@@ -1,0 +1,190 @@
+"""Rows rendered in 1, 7 and 100 fragments make the file that one writer makes."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import openpyxl
+import pytest
+import python_calamine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.export_samples import mixed_rows, with_nulls
+from tidegate.aws.part_plan import Part, Piece, Stored, plan_parts, size_of
+from tidegate.exports.rendering import fragments
+from tidegate.exports.rendering.columns import keys_of
+from tidegate.exports.rendering.files import Output, render
+from tidegate.exports.rendering.fragments import FragmentWriter, Measure, packed_piece, total
+from tidegate.exports.rendering.joined_files import SheetRows, joined_file
+from tidegate.exports.rendering.table import SheetTable
+from tidegate.exports.rendering.template_parser import CELL_TYPES, parse_template
+from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+
+ROWS = list(with_nulls(mixed_rows(2345)))
+KEYS = keys_of(ROWS)
+TREE = parse_template(
+    [{"title": "单", "children": [{"name": "id"}, {"name": "order_no"}]}]
+    + [{"name": key, "style": {"total": key == "amount"}} for key in KEYS[2:]]
+)
+TABLES = {
+    "plain": SheetTable(),
+    "texts": SheetTable(title="订单", summary="一<br>二", header={"a": "b"}, footer={"签名": "x"}),
+    "tree": SheetTable(TREE, title="T", footer="end", default_height=20),
+}
+
+
+def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, sheet_rows: int = 1_048_576) -> bytes:
+    """As workers and joiner do it, each with a file of its own."""
+    store: dict[str, bytes] = {}
+    sheets: dict[int, list[tuple[Stored, Measure]]] = {}
+    sums = list[Any]()
+    each = -(-len(rows) // ranges)
+    source = TableRows(table, KEYS, ())
+    for start in range(0, len(rows), each):
+        file = joined_file(output, source, rows[:250], sheet_rows)
+        past, at = min(start + each, len(rows)), start
+        while at < past:
+            sheet = at // file.capacity if file.capacity else 0
+            end = min(past, (sheet + 1) * file.capacity if file.capacity else past)
+
+            def keep(data: bytearray, measure: Measure, sheet: int = sheet) -> None:
+                key = f"{len(store)}"
+                store[key] = bytes(data)
+                sheets.setdefault(sheet, []).append((Stored(key, "", len(data)), measure))
+
+            writer = FragmentWriter(keep, packed=file.packed)
+            while at < end:
+                block = rows[at : min(at + 97, end)]
+                writer.add(file.text(block), len(block))
+                at += len(block)
+            writer.end()
+        sums.append(file.sums)
+    file = joined_file(output, source, rows[:250], sheet_rows)
+    whole = [None if None in column else sum(column) for column in zip(*sums, strict=True)]
+    pieces = list(file.pieces([SheetRows(sheets[number]) for number in sorted(sheets)], whole))
+    parts = plan_parts(pieces, smallest=3000)
+    return b"".join(bytes_of(piece, store) for part in parts for piece in part.pieces)
+
+
+def bytes_of(piece: Piece, store: dict[str, bytes]) -> bytes:
+    return store[piece.key][piece.start : piece.start + piece.size] if isinstance(piece, Stored) else piece
+
+
+def entries(data: bytes) -> dict[str, bytes]:
+    archive = zipfile.ZipFile(io.BytesIO(data))
+    assert archive.testzip() is None
+    return {name: archive.read(name) for name in archive.namelist() if name != "docProps/core.xml"}
+
+
+@pytest.mark.parametrize("ranges", [1, 7, 100])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_part_of_a_workbook_is_equal(name: str, ranges: int) -> None:
+    one = b"".join(xlsx_chunks([TableRows(TABLES[name], KEYS, ROWS)]))
+    assert entries(joined(Output("excel"), TABLES[name], ROWS, ranges)) == entries(one)
+
+
+@pytest.mark.parametrize("ranges", [1, 7, 100])
+@pytest.mark.parametrize("sheet_rows", [500, 1177, 2346, 2351])
+def test_edges_of_sheets_inside_ranges(ranges: int, sheet_rows: int) -> None:
+    table = TABLES["texts"]
+    one = b"".join(xlsx_chunks([TableRows(table, KEYS, ROWS)], sheet_rows=sheet_rows))
+    assert entries(joined(Output("excel"), table, ROWS, ranges, sheet_rows)) == entries(one)
+
+
+@pytest.mark.parametrize("ranges", [1, 7, 100])
+@pytest.mark.parametrize("output", [Output(), Output("jsonl"), Output(compression="gzip")], ids=["csv", "jsonl", "gz"])
+def test_text_files_are_equal(output: Output, ranges: int) -> None:
+    one = b"".join(render(output, [TableRows(SheetTable(), KEYS, ROWS)], len(ROWS)))
+    many = joined(output, SheetTable(), ROWS, ranges)
+    if output.compression:
+        many, one = gzip.decompress(many), gzip.decompress(one)
+    assert many == one
+
+
+def test_no_rows_make_a_file_too() -> None:
+    for output in (Output("excel"), Output(), Output(compression="gzip")):
+        file = joined_file(output, TableRows(SheetTable(), KEYS, ()), [])
+        data = b"".join(piece for piece in file.pieces([], file.sums) if isinstance(piece, bytes))
+        one = b"".join(render(output, [TableRows(SheetTable(), KEYS, [])], 0))
+        assert entries(data) == entries(one) if output.type == "excel" else data[:2] == one[:2]
+
+
+@pytest.mark.parametrize("ranges", [1, 7, 100])
+def test_readers_open_every_type_and_layout(ranges: int, tmp_path: Path) -> None:
+    path = tmp_path / f"{ranges}.xlsx"
+    path.write_bytes(joined(Output("excel"), TABLES["tree"], ROWS, ranges))
+    book = openpyxl.load_workbook(path, read_only=True)
+    by_openpyxl = [row[0] for row in book.worksheets[0].values][3:-2]
+    by_calamine: Any = python_calamine.CalamineWorkbook.from_path(str(path)).get_sheet_by_index(0).to_python()
+    expected = [row["id"] for row in ROWS]
+    assert by_openpyxl == expected
+    assert [int(row[0]) if row[0] != "" else None for row in by_calamine[3:-2]] == expected
+    if shutil.which("soffice"):
+        command = ["soffice", f"-env:UserInstallation=file://{tmp_path}/profile", "--headless", "--convert-to"]
+        command += ["csv:Text - txt - csv (StarCalc):44,34,76", "--outdir", str(tmp_path), str(path)]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        shown = list(csv.reader(io.StringIO(path.with_suffix(".csv").read_text())))
+        assert [int(row[0]) if row[0] else None for row in shown[3 : 3 + len(ROWS)]] == expected
+
+
+def test_a_wrong_checksum_is_noticed() -> None:
+    """Do the checks bite?"""
+    head, tail = packed_piece(b"a" * 100), packed_piece(b"b", last=True)
+    whole = total([head[1], tail[1]])
+    assert (whole.size, whole.crc) == (101, crc32(b"a" * 100 + b"b"))
+    swapped = total([tail[1], head[1]])
+    assert swapped.crc != whole.crc
+
+
+def test_no_fragment_is_too_small_to_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "CLOSED_BYTES", 800)
+    monkeypatch.setattr(fragments, "BEHIND_BYTES", 500)
+    for count in range(1, 60):
+        sent: list[int] = []
+        writer = FragmentWriter(lambda data, measure: sent.append(len(data)), packed=False)  # noqa: B023
+        for _ in range(count):
+            writer.add(b"x" * 90, 1)
+        writer.end()
+        assert sum(sent) == count * 90
+        assert min(sent) >= 500 or len(sent) == 1
+        assert max(sent) <= 800 + 500 + 90
+
+
+SIZES = st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40)
+
+
+@settings(max_examples=500, deadline=None)
+@given(SIZES)
+def test_parts_hold_every_byte_in_order_and_are_large_enough(sizes: Sequence[tuple[bool, int]]) -> None:
+    store = {f"{n}": bytes([n % 251]) * size for n, (_, size) in enumerate(sizes)}
+    pieces: list[Piece] = [
+        Stored(f"{n}", "", size) if stored else store[f"{n}"] for n, (stored, size) in enumerate(sizes)
+    ]
+    parts: list[Part] = plan_parts(pieces, smallest=10)
+
+    assert b"".join(bytes_of(p, store) for part in parts for p in part.pieces) == b"".join(store.values())
+    assert all(part.size >= 10 for part in parts[:-1])
+    assert all(len(part.pieces) == 1 for part in parts if part.copied)
+    # What goes through this machine: less than two parts at a time, and nothing large but for an end that is lacking.
+    for part in parts:
+        if not part.copied:
+            stored = [size_of(piece) for piece in part.pieces if isinstance(piece, Stored)]
+            assert sum(stored) < 20 + 10
+
+
+def test_every_cell_type_survives_fragments() -> None:
+    template = parse_template([{"name": kind, "style": {"type": kind}} for kind in CELL_TYPES])
+    rows = [dict.fromkeys(CELL_TYPES, value) for value in ("2026-11-16", 1, "https://x/", None, "12%")] * 30
+    table = SheetTable(template)
+    one = b"".join(xlsx_chunks([TableRows(table, list(CELL_TYPES), rows)]))
+    assert entries(joined(Output("excel"), table, rows, 7)) == entries(one)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.export_samples import leaf, mixed_rows
+from tidegate.errors import BadTable
+from tidegate.exports.rendering import row_heads
+from tidegate.exports.rendering.row_heads import gather
+from tidegate.exports.rendering.template_parser import parse_template
+from tidegate.exports.source_json import read_exact
+
+NODES = parse_template({"row": [leaf("甲", "a", row_count=3), leaf("乙", "b"), leaf("丙", "c")]}).rows
+
+
+def rows(count: int) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(mixed_rows(count)):
+        yield {**row, "_row_head_": "ba"[number % 2]}
+
+
+@pytest.mark.parametrize("held", [7, 100_000])
+def test_rows_leave_leaf_by_leaf_whether_held_or_spilt(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    monkeypatch.setattr(row_heads, "HELD_ROWS", held)
+    exact = read_exact('[{"_row_head_": "c", "x": 100.00, "y": 123456789012345678901234567890, "z": null}]')
+    gathered = gather(NODES, [*rows(101), *exact], top=1)
+    found = [row for block in gathered.rows for row in block]
+
+    assert [row["id"] for row in found if row["_row_head_"] == "a"] == list(range(1, 101, 2))
+    assert [row["_row_head_"] for row in found] == ["a"] * 50 + ["b"] * 51 + ["c"]
+    assert (bytes(found[-1]["x"]), found[-1]["y"], found[-1]["z"]) == (b"100.00", 123456789012345678901234567890, None)
+    assert (gathered.count, [cell.height for cell in gathered.heads]) == (102, [50, 51, 1])
+
+
+def test_memory_does_not_grow_with_the_rows() -> None:
+    def peak(count: int) -> float:
+        tracemalloc.start()
+        gathered = gather(NODES, rows(count), top=1)
+        seen = sum(len(block) for block in gathered.rows)
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert seen >= count
+        return top
+
+    assert peak(90_000) < 1.3 * peak(45_000)
+
+
+def test_too_many_rows_are_refused_before_all_are_read() -> None:
+    def endless() -> Iterator[dict[str, Any]]:
+        while True:
+            yield {"_row_head_": "a"}
+
+    with pytest.raises(BadTable, match="more than 50 rows"):
+        gather(NODES, endless(), top=1, most=50)

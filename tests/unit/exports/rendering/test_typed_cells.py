@@ -1,0 +1,153 @@
+"""Columns whose template names a type, read back by readers that share no code with the writer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+import subprocess
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+import python_calamine
+
+from tidegate.exports.rendering.table import SheetTable
+from tidegate.exports.rendering.template_parser import CELL_TYPES, parse_template
+from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+from tidegate.exports.source_json import read_exact
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "string": 7,
+        "number": "12.50",
+        "date": "2026-11-16",
+        "datetime": "2026-11-16T10:30:00+08:00",
+        "currency": 1234.5,
+        "percent": "12.5%",
+        "boolean": "yes",
+        "link": "https://example.com/?a=1&b=2",
+    },
+    dict.fromkeys(CELL_TYPES),
+    {
+        "string": "007",
+        "number": "n/a",
+        "date": "soon",
+        "datetime": 20261116,
+        "currency": "x",
+        "percent": 0.5,
+        "boolean": 0,
+        "link": "=1+1",
+    },
+]
+
+
+def workbook() -> bytes:
+    template = parse_template([{"name": kind, "title": kind, "style": {"type": kind}} for kind in CELL_TYPES])
+    return b"".join(xlsx_chunks([TableRows(SheetTable(template), list(CELL_TYPES), ROWS)]))
+
+
+def opened(data: bytes, *, data_only: bool = False) -> Any:
+    return openpyxl.load_workbook(io.BytesIO(data), data_only=data_only).active
+
+
+def test_types_as_openpyxl_reads_them() -> None:
+    sheet = opened(workbook(), data_only=True)
+    rows = [dict(zip(CELL_TYPES, row, strict=True)) for row in list(sheet.values)[1:]]
+    assert rows[0] == {
+        "string": "7",
+        "number": 12.5,
+        "date": datetime(2026, 11, 16),
+        "datetime": datetime(2026, 11, 16, 10, 30),
+        "currency": 1234.5,
+        "percent": 0.125,
+        "boolean": True,
+        "link": "https://example.com/?a=1&b=2",
+    }
+    assert set(rows[1].values()) == {None}
+    odd = {"date": "soon", "datetime": "20261116", "currency": "x", "percent": 0.5, "boolean": False, "link": "=1+1"}
+    assert rows[2] == {"string": "007", "number": "n/a", **odd}
+    formats = [cell.number_format for cell in sheet[2]]
+    assert formats == ["@", "General", "yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "#,##0.00", "0.00%", "General", "General"]
+
+
+def test_types_as_calamine_reads_them() -> None:
+    sheet = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(workbook())).get_sheet_by_index(0)
+    first = dict(zip(CELL_TYPES, sheet.to_python()[1], strict=True))
+    assert first["date"] == date(2026, 11, 16)
+    assert first["datetime"] == datetime(2026, 11, 16, 10, 30)
+    assert (first["boolean"], first["link"]) == (True, "https://example.com/?a=1&b=2")
+
+
+@pytest.mark.parametrize("office", [office for office in ("soffice",) if shutil.which(office)])
+def test_types_as_libreoffice_shows_them(office: str, tmp_path: Path) -> None:
+    path = tmp_path / "typed.xlsx"
+    path.write_bytes(workbook())
+    command = [office, f"-env:UserInstallation=file://{tmp_path}/profile", "--headless", "--convert-to"]
+    command += ["csv:Text - txt - csv (StarCalc):44,34,76,1,,0,false,true", "--outdir", str(tmp_path), str(path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    first = list(csv.reader(io.StringIO(path.with_suffix(".csv").read_text())))[1]
+    assert first == [
+        "7",
+        "12.5",
+        "2026-11-16",
+        "2026-11-16 10:30:00",
+        "1,234.50",
+        "12.50%",
+        "TRUE",
+        "https://example.com/?a=1&b=2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "cell"),
+    [
+        ("date", "1900-02-28", "<t>1900-02-28</t>"),
+        ("date", "1900-03-01", "<v>61</v>"),
+        ("date", "2026-11-16 23:59:59", "<v>46342</v>"),
+        ("datetime", "2026-11-16 12:00:00", "<v>46342.5</v>"),
+        ("datetime", "2026-11-16", "<v>46342</v>"),
+        ("link", "https://x/" + "y" * 300, "<t>https://x/"),
+        ("link", 'mailto:a@b?subject="x"', 'HYPERLINK("mailto:a@b?subject=""x""")'),
+        ("percent", "7 %", "<v>0.07</v>"),
+        ("boolean", "maybe", "<t>maybe</t>"),
+        ("boolean", 5, "<v>5</v>"),
+    ],
+)
+def test_edges_of_types(kind: str, value: Any, cell: str) -> None:
+    from tidegate.exports.rendering.xlsx_cells import Column
+    from tidegate.exports.rendering.xlsx_rows import RowWriter
+
+    assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}])
+
+
+def test_totals_stand_below_the_data_and_are_exact() -> None:
+    style = {"total": True, "type": "number", "format": "0.00"}
+    template = parse_template([{"name": "id", "title": "编号"}, {"name": "amount", "title": "金额", "style": style}])
+    rows = read_exact(b'[{"id":1,"amount":0.10},{"id":2,"amount":0.20},{"id":3,"amount":"0.05"},{"id":4}]')
+    data = b"".join(xlsx_chunks([TableRows(SheetTable(template, footer="end"), ["id", "amount"], rows)]))
+
+    sheet = opened(data)
+    assert [cell.value for cell in sheet[6]] == ["合计", "=SUBTOTAL(109,B2:B5)"]
+    assert [cell.value for cell in opened(data, data_only=True)[6]][1] == 0.35
+    assert (sheet.auto_filter.ref, sheet["A7"].value, sheet["B6"].number_format) == ("A1:B5", "end", "0.00")
+
+
+def test_a_long_summary_has_room_for_its_lines() -> None:
+    table = SheetTable(summary="一二三四五六七八九十" * 20, title="题" * 60)
+    data = b"".join(xlsx_chunks([TableRows(table, ["a", "b"], [{"a": 1, "b": 2}])]))
+    sheet = opened(data)
+    assert sheet.row_dimensions[2].height == 14 * 25 + 14
+    assert sheet.row_dimensions[1].height == 409
+
+
+def test_sheet_names_are_counted_as_excel_counts() -> None:
+    from tidegate.exports.rendering.sheet_names import SheetNames
+
+    names = SheetNames()
+    first, second = names.take("🎉" * 31), names.take("🎉" * 31)
+    assert first == "🎉" * 15
+    assert second.endswith(" 2")
+    assert max(len(name.encode("utf-16-le")) // 2 for name in (first, second)) <= 31

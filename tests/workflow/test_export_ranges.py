@@ -1,0 +1,48 @@
+"""The export machine with several workers, run on moto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.exports import ExportWorld, read_csv
+from tests.support.paged_source import numbered
+from tests.workflow.test_export_machine import ended, world
+
+__all__ = ["world"]
+
+
+def test_a_large_export_goes_through_the_map_and_is_joined(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, lanes = world.cloud.app.exports.steps, list[Any]()
+    render_ranges = work.render_ranges
+
+    def noted(event: Any, seconds_left: float) -> dict[str, Any]:
+        lanes.append(event["lane"])
+        return render_ranges(event, seconds_left)
+
+    monkeypatch.setattr(work, "render_ranges", noted)
+    world.source.rows = numbered(2050)
+    task_id = world.submit(step=100, parallel=12)
+
+    assert ended(world, task_id)["progress"]["rows"] == 2050
+    assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(2050))
+    assert sorted(lanes) == [0, 1, 2]
+
+
+def test_a_worker_that_dies_ends_this_attempt_only(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, died = world.cloud.app.exports.steps, list[Any]()
+    render_ranges = work.render_ranges
+
+    def dies_once(event: Any, seconds_left: float) -> dict[str, Any]:
+        if event["lane"] == 1 and not died:
+            died.append(event)
+            raise MemoryError("the sandbox is full")
+        return render_ranges(event, seconds_left)
+
+    monkeypatch.setattr(work, "render_ranges", dies_once)
+    world.source.rows = numbered(2050)
+    task_id = world.submit(step=100, parallel=12)
+    assert ended(world, task_id, attempts=2)["status"] == "completed"
+    assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(2050))
+    assert died
