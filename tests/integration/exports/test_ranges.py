@@ -17,7 +17,7 @@ from botocore.client import BaseClient
 from tests.support.export_samples import mixed_rows
 from tests.support.exports import ExportWorld, read_csv, read_sheet
 from tests.support.paged_source import PagedSource, honest, numbered
-from tidegate.exports import part_plan
+from tidegate.aws import part_plan
 from tidegate.exports import ranges as export_ranges
 from tidegate.exports.rendering import fragments
 

@@ -152,7 +152,7 @@ def _total(value: Any, number: int) -> int | None:
         return None
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise SourceBroken(f"page {number}: total is {value!r}, which is not a number of rows"[:500])
+        raise SourceBroken(f"page {number}: total is {text[:100]!r}, which is not a number of rows")
     return int(text)
 
 
