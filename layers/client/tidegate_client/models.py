@@ -123,6 +123,23 @@ class JobTarget(TypedDict):
     progress: NotRequired[int]
 
 
+class SwarmFigures(TypedDict):
+    origin_bytes: int
+    peer_bytes: int
+    bad_pieces: int
+    fell_back: str
+    bad_peers: list[str]
+
+
+class Presence(TypedDict):
+    listen: list[str]
+    site: str
+    zone: str
+    pin: str
+    upload_mbit: float | None
+    reached: bool
+
+
 class Transfer(TypedDict):
     transfer_id: str
     container_id: str
@@ -133,6 +150,7 @@ class Transfer(TypedDict):
     target_user: str
     signature: str
     size: NotRequired[int | None]
+    swarm: NotRequired[dict[str, Any] | None]
 
 
 class TransferResult(TypedDict):
@@ -141,6 +159,7 @@ class TransferResult(TypedDict):
     error_code: int
     error_msg: NotRequired[str]
     progress: NotRequired[int]
+    swarm: NotRequired[SwarmFigures]
 
 
 class ExportProgress(TypedDict):

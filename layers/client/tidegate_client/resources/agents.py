@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.models import Presence, Transfer, TransferResult
 
 # The server answers a long poll after `wait`; the rest is for the network.
 LONG_POLL_MARGIN = 12.0
@@ -22,3 +22,7 @@ class Agents:
     def report(self, agent_id: str, results: Sequence[TransferResult]) -> None:
         """Results may be sent any number of times: a final one never changes."""
         self._http.act(f"/v1/agents/{path_part(agent_id)}/results", {"items": list(results)}, idempotent=True)
+
+    def tell_presence(self, agent_id: str, presence: Presence) -> None:
+        """Where peers may call this host; forgotten two hours after it was last told."""
+        self._http.call("PUT", f"/v1/agents/{path_part(agent_id)}/presence", body=presence)

@@ -6,6 +6,7 @@ What a host fetches from S3 follows from its number in the ring, and the host wo
 
 from __future__ import annotations
 
+import base64
 import hmac
 import math
 import random
@@ -13,6 +14,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tidegate.domain.ids import digest
 from tidegate.domain.pieces import MIB
@@ -43,6 +45,7 @@ class Seat:
 
     `ranks` is 0 for a host that cannot be asked: no piece is its to bring."""
 
+    member: Member
     swarm_id: str
     number: int
     members: int
@@ -61,8 +64,38 @@ def accept_key(key: bytes, agent_id: str) -> bytes:
 
 
 def token(accept: bytes, swarm: str, caller: str) -> bytes:
-    """Lets `caller` ask the host that holds `accept`, in this swarm. Swarm ids have one length: nothing is ambiguous."""
+    """Lets `caller` ask the host that holds `accept`, in this swarm. Swarm ids have one length: none is ambiguous."""
     return hmac.digest(accept, swarm.encode() + caller.encode(), "sha256")[:_TOKEN_BYTES]
+
+
+def terms(seat: Seat, key: bytes) -> dict[str, Any]:
+    """What a host is told of its seat. Its peers' tokens are in it, so it goes to that host alone."""
+    me = seat.member
+    peers = [
+        {
+            "id": peer.agent_id,
+            "at": list(peer.listen),
+            "pin": peer.pin,
+            "token": _text(token(accept_key(key, peer.agent_id), seat.swarm_id, me.agent_id)),
+            "near": peer.zone == me.zone,
+        }
+        for peer in seat.neighbours
+    ]
+    return {
+        "id": seat.swarm_id,
+        "number": seat.number,
+        "members": seat.members,
+        "seed": seat.seed,
+        "ranks": seat.ranks,
+        "hold": HOLD,
+        "patience": PATIENCE,
+        "accept": _text(accept_key(key, me.agent_id)),
+        "peers": peers,
+    }
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def plan(members: Iterable[Member], job_key: str, key: bytes) -> dict[str, Seat]:
@@ -98,7 +131,7 @@ def _plan_site(swarm: str, present: Sequence[Member], key: bytes) -> dict[str, S
         else:
             numbers_known, ranks = graph.neighbours(number), size if size <= DEGREE + 1 else RANKS
         known = tuple(ring[other] for other in numbers_known)
-        seats[member.agent_id] = Seat(swarm, number, size, seed, ranks, known)
+        seats[member.agent_id] = Seat(member, swarm, number, size, seed, ranks, known)
     return seats
 
 
@@ -148,7 +181,7 @@ def _offsets(size: int, wanted: int, rng: random.Random) -> list[int]:
     """Different distances of at most half of the ring, the first without a common divisor with its size."""
     half = (size - 1) // 2
     if half <= wanted:
-        return list(range(1, size // 2 + 1))
+        return list(range(1, size // 2 + 1))[:wanted]
     coprime = next(o for o in iter(lambda: rng.randrange(1, half + 1), 0) if math.gcd(o, size) == 1)
     others = rng.sample(range(1, half + 1), wanted)
     return [coprime, *(offset for offset in others if offset != coprime)][:wanted]
