@@ -19,6 +19,7 @@ NEWS_SECONDS = 25.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[ -~]*\r\n")
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d{1,10})\r\n", re.IGNORECASE)
 _HEAD_BYTES = 4096
+_LARGE = CHUNK // 2
 
 
 class Unreachable(Exception):
@@ -63,6 +64,9 @@ class Connection:
         return int(status[1]), int(length[1]) if length else None
 
     async def body(self, length: int) -> AsyncIterator[bytes]:
+        """In large chunks, as each goes to a thread and back; a slow peer's bytes count as they come."""
+        gathered: list[bytes] = []
+        held = 0
         while length:
             try:
                 async with asyncio.timeout(STALL_SECONDS):
@@ -74,7 +78,12 @@ class Connection:
             if not chunk:
                 raise Broken("the answer was cut short")
             length -= len(chunk)
-            yield chunk
+            gathered.append(chunk)
+            held += len(chunk)
+            if held >= _LARGE or not length:
+                yield chunk if held == len(chunk) else b"".join(gathered)
+                gathered.clear()
+                held = 0
 
     async def frames(self, length: int) -> AsyncIterator[bytes]:
         while True:
