@@ -151,6 +151,11 @@ class Transfer(TypedDict):
     signature: str
     size: NotRequired[int | None]
     swarm: NotRequired[dict[str, Any] | None]
+    job_id: NotRequired[str | None]
+    # Rises with every window for one path on one host.
+    sequence: NotRequired[int | None]
+    # Octal permissions, as in "0640".
+    mode: NotRequired[str | None]
 
 
 class TransferResult(TypedDict):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pwd
 import re
 import threading
 import time
@@ -16,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.support.http_servers import Handler, serve
 
 AGENT = "agent-1"
+ME = pwd.getpwuid(os.geteuid()).pw_name
 
 
 def sha256(content: bytes) -> str:
@@ -59,6 +62,10 @@ class Store:
         else:
             with self._counted():
                 self._send(handler, self.objects[name])
+
+    @property
+    def running(self) -> int:
+        return self._now
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -122,7 +129,7 @@ class AgentApi:
             "expires_at": "2099-01-01T00:00:00Z",
             "file_name": name,
             "target_file_dir": directory,
-            "target_user": "root",
+            "target_user": ME,
             "signature": sha256(content),
             "size": len(content),
         } | changes
@@ -159,7 +166,7 @@ class AgentApi:
             handler.answer(404, b'{"code": "not_found", "detail": "no such transfer"}')
             return
         self.results += items
-        handler.answer(200, b"{}")
+        handler.answer(200, json.dumps({"taken": len(items)}).encode())
 
     def _inbox(self, handler: Handler) -> list[dict[str, Any]]:
         deadline = time.monotonic() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))

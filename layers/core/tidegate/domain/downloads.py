@@ -48,11 +48,14 @@ class Parcel:
     file_signature: str
     target_user: str
     target_file_dir: str
+    # Octal permissions, as in "0640"; None leaves them to the host: those of the file it replaces, or 0644.
+    mode: str | None = None
 
     @property
     def digest(self) -> str:
         place = (str(self.biz_id), str(self.app_id), self.file_path)
-        return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name)
+        mode = (self.mode,) if self.mode else ()
+        return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *mode)
 
     def job_ids(self, bucket: int) -> tuple[str, ...]:
         """The names to try in turn: a Job of the first name may deliver another content."""
@@ -106,6 +109,8 @@ class Job:
     bucket: int
     closes_at: str
     create_time: str
+    # Of two Jobs that bring a file to one path, the one that was opened later has the higher one.
+    sequence: int | None = None
     status: str = PENDING
     generation: int = 0
     rev: int = 0
@@ -141,6 +146,7 @@ class Job:
             | {name: getattr(self.parcel, name) for name in of_parcel}
             | {"window_closes_at": self.closes_at, "counts": (counts or self.counts).shown()}
             | ({"error": dict(self.error)} if self.error else {})
+            | ({"mode": self.parcel.mode} if self.parcel.mode else {})
         )
 
 

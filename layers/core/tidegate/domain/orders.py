@@ -51,4 +51,8 @@ class Order:
     size: int
     # Not offered any more from then on (epoch seconds).
     until: float
+    job_id: str | None = None
+    # Rises with every window for one path on one host: the agent refuses an older one.
+    sequence: int | None = None
+    mode: str | None = None
     state: TargetState = UNREPORTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 SHARD_LIMIT = 500
@@ -84,12 +84,13 @@ def spread(targets: Iterable[Target]) -> list[list[Target]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`rev` counts its changes, so that of two pollers one wins."""
+    """`rev` counts its changes, so that of two pollers one wins. `sequences` has those that differ from the Job's."""
 
     number: int
     states: Mapping[Target, TargetState]
     rev: int = 0
     update_time: str = ""
+    sequences: Mapping[Target, int] = field(default_factory=dict)
 
     def after(self, reports: Mapping[Target, Report]) -> Shard:
         """The same object if nothing changed."""

@@ -18,6 +18,9 @@ class TransferAnswer(Answer):
     target_user: str
     signature: str
     size: int
+    job_id: str | None = None
+    sequence: int | None = None
+    mode: str | None = None
 
 
 class TransferList(Answer):

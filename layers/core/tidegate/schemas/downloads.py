@@ -37,6 +37,9 @@ Directory = Annotated[FilePath, AfterValidator(_absolute)]
 Callback = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_web)]
 
 
+Mode = Annotated[str, Field(pattern=r"^0?[0-7]{3}$", description="octal permissions, as in 0640")]
+
+
 class ParcelBody(Body):
     biz_id: Number
     app_id: Number
@@ -45,6 +48,7 @@ class ParcelBody(Body):
     target_user: Text
     target_file_dir: Directory
     file_signature: Signature
+    mode: Mode | None = None
     callback: Callback | None = None
 
 

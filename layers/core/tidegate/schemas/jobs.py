@@ -28,6 +28,7 @@ class JobAnswer(Answer):
     file_signature: str
     target_file_dir: str
     target_user: str
+    mode: str | None = None
     transfer_id: str | None = None
     window_closes_at: str
     create_time: str

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from tidegate.domain.downloads import PENDING, Job
 from tidegate.domain.ids import Clock
-from tidegate.domain.targets import spread
+from tidegate.domain.targets import Target, spread
 from tidegate.domain.transfers import portions
 from tidegate.errors import RecordNotFound
-from tidegate.services.download_ports import JobStore, TargetStore
+from tidegate.services.download_ports import Arrival, JobStore, TargetStore
 from tidegate.services.download_watch import LOOK_AGAIN
 
 
@@ -34,8 +35,20 @@ class CloseWindow:
             job = self._jobs.close(job, now, deadline.timestamp(), now + LOOK_AGAIN)
         if job.ended or job.shard_count is not None:
             return job
-        shards = spread(arrival.target for arrival in self._targets.collected(project_id, job_key))
+        collected = list(self._targets.collected(project_id, job_key))
+        shards = spread(arrival.target for arrival in collected)
         now = self._clock()
-        self._targets.add_shards(job, shards, now)
+        self._targets.add_shards(job, shards, now, _older(job, collected))
         sizes = [len(shard) for shard in shards]
         return self._jobs.shard(job, now, portions(sizes, self._transfer_max_targets), sizes)
+
+
+def _older(job: Job, collected: Iterable[Arrival]) -> dict[Target, int]:
+    """The sequences of targets that were only moved here from earlier Jobs; nobody asked for them in this window."""
+    if job.sequence is None:
+        return {}
+    newest: dict[Target, int] = {}
+    for arrival in collected:
+        sequence = job.sequence if arrival.sequence is None else arrival.sequence
+        newest[arrival.target] = max(sequence, newest.get(arrival.target, sequence))
+    return {target: sequence for target, sequence in newest.items() if sequence != job.sequence}

@@ -71,6 +71,7 @@ class JobDoor:
                 bucket=bucket,
                 closes_at=iso(closes_at),
                 create_time=iso(now),
+                sequence=int(now.timestamp() * 1000),
             )
             job, ours = self._jobs.open(wanted, due_at)
             if ours:

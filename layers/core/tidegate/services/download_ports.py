@@ -15,12 +15,15 @@ from tidegate.services.ports import Listed
 
 
 class Arrival(NamedTuple):
-    """One Task's target on its way to a Job. `notify`: its Task has a callback."""
+    """One Task's target on its way to a Job. `notify`: its Task has a callback.
+
+    `sequence` is set for one that was moved from an earlier Job: its content is as old as that Job."""
 
     agent_id: str
     container_id: str
     uuid: str
     notify: bool = False
+    sequence: int | None = None
 
     @property
     def target(self) -> Target:
@@ -92,7 +95,9 @@ class TargetStore(Protocol):
 
     def collected(self, project_id: str, job_key: str) -> Iterator[Arrival]: ...
 
-    def add_shards(self, job: Job, shards: Sequence[Sequence[Target]], now: datetime) -> None: ...
+    def add_shards(
+        self, job: Job, shards: Sequence[Sequence[Target]], now: datetime, sequences: Mapping[Target, int]
+    ) -> None: ...
 
     def shards(self, job: Job, numbers: Iterable[int]) -> list[Shard]: ...
 

@@ -11,14 +11,18 @@ from tidegate.adapters.dynamo import keys
 from tidegate.adapters.dynamo.audit import audit_write
 from tidegate.adapters.dynamo.outbox import notice_write
 from tidegate.adapters.dynamo.table import ConditionFailed, Table
-from tidegate.adapters.dynamo.writes import Write, check, put_new, update
+from tidegate.adapters.dynamo.writes import Write, check, put, put_new, update
 from tidegate.domain.audit import SYSTEM, AuditLine
 from tidegate.domain.downloads import PENDING, RUNNING, Counts, Job, Parcel, states_before
 from tidegate.domain.ids import iso
 from tidegate.domain.notices import Notice
+from tidegate.errors import Busy
 from tidegate.services.ports import Listed
 
 DUE_KIND = "job"
+# Far longer than any clock is wrong.
+SEQUENCE_TTL = 30 * 24 * 3600
+_SEQUENCE_TRIES = 10
 _PARCEL = tuple(field.name for field in fields(Parcel))
 _PLAIN = tuple(field.name for field in fields(Job) if field.name not in ("parcel", "counts", "closed", "portions"))
 
@@ -27,7 +31,7 @@ def job_from(item: Mapping[str, Any]) -> Job:
     plain = {name: item[name] for name in _PLAIN if name in item}
     return Job(
         **plain | {"open_shards": tuple(item.get("open_shards", ()))},
-        parcel=Parcel(**{name: item[name] for name in _PARCEL}),
+        parcel=Parcel(**{name: item[name] for name in _PARCEL if name in item}),
         portions=tuple((first, last) for first, last in item.get("portions", ())),
         counts=Counts(**item.get("counts", {})),
         closed=Counts(**item.get("closed", {})),
@@ -54,8 +58,42 @@ class JobRepository:
 
     def open(self, job: Job, due_at: datetime) -> tuple[Job, bool]:
         """The Job of that name, and whether it is this one that was put."""
+        for _ in range(_SEQUENCE_TRIES):
+            item = self._opening(job, due_at)
+            counter = self._sequence(job)
+            try:
+                self._table.transact([put_new(item), counter], returns_met=True)
+            except ConditionFailed as refused:
+                if 0 in refused.failed:
+                    met = refused.met.get(0)
+                    return (job_from(met) if met else self._known(job)), False
+                job = replace(job, sequence=self._next_sequence(job, refused.met.get(1)))
+                continue
+            except Busy:
+                # Many opened it at the same moment: one of them has succeeded by now.
+                if known := self.get(job.project_id, job.key):
+                    return known, False
+                raise
+            return job, True
+        raise Busy(f"too many Jobs are opened at once for {job.parcel.target_file_dir}/{job.parcel.file_name}")
+
+    def _sequence(self, job: Job) -> Write:
+        """Only ever rises, whoever's clock is slow. It expires: the time alone is higher by then."""
         parcel = job.parcel
-        item = (
+        item = keys.path_sequence(job.project_id, parcel.target_file_dir, parcel.file_name)
+        expires_at = int((job.sequence or 0) / 1000) + SEQUENCE_TTL
+        rises = "attribute_not_exists(#sequence) OR #sequence < :sequence"
+        return put(item | {"sequence": job.sequence, "expires_at": expires_at}, rises, sequence=job.sequence)
+
+    def _next_sequence(self, job: Job, met: Mapping[str, Any] | None) -> int:
+        parcel = job.parcel
+        key = keys.path_sequence(job.project_id, parcel.target_file_dir, parcel.file_name)
+        last = met or self._table.get(key, consistent=True) or {}
+        return max(int(last.get("sequence", 0)), job.sequence or 0) + 1
+
+    def _opening(self, job: Job, due_at: datetime) -> dict[str, Any]:
+        parcel = job.parcel
+        return (
             keys.job(job.project_id, job.key)
             | keys.due(job.key, due_at.timestamp(), DUE_KIND)
             | {name: getattr(job, name) for name in _PLAIN if name not in ("open_shards", "due_at")}
@@ -68,11 +106,6 @@ class JobRepository:
                 "expires_at": int(due_at.timestamp()) + self._lasts + self._ttl,
             }
         )
-        try:
-            self._table.write(put_new(item))
-        except ConditionFailed as met:
-            return (job_from(met.item) if met.item else self._known(job)), False
-        return job, True
 
     def get(self, project_id: str, job_key: str, *, consistent: bool = True) -> Job | None:
         item = self._table.get(keys.job(project_id, job_key), consistent=consistent)

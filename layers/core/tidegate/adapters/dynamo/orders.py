@@ -39,8 +39,12 @@ def _item(order: Order, expires_at: int) -> Item:
         "signature": order.signature,
         "size": order.size,
         "until": int(order.until),
+        "job_id": order.job_id,
+        "sequence": order.sequence,
+        "mode": order.mode,
         "gsi1pk": keys.inbox(order.project_id, order.target.agent_id),
-        "gsi1sk": f"{order.transfer_id}#{order.target.container_id}",
+        # Oldest first, so that of two contents for one path the newer one is fetched last.
+        "gsi1sk": f"{order.sequence or 0:020d}#{order.transfer_id}#{order.target.container_id}",
         "expires_at": expires_at,
     }
 
@@ -56,6 +60,9 @@ def _order(item: Item) -> Order:
         signature=item["signature"],
         size=item["size"],
         until=item["until"],
+        job_id=item.get("job_id"),
+        sequence=item.get("sequence"),
+        mode=item.get("mode"),
         state=TargetState(item.get("code"), item.get("message", ""), item.get("progress")),
     )
 

@@ -27,11 +27,11 @@ class AgentEngine:
         for shard in shards:
             answered = self._orders.reports(job.project_id, job.key, shard.number)
             wanted = [target for target in shard.unfinished if target not in answered]
-            self._orders.place([self._order(job, transfer, target, size) for target in wanted])
+            self._orders.place([self._order(job, transfer, shard, target, size) for target in wanted])
         return transfer.token
 
     @staticmethod
-    def _order(job: Job, transfer: Transfer, target: Target, size: int) -> Order:
+    def _order(job: Job, transfer: Transfer, shard: Shard, target: Target, size: int) -> Order:
         parcel = job.parcel
         return Order(
             project_id=job.project_id,
@@ -43,6 +43,9 @@ class AgentEngine:
             signature=parcel.file_signature,
             size=size,
             until=job.deadline or 0,
+            job_id=job.job_id,
+            sequence=shard.sequences.get(target, job.sequence),
+            mode=parcel.mode,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

@@ -77,6 +77,8 @@ class GseEngine:
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
         parcel = job.parcel
+        if parcel.mode:
+            raise TransferRefused(f"GSE cannot set the mode {parcel.mode} of a file: submit without `mode`")
         source = _agent(self._config.source) | {"user": self._config.source_user}
         targets = [_agent(target) | {"user": parcel.target_user} for shard in shards for target in shard.states]
         left = (job.deadline or 0) - self._clock().timestamp()

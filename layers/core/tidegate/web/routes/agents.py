@@ -59,4 +59,7 @@ def _shown(offer: Offer) -> TransferAnswer:
         target_user=order.target_user,
         signature=order.signature,
         size=order.size,
+        job_id=order.job_id,
+        sequence=order.sequence,
+        mode=order.mode,
     )

@@ -42,6 +42,7 @@ def _parcel(body: ParcelBody) -> Parcel:
         file_signature=body.file_signature,
         target_user=body.target_user,
         target_file_dir=body.target_file_dir,
+        mode=body.mode and body.mode.zfill(4),
     )
 
 
