@@ -18,6 +18,7 @@ from tidegate_client.agent.monitor import Monitor
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.partials import Partials
+from tidegate_client.agent.presence import PresenceTeller
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.statistics import Statistics
@@ -26,8 +27,9 @@ from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Forbidden, TidegateError, Unauthorized
-from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.models import SwarmFigures, Transfer, TransferResult
 from tidegate_client.proxies import make_pool
+from tidegate_client.swarm.host import SwarmHost
 
 __all__ = ["Agent", "AgentOptions"]
 log = logging.getLogger("tidegate.agent")
@@ -53,6 +55,9 @@ class Agent:
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self._accepted = False
+        self._swarm = (
+            SwarmHost(options.agent_id, options.state_dir, options.swarm) if options.swarm is not None else None
+        )
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel),
@@ -67,6 +72,7 @@ class Agent:
             patience=options.patience,
             rate_limit=RateLimit(options.limit_rate) if options.limit_rate else None,
             on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
+            swarm=self._swarm,
         )
         self._poller = Watched("poller", self._poll, self._draining)
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
@@ -87,6 +93,11 @@ class Agent:
                 host, port = self._options.metrics
                 bound = stack.enter_context(local_pages(host, port, self.health, self.metrics))
                 log.info("health and metrics at http://%s:%d", host, bound)
+            if self._swarm is not None:
+                self._swarm.start()
+                stack.callback(self._swarm.close)
+                teller = PresenceTeller(self._client, self._options.agent_id, self._swarm, self._draining)
+                Watched("presence", teller.run, self._draining).start()
             for thread in (self._poller, *self._workers, self._reporter.thread):
                 thread.start()
             tell_systemd("READY=1")
@@ -181,7 +192,7 @@ class Agent:
     def _deliver(self, transfer: Transfer) -> None:
         name, key, began = transfer["file_name"], key_of(transfer), time.monotonic()
         try:
-            self._delivery.run(transfer)
+            figures = self._delivery.run(transfer)
         except Cancelled:
             log.info("%s: called off; what has arrived is kept for a while", name)
             self._inbox.drop(key)
@@ -197,7 +208,7 @@ class Agent:
             self._finish(transfer, code, str(error))
             return
         log.info("%s: in place after %.1f s", name, time.monotonic() - began)
-        self._finish(transfer, Code.DONE, "")
+        self._finish(transfer, Code.DONE, "", figures)
 
     def _put_off(self, transfer: Transfer, error: Stalled) -> None:
         """Its Job decides when it is too late; until then it is tried again, and others get the worker meanwhile."""
@@ -208,10 +219,13 @@ class Agent:
         log.warning("%s: trying again in %.0f s: %s", transfer["file_name"], pause, error)
         self._waiting.put(transfer, delay=pause)
 
-    def _finish(self, transfer: Transfer, code: Code, message: str) -> None:
+    def _finish(self, transfer: Transfer, code: Code, message: str, figures: SwarmFigures | None = None) -> None:
         self._stalls.pop(key_of(transfer), None)
         self._statistics.add("transfers_total", result=code.name.lower())
-        self._reporter.finished(_result(transfer, code, message))
+        result = _result(transfer, code, message)
+        if figures is not None:
+            result["swarm"] = figures
+        self._reporter.finished(result)
 
     def health(self) -> Health:
         return self._monitor.health()

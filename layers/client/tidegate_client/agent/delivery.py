@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,7 +24,10 @@ from tidegate_client.agent.refusals import RefusedPath, Superseded
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled, Link, ResumingDownload, fetch_verified
 from tidegate_client.errors import ChecksumMismatch, TransferError
-from tidegate_client.models import Transfer
+from tidegate_client.models import SwarmFigures, Transfer
+from tidegate_client.swarm.host import NoSwarm, SwarmHost
+
+log = logging.getLogger("tidegate.agent")
 
 
 class PathLocks:
@@ -63,17 +67,20 @@ class Delivery:
     patience: float = 120.0
     rate_limit: RateLimit | None = None
     on_bytes: Callable[[int], None] = lambda _count: None
+    swarm: SwarmHost | None = None
     _paths: PathLocks = field(default_factory=PathLocks)
 
-    def run(self, transfer: Transfer) -> None:
-        """Raises what went wrong; returns when the right bytes are in place under the right name and owner."""
+    def run(self, transfer: Transfer) -> SwarmFigures | None:
+        """Raises what went wrong; returns when the right bytes are in place under the right name and owner.
+
+        With figures if the file came by a swarm."""
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
         user = transfer["target_user"]
         self.permits.check_user(user)
         root, owner = self._root_and_owner(transfer.get("container_id") or "", user)
         with open_place(root, transfer["target_file_dir"], transfer["file_name"], owner, self.permits) as place:
-            self._deliver(transfer, place)
+            return self._deliver(transfer, place)
 
     def _root_and_owner(self, container_id: str, user: str) -> tuple[Path, Owner]:
         if not container_id:
@@ -89,21 +96,52 @@ class Delivery:
             raise RefusedPath(f"there is no container {container_id!r} here: {root} is not a directory")
         return root, owner_in_container(root, user)
 
-    def _deliver(self, transfer: Transfer, place: Place) -> None:
+    def _deliver(self, transfer: Transfer, place: Place) -> SwarmFigures | None:
+        figures = None
         if self._is_there(transfer, place):
-            return
+            self._seed_existing(transfer, place)
+            return figures
         part = place.part_name(self.agent_id, transfer["signature"])
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
                 if not self._is_there(transfer, place):
-                    self._fetch(transfer, file)
-                    self._publish(transfer, place, file, part)
+                    figures = self._bring(transfer, place, file, part)
             except BaseException as error:
                 # Where the bytes may still be right they stay: the next transfer of this content goes on from them.
                 if not _worth_keeping(error):
                     self._drop(place, part)
                 raise
             self._drop(place, part)
+        return figures
+
+    def _bring(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> SwarmFigures | None:
+        """By the swarm, if the transfer names one that can be joined; else straight from the store."""
+        if self.swarm is not None and transfer.get("swarm"):
+            try:
+                with self.swarm.join(
+                    transfer,
+                    file,
+                    self._link(transfer),
+                    pool=self.pool,
+                    cancelled=self._cancelled(transfer),
+                    on_progress=self._progress(transfer),
+                    patience=self.patience,
+                ) as member:
+                    member.fetch()
+                    self._publish(transfer, place, file, part)
+                    member.seed()
+                    return member.figures()
+            except NoSwarm as error:
+                log.info("%s comes without a swarm: %s", transfer["file_name"], error)
+        self._fetch(transfer, file)
+        self._publish(transfer, place, file, part)
+        return None
+
+    def _seed_existing(self, transfer: Transfer, place: Place) -> None:
+        if self.swarm is not None and transfer.get("swarm"):
+            with place.existing() as file:
+                if file is not None:
+                    self.swarm.seed_existing(transfer, file, self.pool)
 
     def _fetch(self, transfer: Transfer, file: BinaryIO) -> None:
         download = ResumingDownload(

@@ -141,6 +141,11 @@ class SwarmHost:
         participation = Participation(self, session, transfer["signature"])
         try:
             yield participation
+        except NoSwarm:
+            # Pieces here and there are nothing that a download from the first byte on could use.
+            file.seek(0)
+            file.truncate()
+            raise
         finally:
             if not participation.seeds:
                 self._loop.call_soon_threadsafe(self._end, terms.id)
@@ -275,10 +280,14 @@ class Participation:
             raise NoSwarm from error
 
     def seed(self) -> None:
-        """The file is published: serve it until the Job is over."""
-        if self._session is not None:
-            self.seeds = True
+        """The file is published: serve it until the Job is over, if this host can."""
+        if self._session is None:
+            return
+        try:
             self._host._call(self._host._seed(self._session))
+            self.seeds = True
+        except OSError as error:
+            log.info("the file is not offered to peers: %s", error)
 
     def figures(self) -> SwarmFigures:
         return cast(SwarmFigures, asdict(self._session.figures if self._session else Figures()))

@@ -461,9 +461,9 @@ class Session:
 
     def seed(self) -> None:
         """The file has its final name: from now on only serve."""
-        self.phase = Phase.SEEDING
         if self.store is not None:
             self.store.seal()
+        self.phase = Phase.SEEDING
 
     def close(self) -> None:
         self.phase = Phase.OVER

@@ -141,8 +141,13 @@ class PieceStore:
         return self._whole.hexdigest()
 
     def seal(self) -> None:
-        """From now on the file must stay as it is: it has its final name, and others may open it."""
-        self._seal = self._looks()
+        """From now on the file must stay as it is: it has its final name, and others may open it.
+
+        It is opened anew for reading only: a program that is open for writing cannot be started."""
+        with self._users:
+            writable, self._file = self._file, os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
+            os.close(writable)
+            self._seal = self._looks()
 
     def _looks(self) -> tuple[int, int, int]:
         status = os.fstat(self._file)
