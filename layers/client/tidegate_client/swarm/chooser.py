@@ -184,6 +184,10 @@ class Chooser:
                 neighbour.shunned |= neighbour.breaks >= _MOST_BREAKS
                 neighbour.busy_until = now + min(_STALLED, 0.2 * 2**neighbour.breaks)
 
+    def sources(self, piece: int) -> tuple[int, ...]:
+        """Where it is on its way from."""
+        return tuple(self._flights.get(piece, ()))
+
     def lost(self, pieces: int) -> None:
         """They were here, and what is on the disk now is something else."""
         self.have &= ~pieces
