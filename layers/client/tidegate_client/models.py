@@ -121,6 +121,10 @@ class JobTarget(TypedDict):
     error_code: NotRequired[int | None]
     error_msg: NotRequired[str | None]
     progress: NotRequired[int]
+    size: NotRequired[int | None]
+    speed: NotRequired[int | None]
+    start_time: NotRequired[str | None]
+    end_time: NotRequired[str | None]
 
 
 class SwarmFigures(TypedDict):
@@ -165,6 +169,11 @@ class TransferResult(TypedDict):
     error_msg: NotRequired[str]
     progress: NotRequired[int]
     swarm: NotRequired[SwarmFigures]
+    # Bytes that this transfer moved, bytes a second, and times by the host's clock.
+    size: NotRequired[int]
+    speed: NotRequired[int]
+    start_time: NotRequired[str]
+    end_time: NotRequired[str]
 
 
 class ExportProgress(TypedDict):

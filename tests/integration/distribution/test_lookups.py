@@ -28,7 +28,7 @@ def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> 
         "target_agent_id": "a-1",
         "target_container_id": "c-1",
         "status": "Pending",
-        **dict.fromkeys(("error_code", "error_msg", "progress")),
+        **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
     }
     assert made["status"] == "Pending"
 

@@ -31,7 +31,11 @@ def test_a_file_arrives_whole_and_the_result_is_told(api: AgentApi, root: Path, 
     start_agent()
 
     result = api.wait_for(transfer)
+    figures = {name: result.pop(name) for name in ("size", "speed", "start_time", "end_time")}
     assert result == {"transfer_id": transfer, "container_id": "", "error_code": 0, "progress": 100}
+    assert figures["size"] == len(CONTENT)
+    assert figures["speed"] > 0
+    assert figures["start_time"] < figures["end_time"]
     assert (root / "data/app/app.bin").read_bytes() == CONTENT
     assert names_in(root / "data/app") == ["app.bin"]
 

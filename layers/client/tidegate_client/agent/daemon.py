@@ -7,6 +7,8 @@ import logging
 import threading
 import time
 from collections import Counter
+from typing import Any
+from datetime import UTC, datetime
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
@@ -27,7 +29,7 @@ from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Forbidden, TidegateError, Unauthorized
-from tidegate_client.models import SwarmFigures, Transfer, TransferResult
+from tidegate_client.models import Transfer, TransferResult
 from tidegate_client.proxies import make_pool
 from tidegate_client.swarm.host import SwarmHost
 
@@ -190,9 +192,9 @@ class Agent:
                 raise
 
     def _deliver(self, transfer: Transfer) -> None:
-        name, key, began = transfer["file_name"], key_of(transfer), time.monotonic()
+        name, key, began, start = transfer["file_name"], key_of(transfer), time.monotonic(), time.time()
         try:
-            figures = self._delivery.run(transfer)
+            moved = self._delivery.run(transfer)
         except Cancelled:
             log.info("%s: called off; what has arrived is kept for a while", name)
             self._inbox.drop(key)
@@ -207,8 +209,10 @@ class Agent:
             log.warning("%s: failed with %d: %s", name, code, error, exc_info=code is Code.INTERNAL)
             self._finish(transfer, code, str(error))
             return
-        log.info("%s: in place after %.1f s", name, time.monotonic() - began)
-        self._finish(transfer, Code.DONE, "", figures)
+        seconds = time.monotonic() - began
+        log.info("%s: in place after %.1f s, %d bytes moved", name, seconds, moved.size)
+        figures = _figures(moved.size, start, seconds)
+        self._finish(transfer, Code.DONE, "", figures | ({"swarm": moved.swarm} if moved.swarm else {}))
 
     def _put_off(self, transfer: Transfer, error: Stalled) -> None:
         """Its Job decides when it is too late; until then it is tried again, and others get the worker meanwhile."""
@@ -219,19 +223,26 @@ class Agent:
         log.warning("%s: trying again in %.0f s: %s", transfer["file_name"], pause, error)
         self._waiting.put(transfer, delay=pause)
 
-    def _finish(self, transfer: Transfer, code: Code, message: str, figures: SwarmFigures | None = None) -> None:
+    def _finish(self, transfer: Transfer, code: Code, message: str, figures: dict[str, Any] | None = None) -> None:
         self._stalls.pop(key_of(transfer), None)
         self._statistics.add("transfers_total", result=code.name.lower())
-        result = _result(transfer, code, message)
-        if figures is not None:
-            result["swarm"] = figures
-        self._reporter.finished(result)
+        self._reporter.finished(_result(transfer, code, message) | (figures or {}))  # type: ignore[arg-type]
 
     def health(self) -> Health:
         return self._monitor.health()
 
     def metrics(self) -> str:
         return self._monitor.metrics()
+
+
+def _figures(moved: int, start: float, seconds: float) -> dict[str, int | str]:
+    """The end is the start and what the monotonic clock measured: a clock set meanwhile makes no transfer negative."""
+    speed = int(moved / max(seconds, 0.001))
+    return {"size": moved, "speed": speed, "start_time": _iso(start), "end_time": _iso(start + seconds)}
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def _result(transfer: Transfer, code: Code, message: str) -> TransferResult:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import urllib3
 
@@ -28,6 +28,13 @@ from tidegate_client.models import SwarmFigures, Transfer
 from tidegate_client.swarm.host import NoSwarm, SwarmHost
 
 log = logging.getLogger("tidegate.agent")
+
+
+class Moved(NamedTuple):
+    """Bytes that had to be moved for a delivery, and where they came from if a swarm brought them."""
+
+    size: int
+    swarm: SwarmFigures | None = None
 
 
 class PathLocks:
@@ -70,10 +77,8 @@ class Delivery:
     swarm: SwarmHost | None = None
     _paths: PathLocks = field(default_factory=PathLocks)
 
-    def run(self, transfer: Transfer) -> SwarmFigures | None:
-        """Raises what went wrong; returns when the right bytes are in place under the right name and owner.
-
-        With figures if the file came by a swarm."""
+    def run(self, transfer: Transfer) -> Moved:
+        """Raises what went wrong; returns when the right bytes are in place under the right name and owner."""
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
         user = transfer["target_user"]
@@ -96,25 +101,25 @@ class Delivery:
             raise RefusedPath(f"there is no container {container_id!r} here: {root} is not a directory")
         return root, owner_in_container(root, user)
 
-    def _deliver(self, transfer: Transfer, place: Place) -> SwarmFigures | None:
-        figures = None
+    def _deliver(self, transfer: Transfer, place: Place) -> Moved:
+        moved = Moved(0)
         if self._is_there(transfer, place):
             self._seed_existing(transfer, place)
-            return figures
+            return moved
         part = place.part_name(self.agent_id, transfer["signature"])
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
                 if not self._is_there(transfer, place):
-                    figures = self._bring(transfer, place, file, part)
+                    moved = self._bring(transfer, place, file, part)
             except BaseException as error:
                 # Where the bytes may still be right they stay: the next transfer of this content goes on from them.
                 if not _worth_keeping(error):
                     self._drop(place, part)
                 raise
             self._drop(place, part)
-        return figures
+        return moved
 
-    def _bring(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> SwarmFigures | None:
+    def _bring(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> Moved:
         """By the swarm, if the transfer names one that can be joined; else straight from the store."""
         if self.swarm is not None and transfer.get("swarm"):
             try:
@@ -130,12 +135,13 @@ class Delivery:
                     member.fetch()
                     self._publish(transfer, place, file, part)
                     member.seed()
-                    return member.figures()
+                    figures = member.figures()
+                    return Moved(figures["origin_bytes"] + figures["peer_bytes"], figures)
             except NoSwarm as error:
                 log.info("%s comes without a swarm: %s", transfer["file_name"], error)
-        self._fetch(transfer, file)
+        size = self._fetch(transfer, file)
         self._publish(transfer, place, file, part)
-        return None
+        return Moved(size)
 
     def _seed_existing(self, transfer: Transfer, place: Place) -> None:
         if self.swarm is not None and transfer.get("swarm"):
@@ -143,7 +149,7 @@ class Delivery:
                 if file is not None:
                     self.swarm.seed_existing(transfer, file, self.pool)
 
-    def _fetch(self, transfer: Transfer, file: BinaryIO) -> None:
+    def _fetch(self, transfer: Transfer, file: BinaryIO) -> int:
         download = ResumingDownload(
             self.pool,
             file,
@@ -153,7 +159,9 @@ class Delivery:
             patience=self.patience,
             throttle=self.rate_limit.take if self.rate_limit else None,
         )
+        had = download.offset
         fetch_verified(download, self._link(transfer), transfer["signature"])
+        return download.offset - had if download.offset > had else download.offset
 
     def _publish(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> None:
         with self._paths.hold(place.file):

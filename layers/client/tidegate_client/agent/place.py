@@ -49,7 +49,13 @@ class Place:
         The directory may be somebody else's, who can put a file of their own here and lock it: so what is found is
         locked only after it proved to be ours, and never by a call that blocks."""
         for _ in range(MOST_OPENS):
-            file = os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | OPEN, 0o600, dir_fd=self.directory), "r+b")
+            try:
+                descriptor = os.open(part, os.O_RDWR | os.O_CREAT | OPEN, 0o600, dir_fd=self.directory)
+            except BlockingIOError:
+                # A lease: only a file's owner can hold one, and the agent takes none.
+                self.drop_part(part)
+                continue
+            file = os.fdopen(descriptor, "r+b")
             try:
                 if not _is_plain(file, os.geteuid()):
                     self.drop_part(part)

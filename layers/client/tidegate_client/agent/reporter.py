@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from typing import cast
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.inbox import Inbox, key_of
@@ -16,6 +17,7 @@ from tidegate_client.models import TransferResult
 
 log = logging.getLogger("tidegate.agent")
 A_CALL = 100
+FIGURES = frozenset({"size", "speed", "start_time", "end_time"})
 
 
 class Reporter:
@@ -107,6 +109,10 @@ class Reporter:
         try:
             self._client.agents.report(self._agent_id, results)
         except (Invalid, NotFound, Conflict, Gone) as error:
+            if len(results) == 1 and isinstance(error, Invalid) and FIGURES & results[0].keys():
+                # An older API does not know these fields, and must not lose the result for them.
+                self._send([cast(TransferResult, {k: v for k, v in results[0].items() if k not in FIGURES})])
+                return
             if len(results) == 1:
                 self._refused(results[0], error)
                 return

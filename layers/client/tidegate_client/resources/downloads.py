@@ -26,6 +26,7 @@ class Downloads:
         target_file_dir: str,
         file_signature: str,
         target_container_id: str = "",
+        mode: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
@@ -40,6 +41,8 @@ class Downloads:
             "target_file_dir": target_file_dir,
             "file_signature": file_signature,
         }
+        if mode:
+            body["mode"] = mode
         if callback:
             body["callback"] = callback
         return cast(Submitted, self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
@@ -55,6 +58,7 @@ class Downloads:
         target_user: str,
         target_file_dir: str,
         file_signature: str,
+        mode: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
@@ -68,6 +72,8 @@ class Downloads:
             "target_file_dir": target_file_dir,
             "file_signature": file_signature,
         }
+        if mode:
+            body["mode"] = mode
         if callback:
             body["callback"] = callback
         return cast(BatchSubmitted, self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))

@@ -25,12 +25,22 @@ class Target(NamedTuple):
     container_id: str = ""
 
 
+class Figures(NamedTuple):
+    """How a target's transfer went, as its host tells: bytes, bytes a second, and times by its own clock."""
+
+    size: int | None = None
+    speed: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+
+
 class Report(NamedTuple):
     """What a provider says of one target."""
 
     code: int
     message: str = ""
     progress: int | None = None
+    figures: Figures | None = None
 
 
 class TargetState(NamedTuple):
@@ -39,6 +49,7 @@ class TargetState(NamedTuple):
     code: int | None = None
     message: str = ""
     progress: int | None = None
+    figures: Figures | None = None
 
     @property
     def ended(self) -> bool:
@@ -52,7 +63,8 @@ class TargetState(NamedTuple):
         """What has ended stays as it is."""
         if self.ended:
             return self
-        return TargetState(report.code, cut(report.message), 100 if report.code == DONE else report.progress)
+        progress = 100 if report.code == DONE else report.progress
+        return TargetState(report.code, cut(report.message), progress, report.figures or self.figures)
 
 
 UNREPORTED = TargetState()

@@ -7,6 +7,8 @@ from pydantic import Field, StrictInt
 from tidegate.schemas.base import Answer, Body
 from tidegate.schemas.downloads import ContainerId
 
+Moment = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$")]
+
 
 class TransferAnswer(Answer):
     transfer_id: str
@@ -33,6 +35,10 @@ class ResultBody(Body):
     error_code: Annotated[StrictInt, Field(ge=-(2**31), le=2**31 - 1)]
     error_msg: Annotated[str, Field(max_length=2000)] | None = None
     progress: Annotated[int, Field(ge=0, le=100)] | None = None
+    size: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes that this transfer moved")] | None = None
+    speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes a second")] | None = None
+    start_time: Moment | None = None
+    end_time: Moment | None = None
 
 
 class ResultsBody(Body):

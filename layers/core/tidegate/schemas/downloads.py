@@ -85,7 +85,16 @@ class SubmittedBatchAnswer(Answer):
     window_closes_at: str
 
 
-class TaskAnswer(Answer):
+class FiguresAnswer(Answer):
+    """How a target's transfer went, once its host has told: bytes moved, bytes a second, times by its clock."""
+
+    size: int | None = None
+    speed: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+
+
+class TaskAnswer(FiguresAnswer):
     task_id: str
     job_id: str
     biz_id: int

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tidegate.schemas.base import Answer
-from tidegate.schemas.downloads import Status
+from tidegate.schemas.downloads import FiguresAnswer, Status
 
 
 class CountsAnswer(Answer):
@@ -43,7 +43,7 @@ class JobList(Answer):
     next_cursor: str | None = None
 
 
-class JobTargetAnswer(Answer):
+class JobTargetAnswer(FiguresAnswer):
     agent_id: str
     container_id: str
     status: Status

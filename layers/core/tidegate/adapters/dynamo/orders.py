@@ -10,9 +10,11 @@ from tidegate.adapters.dynamo.table import ConditionFailed, Table
 from tidegate.adapters.dynamo.values import Item
 from tidegate.adapters.dynamo.writes import delete, put_new, update
 from tidegate.domain.orders import InShard, Order, place_of
-from tidegate.domain.targets import IN_PROGRESS, Report, Target, TargetState, cut
+from tidegate.domain.targets import IN_PROGRESS, Figures, Report, Target, TargetState, cut
 
 _OUT_OF_INBOX = ("gsi1pk", "gsi1sk")
+# In the order of Figures; `size` is what was announced.
+_FIGURES = ("moved_bytes", "speed", "start_time", "end_time")
 
 
 def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | None:
@@ -63,12 +65,17 @@ def _order(item: Item) -> Order:
         job_id=item.get("job_id"),
         sequence=item.get("sequence"),
         mode=item.get("mode"),
-        state=TargetState(item.get("code"), item.get("message", ""), item.get("progress")),
+        state=TargetState(item.get("code"), item.get("message", ""), item.get("progress"), _figures(item)),
     )
 
 
 def _target(item: Item) -> Target:
     return Target(item["agent_id"], item.get("container_id", ""))
+
+
+def _figures(item: Item) -> Figures | None:
+    found = Figures(*(item.get(name) for name in _FIGURES))
+    return found if any(value is not None for value in found) else None
 
 
 class OrderRepository:
@@ -83,7 +90,7 @@ class OrderRepository:
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, Report]:
         found = self._table.query_all(keys.orders(project_id, job_key, shard), consistent=True)
         return {
-            _target(item): Report(item["code"], item.get("message", ""), item.get("progress"))
+            _target(item): Report(item["code"], item.get("message", ""), item.get("progress"), _figures(item))
             for item in found
             if "code" in item
         }
@@ -110,6 +117,8 @@ class OrderRepository:
         if key is None:
             return
         sets: dict[str, Any] = {"code": report.code, "message": cut(report.message), "progress": report.progress}
+        if report.figures:
+            sets |= dict(zip(_FIGURES, report.figures, strict=True))
         self._change(key, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
     def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from tidegate.adapters.dynamo.writes import Write, delete, put, put_new, update
 from tidegate.domain.downloads import Job
 from tidegate.domain.ids import digest, iso
 from tidegate.domain.slices import slices
-from tidegate.domain.targets import Shard, Target, TargetState
+from tidegate.domain.targets import Figures, Shard, Target, TargetState
 from tidegate.services.download_ports import Arrival, Rebound
 
 CHUNK_LIMIT = 1000
@@ -26,8 +26,8 @@ NONE: Mapping[Target, int] = {}
 
 def shard_from(item: dict[str, Any]) -> Shard:
     states = {
-        Target(agent, container): TargetState(code, message, progress)
-        for agent, container, code, message, progress in unpack(item["packed"])
+        Target(agent, container): TargetState(code, message, progress, Figures(*figures) if figures else None)
+        for agent, container, code, message, progress, *figures in unpack(item["packed"])
     }
     moved = unpack(item["sequences"]) if "sequences" in item else ()
     sequences = {Target(agent, container): sequence for agent, container, sequence in moved}
@@ -35,7 +35,7 @@ def shard_from(item: dict[str, Any]) -> Shard:
 
 
 def _packed(shard: Shard) -> bytes:
-    return pack((*target, *state) for target, state in shard.states.items())
+    return pack((*target, *state[:3], *(state.figures or ())) for target, state in shard.states.items())
 
 
 def _callbacks(project_id: str, job_key: str, uuids: Sequence[str], expires_at: int) -> Write:

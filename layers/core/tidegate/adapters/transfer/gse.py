@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from tidegate.domain.downloads import Job
 from tidegate.domain.fetching import MEGABYTE, Limits, Reply
-from tidegate.domain.ids import Clock
+from tidegate.domain.ids import Clock, iso
 from tidegate.domain.orders import Order, staging_id
-from tidegate.domain.targets import DONE, IN_PROGRESS, Report, Shard, Target
+from tidegate.domain.targets import DONE, IN_PROGRESS, Figures, Report, Shard, Target
 from tidegate.domain.transfers import Transfer
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.services.download_ports import OrderStore, Results
@@ -23,6 +24,7 @@ _LIMITS = Limits(connect=5, read=25, total=30, max_bytes=64 * MEGABYTE)
 _PATH = "/api/v2/task/extensions/"
 # How long a file counts as present on the source host after it was fetched.
 _STAGED_SECONDS = 6 * 3600
+_FAR_FUTURE = 2**35
 # A gateway's word that its backend did not answer: the transfer may have been made.
 _LOST_BEHIND_A_GATEWAY = frozenset({502, 504})
 
@@ -130,7 +132,9 @@ class GseEngine:
         upload: Report | None = None
         for row in _rows(data):
             content = row.get("content") or {}
-            report = Report(int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content))
+            report = Report(
+                int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content), _figures(content)
+            )
             if content.get("type") == "upload":
                 upload = report if report.code not in (DONE, IN_PROGRESS) else upload
             else:
@@ -160,6 +164,17 @@ class GseEngine:
         sent = json.dumps(body, ensure_ascii=False).encode()
         # Its address is the operator's own setting, not a caller's.
         return self._http.send("POST", url, headers=headers, body=sent, allow_private=True, limits=_LIMITS, redirects=0)
+
+
+def _figures(content: Mapping[str, Any]) -> Figures | None:
+    """As far as they are numbers; times are epoch seconds."""
+    size, speed, start, end = (
+        value if isinstance(value := content.get(name), int) and 0 < value < 2**53 else None
+        for name in ("size", "speed", "start_time", "end_time")
+    )
+    times = [iso(datetime.fromtimestamp(at, UTC)) if at and at < _FAR_FUTURE else None for at in (start, end)]
+    found = Figures(size, speed, *times)
+    return found if any(value is not None for value in found) else None
 
 
 def _agent(target: Target) -> dict[str, str]:

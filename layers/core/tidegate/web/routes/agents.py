@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.bootstrap import app
-from tidegate.domain.targets import Report
+from tidegate.domain.targets import Figures, Report
 from tidegate.errors import ScopeMissing
 from tidegate.schemas.agents import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
 from tidegate.services.agents import Offer, Result
@@ -44,7 +44,10 @@ def _own(caller: Caller, given: str) -> str:
 
 
 def _result(item: ResultBody) -> Result:
-    return Result(item.transfer_id, item.container_id, Report(item.error_code, item.error_msg or "", item.progress))
+    told = Figures(item.size, item.speed, item.start_time, item.end_time)
+    figures = told if any(value is not None for value in told) else None
+    report = Report(item.error_code, item.error_msg or "", item.progress, figures)
+    return Result(item.transfer_id, item.container_id, report)
 
 
 def _shown(offer: Offer) -> TransferAnswer:
