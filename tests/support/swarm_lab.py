@@ -30,7 +30,7 @@ class CountingOrigin:
         self.answer_with: int | None = None
         digests = PieceDigests(len(content))
         digests.update(content)
-        self.piece_size, self.listed = digests.piece_size, digests.finish()
+        self.piece_size, self.listed = digests.finish()
         self.signature = hashlib.sha256(content).hexdigest()
         self._rate = Rate(rate)
         self._lock = threading.Lock()

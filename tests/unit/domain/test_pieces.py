@@ -43,6 +43,6 @@ def test_digests_do_not_depend_on_how_the_file_is_cut_into_chunks(size: int, cut
     for cut in [*cuts, size]:
         digests.update(content[at : at + cut])
         at += cut
-    listed = digests.finish()
+    listed = digests.finish().digests
     expected = [hashlib.sha256(content[start : start + MIB]).digest() for start in range(0, size, MIB)]
     assert [listed[n : n + DIGEST_BYTES] for n in range(0, len(listed), DIGEST_BYTES)] == expected

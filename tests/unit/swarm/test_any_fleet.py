@@ -94,7 +94,7 @@ def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
             if step.source == ORIGIN:
                 asked_store_at = now
                 break
-            if now % 2 < 0.1:
+            if now % 4 < 0.1:
                 chooser.arrived(step.source, step.piece, now)
             else:
                 chooser.failed(step.source, step.piece, Failure.BUSY, now)

@@ -7,8 +7,8 @@ import logging
 import threading
 import time
 from collections import Counter
-from typing import Any
 from datetime import UTC, datetime
+from typing import Any
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of

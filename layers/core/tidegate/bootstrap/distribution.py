@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidegate.adapters.dynamo.contents import ContentRepository
     from tidegate.adapters.dynamo.jobs import JobRepository
     from tidegate.adapters.dynamo.orders import OrderRepository
+    from tidegate.adapters.dynamo.presences import PresenceRepository, SwarmSettingsRepository
     from tidegate.adapters.dynamo.targets import TargetRepository
     from tidegate.adapters.dynamo.tasks import TaskRepository
     from tidegate.adapters.dynamo.transfers import TransferRepository
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tidegate.services.download_prepare import PrepareFile
     from tidegate.services.download_submit import Submit
     from tidegate.services.download_watch import Heartbeat, Watch
+    from tidegate.services.presences import Presences
+    from tidegate.services.swarm_planner import SwarmPlanner
 
 
 class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
@@ -102,7 +105,31 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
             return self._gse()
         from tidegate.adapters.transfer.agent import AgentEngine
 
-        return AgentEngine(self.order_store, self.clock)
+        return AgentEngine(self.order_store, self.clock, self.swarm_planner)
+
+    @cached_property
+    def presence_store(self) -> PresenceRepository:
+        from tidegate.adapters.dynamo.presences import PresenceRepository
+
+        return PresenceRepository(self.table)
+
+    @cached_property
+    def swarm_settings(self) -> SwarmSettingsRepository:
+        from tidegate.adapters.dynamo.presences import SwarmSettingsRepository
+
+        return SwarmSettingsRepository(self.table)
+
+    @cached_property
+    def presences(self) -> Presences:
+        from tidegate.services.presences import Presences
+
+        return Presences(self.presence_store, self.swarm_settings, self.clock)
+
+    @cached_property
+    def swarm_planner(self) -> SwarmPlanner:
+        from tidegate.services.swarm_planner import SwarmPlanner
+
+        return SwarmPlanner(self.target_store, self.content_store, self.presence_store, self.swarm_settings, self.clock)
 
     def _gse(self) -> Engine:
         from tidegate.adapters.transfer.gse import GseConfig, GseEngine

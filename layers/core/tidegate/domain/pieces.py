@@ -7,10 +7,13 @@ size say how many there are.
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 MIB = 1 << 20
 SMALLEST_PIECE, LARGEST_PIECE = MIB, 16 * MIB
 DIGEST_BYTES = 32
+# Smaller files come from S3 as ever: a swarm would only add to their time.
+SMALLEST_FILE = 8 * MIB
 _WANTED_PIECES = 512
 # Past 64 GiB pieces grow further, so that bitmaps and lists stay small.
 _MOST_PIECES = 4096
@@ -36,6 +39,15 @@ def _power_of_two(at_least: int) -> int:
     return 1 << max(0, at_least - 1).bit_length()
 
 
+class PieceList(NamedTuple):
+    piece_size: int
+    digests: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.digests).hexdigest()
+
+
 class PieceDigests:
     """Fed with a file from its first byte to its last, in chunks of any length; gives the list of its pieces."""
 
@@ -59,8 +71,8 @@ class PieceDigests:
         self._hashed = hashlib.sha256()
         self._room = self.piece_size
 
-    def finish(self) -> bytes:
-        """The list. Called once, after the last chunk."""
+    def finish(self) -> PieceList:
+        """Called once, after the last chunk."""
         if self._room < self.piece_size:
             self._close()
-        return b"".join(self._digests)
+        return PieceList(self.piece_size, b"".join(self._digests))

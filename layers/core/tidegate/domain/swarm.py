@@ -10,16 +10,13 @@ import base64
 import hmac
 import math
 import random
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.ids import digest
-from tidegate.domain.pieces import MIB
 
-SMALLEST_FILE = 8 * MIB
 FEWEST_MEMBERS = 4
 DEGREE = 16
 # Hosts that may go to S3 for a piece without being stuck. The other two are seconds.
@@ -147,7 +144,8 @@ class _Graph:
         self.zones = _ranges(zone_of)
         self._inner: dict[str, list[int]] = {}
         far = DEGREE // 2
-        if len(self.zones) > 1 and statistics.median(map(len, self.zones.values())) > 1:
+        # Zones of one host each are no zones.
+        if 1 < len(self.zones) < self._size:
             far -= _NEAR_OFFSETS
             self._inner = {name: _offsets(len(zone), _NEAR_OFFSETS, rng) for name, zone in self.zones.items()}
         self._far = _offsets(self._size, far, rng)

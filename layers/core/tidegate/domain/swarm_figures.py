@@ -11,7 +11,7 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class SwarmFigures:
-    """`fallbacks` counts hosts that took from S3 what their neighbours should have given; `bad_peers` sent bad pieces."""
+    """`fallbacks` counts hosts that took from S3 what neighbours should have given; `bad_peers` sent bad pieces."""
 
     origin_bytes: int = 0
     peer_bytes: int = 0

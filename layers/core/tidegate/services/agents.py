@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from tidegate.domain.files import content_disposition, content_object
 from tidegate.domain.ids import Clock, iso
 from tidegate.domain.orders import Order
+from tidegate.domain.pieces import pieces_object
 from tidegate.domain.targets import IN_PROGRESS, Report, Target
 from tidegate.errors import RecordNotFound
 from tidegate.services.download_ports import OrderStore
@@ -25,9 +27,12 @@ _PROGRESS_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class Offer:
+    """`swarm` is the order's place in its swarm, with what changes from one look to the next."""
+
     order: Order
     url: str
     expires_at: str
+    swarm: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,17 @@ class Agents:
     def _offer(self, order: Order) -> Offer:
         key = content_object(order.project_id, order.signature)
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(order.file_name))
-        return Offer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
+        return Offer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(order))
+
+    def _swarm(self, order: Order) -> dict[str, Any] | None:
+        """Ages and times by this clock alone: those of hosts are not to be trusted."""
+        if not order.swarm:
+            return None
+        now = self._clock().timestamp()
+        terms = dict(order.swarm)
+        age = max(0.0, now - terms.pop("dispatched_at"))
+        url = self._objects.presign_get(pieces_object(order.project_id, order.signature), LINK_SECONDS)
+        return terms | {"age": round(age, 3), "lasts": round(order.until - now, 3), "pieces_url": url}
 
     def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:
         """All of them or none: a transfer that is not this agent's own is refused before anything is written."""

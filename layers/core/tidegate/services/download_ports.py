@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from tidegate.domain.downloads import Counts, Job, Task
+from tidegate.domain.downloads import Job, Task
 from tidegate.domain.notices import Notice
 from tidegate.domain.orders import Order
+from tidegate.domain.pieces import PieceList
 from tidegate.domain.targets import Report, Shard, Target
 from tidegate.domain.transfers import Transfer
 from tidegate.services.ports import Listed
@@ -39,9 +40,13 @@ class Rebound(NamedTuple):
 
 
 class Content(NamedTuple):
+    """`pieces_sha256` is of the list of its pieces' digests; None for small content and what was checked before."""
+
     state: str
     size: int
     checked_etag: str | None
+    piece_size: int | None = None
+    pieces_sha256: str | None = None
 
 
 class JobStore(Protocol):
@@ -61,7 +66,7 @@ class JobStore(Protocol):
 
     def sent(self, job: Job, now: datetime, transfer_id: str) -> Job: ...
 
-    def progress(self, job: Job, now: datetime, open_shards: Sequence[int], counts: Counts, closed: Counts) -> Job: ...
+    def progress(self, job: Job, now: datetime, counted: Job) -> Job: ...
 
     def put_off(self, job: Job, due_at: datetime) -> None: ...
 
@@ -181,4 +186,4 @@ class Executions(Protocol):
 class Contents(Protocol):
     def get(self, project_id: str, signature: str) -> Content | None: ...
 
-    def checked(self, project_id: str, signature: str, etag: str) -> None: ...
+    def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None: ...

@@ -15,6 +15,7 @@ from tidegate.adapters.dynamo.writes import Write, delete, put, put_new, update
 from tidegate.domain.downloads import Job
 from tidegate.domain.ids import digest, iso
 from tidegate.domain.slices import slices
+from tidegate.domain.swarm_figures import figures_from
 from tidegate.domain.targets import Figures, Shard, Target, TargetState
 from tidegate.services.download_ports import Arrival, Rebound
 
@@ -31,7 +32,7 @@ def shard_from(item: dict[str, Any]) -> Shard:
     }
     moved = unpack(item["sequences"]) if "sequences" in item else ()
     sequences = {Target(agent, container): sequence for agent, container, sequence in moved}
-    return Shard(item["number"], states, item["rev"], item["update_time"], sequences)
+    return Shard(item["number"], states, item["rev"], item["update_time"], sequences, figures_from(item.get("swarm")))
 
 
 def _packed(shard: Shard) -> bytes:
@@ -136,6 +137,7 @@ class TargetRepository:
                     keys.shard(job.project_id, job.key, shard.number),
                     {
                         "packed": _packed(shard),
+                        **({"swarm": shard.swarm.shown()} if shard.swarm.hosts else {}),
                         "rev": shard.rev + 1,
                         "update_time": iso(now),
                         "expires_at": int(now.timestamp()) + self._lasts,

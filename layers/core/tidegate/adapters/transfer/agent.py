@@ -10,28 +10,31 @@ from tidegate.domain.orders import Order
 from tidegate.domain.targets import DONE, Report, Shard, Target
 from tidegate.domain.transfers import Transfer
 from tidegate.services.download_ports import OrderStore, Results
+from tidegate.services.swarm_planner import JobSwarm, SwarmPlanner
 
 
 class AgentEngine:
     # Orders are written under names that follow from the token, so writing them again changes nothing.
     repeatable = True
 
-    def __init__(self, orders: OrderStore, clock: Clock) -> None:
+    def __init__(self, orders: OrderStore, clock: Clock, swarms: SwarmPlanner) -> None:
         self._orders = orders
         self._clock = clock
+        self._swarms = swarms
 
     def stage(self, job: Job, size: int) -> Report:
         return Report(DONE)
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
+        swarm = self._swarms.swarm_of(job, size)
         for shard in shards:
             answered = self._orders.reports(job.project_id, job.key, shard.number)
             wanted = [target for target in shard.unfinished if target not in answered]
-            self._orders.place([self._order(job, transfer, shard, target, size) for target in wanted])
+            self._orders.place([self._order(job, transfer, shard, target, size, swarm) for target in wanted])
         return transfer.token
 
     @staticmethod
-    def _order(job: Job, transfer: Transfer, shard: Shard, target: Target, size: int) -> Order:
+    def _order(job: Job, transfer: Transfer, shard: Shard, target: Target, size: int, swarm: JobSwarm) -> Order:
         parcel = job.parcel
         return Order(
             project_id=job.project_id,
@@ -46,6 +49,7 @@ class AgentEngine:
             job_id=job.job_id,
             sequence=shard.sequences.get(target, job.sequence),
             mode=parcel.mode,
+            swarm=swarm.terms_of(target.agent_id),
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

@@ -43,6 +43,7 @@ def _parcel(body: ParcelBody) -> Parcel:
         target_user=body.target_user,
         target_file_dir=body.target_file_dir,
         mode=body.mode and body.mode.zfill(4),
+        swarm="off" if body.swarm == "off" else None,
     )
 
 
