@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fleet import Fleet
 
-FIGURES = {
+FIGURES: dict[str, Any] = {
     "size": 10_000,
     "speed": 5_000,
     "start_time": "2026-11-16T12:00:00.000Z",

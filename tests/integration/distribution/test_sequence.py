@@ -14,6 +14,12 @@ from tidegate.domain.targets import Target
 from tidegate.errors import Busy
 
 
+def sequence_of(fleet: Fleet, job_key: str) -> int:
+    item = fleet.cloud.app.table.get(keys.job(fleet.project.id, job_key))
+    assert item
+    return int(item["sequence"])
+
+
 def sequences(fleet: Fleet, agent_id: str = "a-1") -> list[tuple[str, int]]:
     return [(item["signature"], item["sequence"]) for item in fleet.inbox(agent_id)]
 
@@ -54,12 +60,9 @@ def test_function_with_slow_clock_still_gives_higher_sequence(fleet: Fleet, slow
     clock.move_to(clock() - slow)
     fleet.submit("a-1", file_signature=new)
 
-    jobs = {
-        job["file_signature"]: fleet.cloud.app.table.get(keys.job(fleet.project.id, job["key"]))
-        for job in fleet.get("/v1/jobs")["items"]
-    }
+    jobs = {job["file_signature"]: sequence_of(fleet, job["key"]) for job in fleet.get("/v1/jobs")["items"]}
 
-    assert jobs[new]["sequence"] > jobs[fleet.signature]["sequence"]
+    assert jobs[new] > jobs[fleet.signature]
 
 
 def test_other_spelling_and_other_source_path_share_one_sequence(fleet: Fleet) -> None:
@@ -69,10 +72,7 @@ def test_other_spelling_and_other_source_path_share_one_sequence(fleet: Fleet) -
     clock.move_to(clock() - timedelta(minutes=5))
     fleet.submit("a-1", target_file_dir="/opt//app/", file_path="/data/other.bin")
 
-    by_dir = {
-        job["target_file_dir"]: fleet.cloud.app.table.get(keys.job(fleet.project.id, job["key"]))["sequence"]
-        for job in fleet.get("/v1/jobs")["items"]
-    }
+    by_dir = {job["target_file_dir"]: sequence_of(fleet, job["key"]) for job in fleet.get("/v1/jobs")["items"]}
 
     assert by_dir["/opt//app/"] > by_dir["/opt/app"]
 
@@ -112,7 +112,7 @@ def test_target_asked_for_again_in_the_later_window_is_new_there(fleet: Fleet) -
     fleet.run_until_dispatched(again)
 
     ((_, sequence),) = sequences(fleet)
-    assert sequence == fleet.cloud.app.table.get(keys.job(fleet.project.id, fleet.job(again)["key"]))["sequence"]
+    assert sequence == sequence_of(fleet, fleet.job(again)["key"])
 
 
 def test_joining_a_job_from_a_cold_function_costs_no_read(fleet: Fleet) -> None:

@@ -84,18 +84,22 @@ def fill(disk: Path) -> Path:
 def test_full_disk_is_told_and_deliveries_go_on_once_there_is_space(
     api: AgentApi, small_disk: Path, start_agent: StartAgent
 ) -> None:
-    """Journal and files on one disk: both are full."""
-    state = small_disk / "state"
+    """Journal and files on one disk, both full, while the API takes no results: these wait in memory."""
     first = api.add("first", CONTENT, sequence=1)
-    running = start_agent(state_dir=state)
+    running = start_agent(state_dir=small_disk / "state")
     assert api.wait_for(first)["error_code"] == 0
     filler = fill(small_disk)
-    failed = [api.add(f"f{number}", CONTENT, sequence=2 + number) for number in range(8)]
-
-    assert {api.wait_for(one)["error_code"] for one in failed} == {Code.NO_SPACE}
+    api.refuse_results = True
+    failed = [f"tr-{number}-{'x' * 150}" for number in range(60)]
+    for number, transfer_id in enumerate(failed):
+        added = api.add(f"f{number}", CONTENT, sequence=2 + number, transfer_id=transfer_id)
+        api.transfers[transfer_id] = api.transfers.pop(added)
+    time.sleep(3)
     filler.unlink()
+    api.refuse_results = False
 
-    after = api.add("after", CONTENT, sequence=20)
+    assert {api.wait_for(one)["error_code"] for one in failed} <= {Code.NO_SPACE, 0}
+    after = api.add("after", CONTENT, sequence=99)
     assert api.wait_for(after)["error_code"] == 0
     eventually(lambda: running.agent.health()["healthy"])
 

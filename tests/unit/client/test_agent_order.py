@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tidegate_client.models import Transfer
 V1, V2 = (random.Random(seed).randbytes(300_000) for seed in (1, 2))
 
 
-def add(api: AgentApi, content: bytes, sequence: int | None, **more: object) -> str:
+def add(api: AgentApi, content: bytes, sequence: int | None, **more: Any) -> str:
     signature = sha256(content)
     api.store.objects[signature] = content
     return api.add("f", content, object=signature, sequence=sequence, **more)

@@ -6,6 +6,7 @@ import fcntl
 import multiprocessing
 import os
 import pwd
+import signal
 import time
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def hold_lock(path: str, kind: str, uid: int, ready: object) -> None:
     if kind == "lock":
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     else:
+        # The kernel asks for it back by SIGIO, and waits for the answer.
+        signal.signal(signal.SIGIO, signal.SIG_IGN)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     ready.set()  # type: ignore[attr-defined]
     time.sleep(60)
