@@ -14,7 +14,7 @@ from typing import Any
 
 from tidegate.domain.pieces import PieceDigests
 from tidegate.domain.swarm import Member, plan, terms
-from tidegate_client.swarm.limits import Rate
+from tidegate_client.agent.rate_limit import RateLimit
 
 JOB_KEY, KEY = "0" * 32, b"a key of 32 bytes for every test"
 _CHUNK = 64 * 1024
@@ -32,7 +32,7 @@ class CountingOrigin:
         digests.update(content)
         self.piece_size, self.listed = digests.finish()
         self.signature = hashlib.sha256(content).hexdigest()
-        self._rate = Rate(rate)
+        self._rate = RateLimit(rate, saved_seconds=0.05) if rate else None
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -53,7 +53,8 @@ class CountingOrigin:
     def count(self, length: int) -> None:
         with self._lock:
             self.sent += length
-        time.sleep(self._rate.reserve(length))
+        if self._rate is not None:
+            time.sleep(self._rate.reserve(length))
 
     def close(self) -> None:
         self._server.shutdown()

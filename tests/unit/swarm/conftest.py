@@ -9,6 +9,7 @@ import pytest
 import urllib3
 
 from tests.support.swarm_lab import CountingOrigin, Placement, made_up_content
+from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.models import SwarmFigures
 from tidegate_client.swarm.host import SwarmHost, SwarmOptions
 
@@ -18,12 +19,15 @@ MIB = 1 << 20
 class LabHost:
     """A SwarmHost with a directory, delivering as the agent does."""
 
-    def __init__(self, agent_id: str, home: Path, *, listens: bool = True, **options: Any) -> None:
+    def __init__(
+        self, agent_id: str, home: Path, *, listens: bool = True, download_rate: float | None = None, **options: Any
+    ) -> None:
         self.agent_id = agent_id
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         listen = (("127.0.0.1", 0),) if listens else ()
-        self.host = SwarmHost(agent_id, home / "state", SwarmOptions(listen=listen, **options))
+        limit = RateLimit(download_rate, saved_seconds=0.05) if download_rate else None
+        self.host = SwarmHost(agent_id, home / "state", SwarmOptions(listen=listen, **options), limit)
         self.host.start()
         self.cancelled = False
         self.pool = urllib3.PoolManager(maxsize=8)

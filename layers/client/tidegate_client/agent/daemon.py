@@ -57,9 +57,8 @@ class Agent:
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self._accepted = False
-        self._swarm = (
-            SwarmHost(options.agent_id, options.state_dir, options.swarm) if options.swarm is not None else None
-        )
+        limit = RateLimit(options.limit_rate) if options.limit_rate else None
+        self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel),
@@ -72,7 +71,7 @@ class Agent:
             stopping=self._aborting,
             permits=options.permits,
             patience=options.patience,
-            rate_limit=RateLimit(options.limit_rate) if options.limit_rate else None,
+            rate_limit=limit,
             on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
             swarm=self._swarm,
         )

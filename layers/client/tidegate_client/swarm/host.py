@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import urllib3
 
+from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
 from tidegate_client.download import Link as FileLink
@@ -28,7 +29,7 @@ from tidegate_client.errors import ChecksumMismatch
 from tidegate_client.models import Presence, SwarmFigures, Transfer
 from tidegate_client.swarm.chooser import Mode
 from tidegate_client.swarm.identity import Identity, load_identity
-from tidegate_client.swarm.limits import Rate, Slots
+from tidegate_client.swarm.limits import Slots
 from tidegate_client.swarm.origin import Origin
 from tidegate_client.swarm.server import PeerServer
 from tidegate_client.swarm.session import Figures, NoList, Phase, Session, Tools
@@ -46,13 +47,12 @@ _DISK_THREADS, _NETWORK_THREADS = 4, 16
 
 @dataclass(frozen=True, slots=True)
 class SwarmOptions:
-    """Rates are bytes a second; None is no limit. Without `listen` the host only fetches."""
+    """`upload_rate` is bytes a second; None is no limit. Without `listen` the host only fetches."""
 
     listen: tuple[tuple[str, int], ...] = ()
     site: str = ""
     zone: str = ""
     upload_rate: float | None = None
-    download_rate: float | None = None
 
 
 class NoSwarm(Exception):
@@ -60,20 +60,21 @@ class NoSwarm(Exception):
 
 
 class SwarmHost:
-    def __init__(self, agent_id: str, state_dir: Path, options: SwarmOptions) -> None:
+    def __init__(
+        self, agent_id: str, state_dir: Path, options: SwarmOptions, download: RateLimit | None = None
+    ) -> None:
         self._options = options
         self._identity: Identity = load_identity(state_dir)
         self._tools = Tools(
             agent_id,
             disk=ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="swarm-disk"),
             network=ThreadPoolExecutor(_NETWORK_THREADS, thread_name_prefix="swarm-store"),
-            download=Rate(options.download_rate),
+            download=download,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
-        self._server = PeerServer(
-            list(options.listen), self._identity.server_context, Slots(), Rate(options.upload_rate)
-        )
+        upload = RateLimit(options.upload_rate, saved_seconds=0.05) if options.upload_rate else None
+        self._server = PeerServer(list(options.listen), self._identity.server_context, Slots(), upload)
         # None while a delivery is about to open its session.
         self._sessions: dict[str, Session | None] = {}
         self._changed = threading.Condition()

@@ -1,10 +1,8 @@
-"""Limits of what a host gives and takes: bytes a second, and uploads at a time."""
+"""Limits of what a host gives: uploads at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,28 +10,6 @@ from contextlib import asynccontextmanager
 UPLOADS, WAITING = 4, 8
 UPLOADS_A_PEER = 2
 SLOT_SECONDS = 0.5
-_SAVED_SECONDS = 0.05
-
-
-class Rate:
-    """Bytes a second, shared by threads and tasks. Each reserves what it moves and sleeps for as long as it is told."""
-
-    def __init__(self, bytes_a_second: float | None) -> None:
-        self._rate = bytes_a_second
-        self._free_at = 0.0
-        self._lock = threading.Lock()
-
-    @property
-    def bytes_a_second(self) -> float | None:
-        return self._rate
-
-    def reserve(self, length: int) -> float:
-        if not self._rate:
-            return 0.0
-        with self._lock:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now - _SAVED_SECONDS) + length / self._rate
-            return max(0.0, self._free_at - now)
 
 
 class NoSlot(Exception):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import urllib3
 from urllib3.exceptions import HTTPError
 
+from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.download import ONLY_REDIRECTS, TRANSIENT, Link
 from tidegate_client.errors import TransferError
-from tidegate_client.swarm.limits import Rate
 from tidegate_client.swarm.store import CHUNK
 
 _TIMEOUT = urllib3.Timeout(connect=5, read=20)
@@ -21,7 +21,7 @@ class OriginFailed(Exception):
 
 
 class Origin:
-    def __init__(self, pool: urllib3.PoolManager, link: Link, download: Rate) -> None:
+    def __init__(self, pool: urllib3.PoolManager, link: Link, download: RateLimit | None) -> None:
         self._pool = pool
         self._link = link
         self._download = download
@@ -47,7 +47,7 @@ class Origin:
                 if left < 0:
                     raise OriginFailed("the store sent more than was asked for")
                 self._count(len(chunk))
-                if cancelled.wait(self._download.reserve(len(chunk))):
+                if cancelled.wait(self._download.reserve(len(chunk)) if self._download else 0.0):
                     return
                 keep(chunk)
             if left:

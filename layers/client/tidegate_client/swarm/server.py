@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidegate_client.swarm.limits import NoSlot, Rate, Slots
+from tidegate_client.agent.rate_limit import RateLimit
+from tidegate_client.swarm.limits import NoSlot, Slots
 from tidegate_client.swarm.store import CHUNK, StaleFile
 from tidegate_client.swarm.terms import caller_of
 
@@ -79,7 +80,7 @@ class PeerServer:
         addresses: list[tuple[str, int]],
         context: Callable[[], ssl.SSLContext],
         slots: Slots,
-        upload: Rate,
+        upload: RateLimit | None,
     ) -> None:
         self._addresses = addresses
         self._context = context
@@ -257,7 +258,8 @@ class PeerServer:
                     chunk = await swarm.read(piece, offset, min(CHUNK, length - offset))
                     if not chunk:
                         raise Refused
-                    await asyncio.sleep(self._upload.reserve(len(chunk)))
+                    if self._upload is not None:
+                        await asyncio.sleep(self._upload.reserve(len(chunk)))
                     await _send(writer, head + chunk if head else chunk)
                     head = b""
         except NoSlot:

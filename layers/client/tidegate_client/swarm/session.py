@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.swarm.chooser import ORIGIN, Chooser, Failure, Link, Mode, Neighbour, Rules, Step
 from tidegate_client.swarm.identity import client_context
 from tidegate_client.swarm.layout import DIGEST_BYTES
-from tidegate_client.swarm.limits import Rate
 from tidegate_client.swarm.origin import Origin, OriginFailed
 from tidegate_client.swarm.peers import Broken, NotStarted, Peer, Stalled, Unreachable
 from tidegate_client.swarm.ranks import Ranks
@@ -67,7 +67,7 @@ class Tools:
     agent_id: str
     disk: Executor
     network: Executor
-    download: Rate
+    download: RateLimit | None
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +130,7 @@ class Session:
         self.met_anyone = False
         layout = terms.layout
         self._ranking = Ranks(terms.number, terms.members, terms.seed, layout.count)
-        line = tools.download.bytes_a_second or _LINE
+        line = tools.download.bytes_a_second if tools.download else _LINE
         rules = Rules(terms.ranks, terms.hold, terms.patience, 15.0 + 4 * layout.size / line, terms.lasts)
         neighbours = [Neighbour(near=peer.near) for peer in terms.peers]
         self._chooser = Chooser(layout, self._ranking, rules, neighbours, time.monotonic())
@@ -329,7 +329,8 @@ class Session:
                 async for chunk in connection.body(length):
                     await self._on_disk(flight.sink.write, chunk)
                     self._last_byte = time.monotonic()
-                    await asyncio.sleep(self._tools.download.reserve(len(chunk)))
+                    if self._tools.download is not None:
+                        await asyncio.sleep(self._tools.download.reserve(len(chunk)))
         except Stalled:
             self._fail(flight, Failure.STALLED)
         except (Broken, NotStarted, Unreachable):
