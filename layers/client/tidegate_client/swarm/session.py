@@ -37,6 +37,7 @@ _LINE = 125_000_000.0
 _MOST_RECHECKS = 2
 _VERSION_BYTES = 8
 _MOST_BAD_PEERS = 4
+_LIST_TRIES = 4
 
 
 class NoList(Exception):
@@ -262,14 +263,15 @@ class Session:
         rank = self._ranking.rank(0)
         await asyncio.sleep(0.3 if rank < 2 else 0.3 + min(3.0, 0.5 + 0.02 * rank))
         wanted = self.terms.layout.count * DIGEST_BYTES
-        for attempt in range(4):
+        for attempt in range(_LIST_TRIES):
             if self._list_found.done():
                 return
             try:
                 self._found(await self._on_network(self._origin.piece_list, self.terms.pieces_url, wanted))
+                break
             except OriginFailed as error:
                 log.info("the list of pieces did not come from the store: %s", error)
-            await asyncio.sleep(1.0 + attempt)
+            await asyncio.sleep(0.5 + attempt)
         if not self._list_found.done():
             self._list_found.set_exception(NoList("no list of pieces"))
 
@@ -410,7 +412,13 @@ class Session:
 
     async def read(self, piece: int, offset: int, length: int) -> bytes:
         assert self.store is not None
-        return await self._on_disk(self.store.read, piece, offset, length)
+        try:
+            return await self._on_disk(self.store.read, piece, offset, length)
+        except StaleFile:
+            # Say so to everyone who follows: there is nothing here any more.
+            self.store.have = 0
+            self._changed()
+            raise
 
     def is_near(self, caller: str) -> bool:
         return caller in self._near
