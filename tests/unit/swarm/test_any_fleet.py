@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,16 +87,17 @@ def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience
 def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
     """A neighbour gives a piece now and then, so the host is never stuck, only too slow for the Job's deadline."""
     rules = Rules(ranks=0, hold=0.5, patience=5.0, late_after=500.0, lasts=60.0)
-    chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, [Neighbour()], 0.0)
+    chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, [Neighbour()], 0.0, rng=random.Random(1))
     chooser.linked(0, Link.UP)
     chooser.told(0, (1 << 64) - 1, 0)
-    now, asked_store_at = 0.0, None
+    now, last_piece, asked_store_at = 0.0, 0.0, None
     while asked_store_at is None and now < 60.0:
         for step in chooser.next(now):
             if step.source == ORIGIN:
                 asked_store_at = now
                 break
-            if now % 4 < 0.1:
+            if now - last_piece >= 3.0:
+                last_piece = now
                 chooser.arrived(step.source, step.piece, now)
             else:
                 chooser.failed(step.source, step.piece, Failure.BUSY, now)

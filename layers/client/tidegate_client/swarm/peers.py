@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from tidegate_client.swarm.identity import client_context, pin_of
-from tidegate_client.swarm.store import CHUNK
 from tidegate_client.swarm.terms import PeerTerms, authorization
+from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Wire
 
 CONNECT_SECONDS, FIRST_BYTE_SECONDS, STALL_SECONDS = 2.0, 2.0, 3.0
 NEXT_ADDRESS_SECONDS = 0.3
@@ -19,7 +19,7 @@ NEWS_SECONDS = 25.0
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[ -~]*\r\n")
 _LENGTH = re.compile(rb"\r\nContent-Length: (\d{1,10})\r\n", re.IGNORECASE)
 _HEAD_BYTES = 4096
-_LARGE = CHUNK // 2
+_LARGE = BUFFER_BYTES // 2
 
 
 class Unreachable(Exception):
@@ -39,62 +39,54 @@ class Broken(Exception):
 
 
 class Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
 
     def close(self) -> None:
-        self._writer.transport.abort()
+        self._wire.close()
 
     async def ask(self, path: str, header: str) -> tuple[int, int | None]:
         """Status and length of the answer's body, which is then read by `body` or `frames`."""
         request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n\r\n"
-        try:
+        with _translated():
             async with asyncio.timeout(FIRST_BYTE_SECONDS):
-                self._writer.write(request.encode())
-                head = await self._reader.readuntil(b"\r\n\r\n")
-        except TimeoutError:
-            raise Stalled from None
-        except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-            raise Broken(str(error)) from error
+                self._wire.send(request.encode())
+                head = await self._wire.until(b"\r\n\r\n", _HEAD_BYTES)
         status = _STATUS.match(head)
-        if status is None or len(head) > _HEAD_BYTES:
+        if status is None:
             raise Broken("that is no HTTP answer")
         length = _LENGTH.search(head)
         return int(status[1]), int(length[1]) if length else None
 
-    async def body(self, length: int) -> AsyncIterator[bytes]:
-        """In large chunks, as each goes to a thread and back; a slow peer's bytes count as they come."""
-        gathered: list[bytes] = []
-        held = 0
+    async def body(self, length: int) -> AsyncIterator[memoryview]:
+        """In large chunks, as each goes to a thread and back. A chunk is valid until the next one is asked for."""
         while length:
-            try:
-                async with asyncio.timeout(STALL_SECONDS):
-                    chunk = await self._reader.read(min(CHUNK, length))
-            except TimeoutError:
-                raise Stalled from None
-            except OSError as error:
-                raise Broken(str(error)) from error
-            if not chunk:
-                raise Broken("the answer was cut short")
+            wanted = min(length, _LARGE)
+            with _translated():
+                while self._wire.waiting < wanted:
+                    async with asyncio.timeout(STALL_SECONDS):
+                        await self._wire.more()
+            chunk = self._wire.take(length)
+            yield chunk
             length -= len(chunk)
-            gathered.append(chunk)
-            held += len(chunk)
-            if held >= _LARGE or not length:
-                yield chunk if held == len(chunk) else b"".join(gathered)
-                gathered.clear()
-                held = 0
+            self._wire.give_back(len(chunk))
 
     async def frames(self, length: int) -> AsyncIterator[bytes]:
         while True:
-            try:
+            with _translated():
                 async with asyncio.timeout(NEWS_SECONDS):
-                    frame = await self._reader.readexactly(length)
-            except TimeoutError:
-                raise Stalled from None
-            except (OSError, EOFError) as error:
-                raise Broken(str(error)) from error
+                    frame = await self._wire.exactly(length)
             yield frame
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise Stalled from None
+    except (Ended, OSError) as error:
+        raise Broken("the connection ended") from error
 
 
 class Peer:
@@ -150,9 +142,9 @@ class Peer:
     async def _try(self, address: tuple[str, int], rank: int) -> Connection:
         await asyncio.sleep(rank * NEXT_ADDRESS_SECONDS)
         try:
-            reader, writer = await asyncio.open_connection(
+            _, wire = await asyncio.get_running_loop().create_connection(
+                Wire,
                 *address,
-                limit=CHUNK,
                 ssl=self._context,
                 server_hostname="",
                 # The connection's own time-out comes first: who says nothing is not one who refuses.
@@ -161,11 +153,10 @@ class Peer:
             )
         except (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError) as error:
             raise NotStarted from error
-        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        if certificate is None or pin_of(certificate) != self.terms.pin:
-            writer.transport.abort()
+        if wire.certificate is None or pin_of(wire.certificate) != self.terms.pin:
+            wire.close()
             raise Unreachable("another certificate than the one announced")
-        return Connection(reader, writer)
+        return Connection(wire)
 
 
 def _close_unused(attempt: asyncio.Future[Connection]) -> None:

@@ -32,8 +32,9 @@ STRANGERS, STRANGERS_AN_ADDRESS = 32, 16
 # Every neighbour may come at once, with all its connections.
 NEW_A_SECOND = 48
 HANDSHAKE_SECONDS, IDLE_SECONDS, HEAD_SECONDS = 10.0, 30.0, 5.0
-# A chunk that a receiver does not take in this time ends the upload: slots are few.
-SEND_SECONDS = 10.0
+# Slots are few: a receiver that takes less than this in that time loses its own.
+SEND_SECONDS, SEND_BYTES = 10.0, 64 * 1024
+_SMALLEST_CHUNK = 16 * 1024
 _REQUEST = re.compile(rb"GET /swarm/([0-9a-f]{32})/(have|pieces|piece/(\d{1,7})) HTTP/1\.1\r\n")
 _AUTHORIZATION = re.compile(rb"\r\nAuthorization: ([ -~]{1,600})\r\n", re.IGNORECASE)
 
@@ -86,6 +87,8 @@ class PeerServer:
         self._context = context
         self._slots = slots
         self._upload = upload
+        # On a slow line small chunks: all slots take turns, and a caller gives up after three seconds without a byte.
+        self._chunk = min(CHUNK, max(_SMALLEST_CHUNK, int(upload.bytes_a_second / 10))) if upload else CHUNK
         self._swarms: dict[str, Served] = {}
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -253,15 +256,15 @@ class PeerServer:
         try:
             async with self._slots.hold(request.caller, near=swarm.is_near(request.caller)):
                 length = swarm.piece_length(piece)
-                head = _status(200, length)
-                for offset in range(0, length, CHUNK):
-                    chunk = await swarm.read(piece, offset, min(CHUNK, length - offset))
+                # Before the rate limit has its say: the caller waits two seconds for the first byte.
+                writer.write(_status(200, length))
+                for offset in range(0, length, self._chunk):
+                    chunk = await swarm.read(piece, offset, min(self._chunk, length - offset))
                     if not chunk:
                         raise Refused
                     if self._upload is not None:
                         await asyncio.sleep(self._upload.reserve(len(chunk)))
-                    await _send(writer, head + chunk if head else chunk)
-                    head = b""
+                    await _send(writer, chunk)
         except NoSlot:
             await _send(writer, _status(429))
 
@@ -330,6 +333,13 @@ def _status(code: int, length: int = 0) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, content: bytes) -> None:
-    async with asyncio.timeout(SEND_SECONDS):
-        writer.write(content)
-        await writer.drain()
+    writer.write(content)
+    while True:
+        left = writer.transport.get_write_buffer_size()
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await writer.drain()
+                return
+        except TimeoutError:
+            if left - writer.transport.get_write_buffer_size() < SEND_BYTES:
+                raise

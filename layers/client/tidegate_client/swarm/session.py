@@ -255,7 +255,7 @@ class Session:
                 if length:
                     raise Broken("that is not the list")
                 return
-            listed = b"".join([chunk async for chunk in connection.body(wanted)])
+            listed = b"".join([bytes(chunk) async for chunk in connection.body(wanted)])
         self._found(listed)
 
     async def _find_list(self) -> None:

@@ -32,7 +32,7 @@ class Sink:
         self._hashed = hashlib.sha256()
         self.received = 0
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes | memoryview) -> None:
         with self._lock:
             if self._closed:
                 return
@@ -94,7 +94,7 @@ class PieceStore:
                 raise
             os.ftruncate(self._file, self.layout.size)
 
-    def write(self, offset: int, chunk: bytes) -> None:
+    def write(self, offset: int, chunk: bytes | memoryview) -> None:
         view = memoryview(chunk)
         while view:
             written = os.pwrite(self._file, view, offset)
