@@ -37,6 +37,7 @@ class Store:
     seconds_a_chunk: float = 0.0
     slow: dict[str, float] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
+    silent_after_cut: bool = False
     chunk: int = 64 * 1024
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     most_at_once: int = 0
@@ -95,6 +96,8 @@ class Store:
         handler.send_header("Content-Length", str(len(content) - start))
         handler.end_headers()
         stop = start + self.cuts.pop(0) if self.cuts else len(content)
+        if stop < len(content) and self.silent_after_cut:
+            self.silent.add(name)
         for at in range(start, min(stop, len(content)), self.chunk):
             handler.wfile.write(content[at : min(at + self.chunk, stop)])
             time.sleep(self.slow.get(name, self.seconds_a_chunk))

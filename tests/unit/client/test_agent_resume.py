@@ -58,12 +58,10 @@ def test_silent_store_is_tried_again_and_others_get_the_worker(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "FIRST_STALL_PAUSE", 0.3)
-    store.cuts = [300_000]
-    store.silent = set()
+    store.cuts, store.silent_after_cut = [300_000], True
     stalled = api.add("f", CONTENT, sequence=1)
     start_agent(parallel=1, patience=0.5)
     wait_for_part(root, least=100_000)
-    store.silent = {"f"}
 
     other = api.add("g", CONTENT[:1000], sequence=2)
     assert api.wait_for(other)["error_code"] == 0
