@@ -97,6 +97,15 @@ class Counts(TypedDict):
     timeout: int
 
 
+class JobSwarm(TypedDict):
+    origin_bytes: int
+    peer_bytes: int
+    bad_pieces: int
+    fallbacks: int
+    hosts: int
+    bad_peers: list[str]
+
+
 class Job(TypedDict):
     job_id: str
     key: NotRequired[str]
@@ -112,6 +121,7 @@ class Job(TypedDict):
     finish_time: NotRequired[str | None]
     counts: Counts
     error_msg: NotRequired[str | None]
+    swarm: NotRequired[JobSwarm | None]
 
 
 class JobTarget(TypedDict):
