@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_presence_is_told_by_the_agent_itself_and_settings_by_the_admin(large: F
     assert bad.status == 422
 
 
-def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet) -> None:
+def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     job_id = dispatched(large)
     assert "swarm" not in large.job(job_id) or large.job(job_id)["swarm"] is None
     for number, agent in enumerate(AGENTS):
@@ -200,6 +201,8 @@ def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet) -> Non
     for _ in range(2):
         large.step("poll_transfer", job_id)
     large.step("finish_job", job_id)
+    emitted = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "SwarmPeerBytes" in line]
+    assert [(one["SwarmOriginBytes"], one["SwarmPeerBytes"]) for one in emitted] == [([6015.0], [30000.0])]
 
     job = large.job(job_id)
     assert job["status"] == "Success"

@@ -234,10 +234,11 @@ class DistributionWiring(LibraryWiring, NotificationsWiring, OutboundWiring):
 
     @cached_property
     def finish_job(self) -> Finish:
+        from tidegate.adapters.swarm_metrics import tell_swarm
         from tidegate.services.download_finish import Finish
 
         stores = (self.job_store, self.task_store, self.target_store, self.transfer_store)
-        return Finish(*stores, self.engine, self.notifier, self.topic, self.clock)
+        return Finish(*stores, self.engine, self.notifier, self.topic, self.clock, tell_swarm)
 
     @cached_property
     def download_lookup(self) -> Lookup:
