@@ -84,8 +84,7 @@ class World:
                 seat = seats[name]
                 peers = [neighbour.agent_id for neighbour in seat.neighbours]
                 ranking = Ranks(seat.number, seat.members, seat.seed, self.pieces)
-                late = 15.0 + 4 * self.pieces * self.piece_seconds
-                rules = Rules(seat.ranks, 0.5, 5.0, late, self.lasts)
+                rules = Rules(seat.ranks, 0.5, 5.0, None, self.lasts)
                 chooser = Chooser(
                     self.layout,
                     ranking,
@@ -223,6 +222,7 @@ class World:
             host.bad += failure is Failure.BAD
             host.chooser.failed(step.source, step.piece, failure, self.now)
             return
+        host.chooser.received(self.layout.length(step.piece), self.now)
         host.chooser.arrived(step.source, step.piece, self.now)
         for other in host.chooser.sources(step.piece):
             host.chooser.called_off(other, step.piece)

@@ -86,7 +86,7 @@ def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience
 
 def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
     """A neighbour gives a piece now and then, so the host is never stuck, only too slow for the Job's deadline."""
-    rules = Rules(ranks=0, hold=0.5, patience=5.0, late_after=500.0, lasts=60.0)
+    rules = Rules(ranks=0, hold=0.5, patience=5.0, line=1_000_000.0, lasts=60.0)
     chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, [Neighbour()], 0.0, rng=random.Random(1))
     chooser.linked(0, Link.UP)
     chooser.told(0, (1 << 64) - 1, 0)
@@ -98,6 +98,7 @@ def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
                 break
             if now - last_piece >= 3.0:
                 last_piece = now
+                chooser.received(MIB, now)
                 chooser.arrived(step.source, step.piece, now)
             else:
                 chooser.failed(step.source, step.piece, Failure.BUSY, now)

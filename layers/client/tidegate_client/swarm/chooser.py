@@ -21,6 +21,8 @@ FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
 FLIGHTS_WHEN_LATE = 4
 FIRST_ROUND, ALONE = 0.3, 3.0
 LADDER_RANKS = 12
+# Late is who needs longer than that and so many times what its line needs; an unknown line is taken for 1 Gbit/s.
+LATE_SECONDS, LATE_TIMES, LINE = 15.0, 4, 125_000_000.0
 SLUGGISH = 16
 _BUSY, _STALLED, _LONGEST_ORIGIN_PAUSE = 0.3, 5.0, 8.0
 _RATE_SECONDS = 5.0
@@ -87,8 +89,9 @@ class Rules:
     ranks: int
     hold: float
     patience: float
-    # Seconds from the host's start: past the first it takes all from S3, past the second the Job is over.
-    late_after: float
+    # Bytes a second that the host takes at most; None: not limited, so its line is found out by what S3 gives.
+    line: float | None
+    # Seconds until the Job is over.
     lasts: float
 
 
@@ -112,6 +115,8 @@ class Chooser:
     _origin_failures: int = 0
     _origin_pause_until: float = 0.0
     _arrivals: deque[tuple[float, int]] = field(default_factory=deque)
+    _recent_bytes: int = 0
+    _line: float = 0.0
 
     def __post_init__(self) -> None:
         self.progress = self.started
@@ -146,16 +151,20 @@ class Chooser:
         """A whole and right piece is here."""
         began = self._land(source, piece)
         self.have |= 1 << piece
-        length = self.layout.length(piece)
-        self._arrivals.append((now, length))
+        length, took = self.layout.length(piece), max(now - began, 1e-6)
         if source == ORIGIN:
             self._origin_failures = 0
+            self._line = max(0.7 * self._line, (self.origin_flights + 1) * length / took)
         else:
             neighbour = self.neighbours[source]
-            took = max(now - began, 1e-6)
             neighbour.rate, neighbour.stalls, neighbour.breaks = length / took, 0, 0
             self._usual = 0.8 * self._usual + 0.2 * took if self._usual else took
             self.progress = now
+
+    def received(self, length: int, now: float) -> None:
+        """Bytes of any piece came, from wherever."""
+        self._arrivals.append((now, length))
+        self._recent_bytes += length
 
     def called_off(self, source: int, piece: int) -> None:
         self._land(source, piece)
@@ -239,29 +248,29 @@ class Chooser:
     def _judge(self, now: float) -> None:
         silent = all(n.link is Link.SILENT or n.shunned for n in self.neighbours)
         self._silent_since = (now if self._silent_since is None else self._silent_since) if silent else None
-        if self.mode is Mode.DEADLINE:
-            return
         if self._is_late(now):
             self.mode = Mode.DEADLINE
         elif silent and now - self.started >= ALONE:
             self.mode = Mode.ALONE
-        elif self.mode is Mode.ALONE:
+        elif self.mode in (Mode.ALONE, Mode.DEADLINE):
             self.mode = Mode.LADDER
 
     def _is_late(self, now: float) -> bool:
+        """Far slower than S3 alone would have been, or too slow for the Job's deadline."""
         here = now - self.started
-        if here > self.rules.late_after:
+        line = self.rules.line or self._line or LINE
+        if here > LATE_SECONDS + LATE_TIMES * self.layout.size / line:
             return True
-        if here < min(15.0, self.rules.lasts / 8):
+        if here < min(LATE_SECONDS, self.rules.lasts / 8):
             return False
         left = self.layout.bytes_of(self.layout.everything & ~self.have)
         return left > self.rate(now) * (self.rules.lasts - here) / 2
 
     def rate(self, now: float) -> float:
-        """Bytes a second that arrived of late, from wherever."""
+        """Bytes a second that came of late, from wherever."""
         while self._arrivals and self._arrivals[0][0] < now - _RATE_SECONDS:
-            self._arrivals.popleft()
-        return sum(length for _, length in self._arrivals) / max(0.5, min(_RATE_SECONDS, now - self.started))
+            self._recent_bytes -= self._arrivals.popleft()[1]
+        return self._recent_bytes / max(0.5, min(_RATE_SECONDS, now - self.started))
 
     def _ask_neighbour(self, missing: int, now: float) -> Step | None:
         """Near ones first, at random among equals; those far slower than the host itself last."""

@@ -80,15 +80,24 @@ class SwarmHost:
         self._changed = threading.Condition()
         self._alone_until = 0.0
         self._unreached = 0
-        self.addresses: list[tuple[str, int]] = []
+        self._unreached_since = 0.0
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where peers may call it; none if the ports could not be had."""
+        return self._server.addresses
 
     def start(self) -> None:
-        self.addresses = self._server.bind()
+        try:
+            self._server.bind()
+        except OSError as error:
+            log.warning("peers cannot call this host, it only fetches from them: %s", error)
         self._thread.start()
 
     def close(self) -> None:
         if self._thread.is_alive():
-            self._call(self._shut_down(), timeout=5.0)
+            with contextlib.suppress(TimeoutError):
+                self._call(self._shut_down(), timeout=5.0)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
         if not self._loop.is_running():
@@ -104,6 +113,9 @@ class SwarmHost:
     def presence(self) -> Presence:
         """What the API is told of this host."""
         rate = self._options.upload_rate
+        if self._unreached >= _UNREACHED_SWARMS and time.monotonic() > self._unreached_since + ALONE_SECONDS:
+            # Firewalls change: after a while it is worth another try.
+            self._unreached = 0
         return {
             "listen": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses],
             "site": self._options.site,
@@ -229,13 +241,20 @@ class SwarmHost:
             self._sessions[terms.id] = session
         if self._options.listen:
             self._server.add(terms.id, session)
-        self._loop.call_later(terms.lasts, self._end, terms.id, session)
+        self._loop.call_later(terms.lasts, self._lapse, terms.id, session)
         return session
 
     async def _seed(self, session: Session) -> None:
         session.seed()
         with self._changed:
             self._changed.notify_all()
+
+    def _lapse(self, swarm_id: str, session: Session) -> None:
+        """The Job is over: nobody is served any more. A delivery that still runs ends by itself."""
+        if session.phase is Phase.SEEDING:
+            self._end(swarm_id, session)
+        elif self._sessions.get(swarm_id) is session:
+            self._server.remove(swarm_id)
 
     def _end(self, swarm_id: str, expected: Session | None = None) -> None:
         with self._changed:
@@ -248,14 +267,17 @@ class SwarmHost:
         self._learn(session)
         session.close()
 
-    def _learn(self, session: Session) -> None:
+    def was_alone(self, session: Session) -> None:
         if session.mode is Mode.ALONE and len(session.terms.peers) >= _FEWEST_TO_BE_ALONE:
             log.warning("no peer could be reached: for an hour files come straight from the store")
             self._alone_until = time.monotonic() + ALONE_SECONDS
+
+    def _learn(self, session: Session) -> None:
         if session.reached:
             self._unreached = 0
         elif session.met_anyone:
             self._unreached += 1
+            self._unreached_since = time.monotonic()
 
     def _call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
@@ -278,7 +300,9 @@ class Participation:
             self._host._call(self._session.fetch(self._signature))
         except (NoList, ChecksumMismatch) as error:
             log.warning("not by the swarm: %s", error)
-            raise NoSwarm from error
+            raise NoSwarm(str(error)) from error
+        finally:
+            self._host.was_alone(self._session)
 
     def seed(self) -> None:
         """The file is published: serve it until the Job is over, if this host can."""

@@ -99,6 +99,10 @@ class PeerServer:
 
     # --- listening
 
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return self._addresses if self._sockets else []
+
     def bind(self) -> list[tuple[str, int]]:
         """Take the ports without listening on them. Answers the addresses, with the ports that were given for 0."""
         self._sockets = [_bound(address) for address in self._addresses]

@@ -32,8 +32,7 @@ T = TypeVar("T")
 TICK = 0.1
 NEWS_GATHERED, NEWS_AT_LEAST = 0.1, 10.0
 _TRY_AGAIN_REFUSED, _TRY_AGAIN_SILENT, _LONGEST_SILENCE = 1.0, 10.0, 120.0
-_NEWS_BACKLOG = 64 * 1024
-_LINE = 125_000_000.0
+_NEWS_BACKLOG, _NEWS_PAUSE = 64 * 1024, 0.02
 _MOST_RECHECKS = 2
 _VERSION_BYTES = 8
 _MOST_BAD_PEERS = 4
@@ -131,8 +130,8 @@ class Session:
         self.met_anyone = False
         layout = terms.layout
         self._ranking = Ranks(terms.number, terms.members, terms.seed, layout.count)
-        line = tools.download.bytes_a_second if tools.download else _LINE
-        rules = Rules(terms.ranks, terms.hold, terms.patience, 15.0 + 4 * layout.size / line, terms.lasts)
+        line = tools.download.bytes_a_second if tools.download else None
+        rules = Rules(terms.ranks, terms.hold, terms.patience, line, terms.lasts)
         neighbours = [Neighbour(near=peer.near) for peer in terms.peers]
         self._chooser = Chooser(layout, self._ranking, rules, neighbours, time.monotonic())
 
@@ -244,6 +243,8 @@ class Session:
                 if not self._list_found.done():
                     await self._ask_for_list(peer)
                 self._wake.set()
+                # A peer that talks without end costs no more than this.
+                await asyncio.sleep(_NEWS_PAUSE)
         finally:
             connection.close()
 
@@ -302,9 +303,11 @@ class Session:
         piece, layout = flight.step.piece, self.terms.layout
         start, length = layout.start(piece), layout.length(piece)
 
+        loop = asyncio.get_running_loop()
+
         def keep(chunk: bytes) -> None:
             flight.sink.write(chunk)
-            self._last_byte = time.monotonic()
+            loop.call_soon_threadsafe(self._note_bytes, len(chunk))
 
         try:
             await self._on_network(self._origin.fetch, start, length, keep, flight.cancelled)
@@ -330,7 +333,7 @@ class Session:
                     raise Broken(f"HTTP {status} with {announced} bytes")
                 async for chunk in connection.body(length):
                     await self._on_disk(flight.sink.write, chunk)
-                    self._last_byte = time.monotonic()
+                    self._note_bytes(len(chunk))
                     if self._tools.download is not None:
                         await asyncio.sleep(self._tools.download.reserve(len(chunk)))
         except Stalled:
@@ -341,6 +344,10 @@ class Session:
             self._break(flight, error)
         else:
             await self._finish(flight)
+
+    def _note_bytes(self, length: int) -> None:
+        self._last_byte = time.monotonic()
+        self._chooser.received(length, self._last_byte)
 
     async def _finish(self, flight: _Flight) -> None:
         """A piece counts if what came is right and, had two been at it, if what is on the disk is right too."""
