@@ -42,7 +42,7 @@ def p99(values: list[float]) -> float:
     return values[math.ceil(0.99 * len(values)) - 1] if values else math.inf
 
 
-def _run(
+def run_fleet(
     scale: Scale,
     behaviours: list[Behaviour] | None = None,
     *,
@@ -76,7 +76,7 @@ def _run(
 def cpu(scale: Scale) -> Iterator[Figure]:
     """Four hosts, each in a process of its own, as fast as they can: every byte received is served by another."""
     fast = Scale(4, 4 * scale.size, 0.0, 0.0)
-    run, wrong = _run(fast, processes=4)
+    run, wrong = run_fleet(fast, processes=4)
     used = sum(result["cpu"] for result in run.results.values())
     name = "an agent's CPU for each GB received and served"
     yield Figure(SECTION, name, used / (run.received / 1e9), "s", 5.0, note="TLS, SHA-256 and the disk; aim 3.5")
@@ -84,7 +84,7 @@ def cpu(scale: Scale) -> Iterator[Figure]:
 
 
 def plain(scale: Scale) -> Iterator[Figure]:
-    run, wrong = _run(scale)
+    run, wrong = run_fleet(scale)
     what = f"{scale.hosts} hosts, {scale.size // MIB} MiB"
     slowest = 2 * scale.alone + 5
     note = f"one host alone {scale.alone:.1f} s; median {run.seconds[len(run.seconds) // 2]:.1f} s"
@@ -95,7 +95,7 @@ def plain(scale: Scale) -> Iterator[Figure]:
 
 def capped(scale: Scale) -> Iterator[Figure]:
     """The origin gives what five hosts can take."""
-    run, wrong = _run(scale, origin_rate=5 * scale.rate)
+    run, wrong = run_fleet(scale, origin_rate=5 * scale.rate)
     direct = scale.hosts * scale.size / (5 * scale.rate)
     all_done = max(run.seconds, default=math.inf)
     note = f"{all_done:.0f} s; direct would take {direct:.0f} s"
@@ -107,7 +107,7 @@ def faults(scale: Scale) -> Iterator[Figure]:
     # A host at 1/8 of the others' rate needs eight times as long, whatever the others do: that is this one's time.
     bad = [Behaviour("dead"), Behaviour("garbage"), Behaviour("stall"), Behaviour(slow=1 / 8)]
     blocked = [Behaviour("blocked") for _ in range(5)]
-    run, wrong = _run(scale, bad + blocked + [Behaviour() for _ in range(scale.hosts - 9)])
+    run, wrong = run_fleet(scale, bad + blocked + [Behaviour() for _ in range(scale.hosts - 9)])
     told = [result["figures"] for result in run.results.values() if result["figures"]]
     note = f"{sum(one['bad_pieces'] for one in told)} bad pieces came and were thrown away"
     yield Figure(SECTION, "1 dead, 1 garbage, 1 stalling, 1 slow, 5 unreachable: origin", run.egress, "file sizes", 2.5)
@@ -121,7 +121,7 @@ def killed(scale: Scale) -> Iterator[Figure]:
         time.sleep(3.0 + scale.spread + scale.alone / 2)
         fleet.kill_and_restart(0)
 
-    run, wrong = _run(scale, during=kill)
+    run, wrong = run_fleet(scale, during=kill)
     yield Figure(SECTION, "a fifth killed half-way and restarted: origin", run.egress, "file sizes", 2.5)
     yield Figure(SECTION, "the same: wrong or missing files", len(wrong), "", 0)
 
@@ -130,8 +130,8 @@ def blocked(scale: Scale) -> Iterator[Figure]:
     """No peer is reachable: everything comes from the origin, a few seconds later."""
     hosts = min(8, scale.hosts)
     few = Scale(hosts, scale.size // 2, scale.rate, 1.0)
-    run, wrong = _run(few, [Behaviour("blocked") for _ in range(hosts)])
-    direct, _ = _run(few, direct=True)
+    run, wrong = run_fleet(few, [Behaviour("blocked") for _ in range(hosts)])
+    direct, _ = run_fleet(few, direct=True)
     later = max(run.seconds, default=math.inf) - max(direct.seconds, default=0.0)
     yield Figure(SECTION, "all peer ports blocked: later than direct by", later, "s", 5.0, note="aim 3.5")
     yield Figure(SECTION, "all peer ports blocked: wrong or missing files", len(wrong), "", 0)

@@ -20,7 +20,7 @@ FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
 # Once it no longer waits for others, a host takes from S3 what its line gives.
 FLIGHTS_WHEN_LATE = 4
 FIRST_ROUND, ALONE = 0.3, 3.0
-LADDER_RANKS = 12
+BELIEF, LADDER_BELIEVES = 3.0, 3.0
 # Late is who needs longer than that and so many times what its line needs; an unknown line is taken for 1 Gbit/s.
 LATE_SECONDS, LATE_TIMES, LINE = 15.0, 4, 125_000_000.0
 SLUGGISH = 16
@@ -112,6 +112,7 @@ class Chooser:
     _own: list[tuple[int, int]] = field(default_factory=list)
     _usual: float = 0.0
     _silent_since: float | None = None
+    _idle_since: float | None = None
     _origin_failures: int = 0
     _origin_pause_until: float = 0.0
     _arrivals: deque[tuple[float, int]] = field(default_factory=deque)
@@ -323,24 +324,40 @@ class Chooser:
         here = now - self.started
         if here < FIRST_ROUND and any(n.link is Link.NEW for n in self.neighbours):
             return
-        offered = known = 0
-        for n in self.neighbours:
-            if n.trusted:
-                known |= n.have | n.bringing
-            if not n.shunned:
-                offered |= n.have
+        offered, coming = self._known(now)
+        if offered & missing:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = max(now, self.started)
+        idle = 0.0 if self._idle_since is None else now - self._idle_since
         for rank, piece in self._own:
-            if rank and (offered & missing or here < rank * self.rules.hold):
+            if rank and idle < rank * self.rules.hold:
                 return
-            if missing >> piece & 1 and not known >> piece & 1:
+            if missing >> piece & 1 and not (offered | coming) >> piece & 1:
                 yield piece
+
+    def _known(self, now: float) -> tuple[int, int]:
+        """What neighbours have, and what they are bringing.
+
+        Who was caught stalling is not believed; nor is, when nothing came for a while, who never gave a right piece."""
+        offered = coming = 0
+        believes_all = now - self.progress < BELIEF
+        for n in self.neighbours:
+            if n.trusted and (believes_all or n.rate is not None):
+                offered |= n.have
+                coming |= n.bringing
+        return offered, coming
 
     def _ladder(self, missing: int, now: float) -> Iterable[int]:
         stuck = now - self.progress - self.rules.patience
         if stuck <= 0:
             return ()
-        allowed = LADDER_RANKS * 2.0 ** min(stuck, 64.0)
+        # One host for each piece at first, and no piece that a neighbour has or brings; then more, then any piece.
+        allowed = 4.0 ** min(stuck, 64.0)
         wanted = missing | self._overdue(now)
+        if stuck < LADDER_BELIEVES:
+            offered, coming = self._known(now)
+            wanted &= ~(offered | coming)
         found = sorted((rank, piece) for piece in pieces_in(wanted) if (rank := self.ranking.rank(piece)) < allowed)
         if found and self.mode is Mode.NONE:
             self.mode = Mode.LADDER
