@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ HOSTS = [f"host-{number}" for number in range(1, 6)]
 CONTAINERS = ["", "web", "worker", "cache"]
 TARGETS = [(host, container) for host in HOSTS for container in CONTAINERS]
 TERMINAL = {"Success", "Failed", "Timeout"}
+USER = pwd.getpwuid(os.getuid()).pw_name
 FILE_PATH = "/releases/release.bin"
 NOBODYS = "0" * 64
 
@@ -44,8 +46,11 @@ def distribute(guide: Guide) -> str:
 
 def agent_words(home: Path, host: str) -> list[str]:
     root = home / host
-    for container in CONTAINERS:
-        (root / "containers" / container).mkdir(parents=True, exist_ok=True)
+    for container in CONTAINERS[1:]:
+        # A container knows its own users: here the one who runs the demo.
+        etc = root / "containers" / container / "etc"
+        etc.mkdir(parents=True, exist_ok=True)
+        (etc / "passwd").write_text(f"{USER}:x:{os.getuid()}:{os.getgid()}::/:/bin/sh\n")
     words = ["agent", "--agent-id", host, "--root", str(root), "--container-root", str(root / "containers")]
     return [*words, "--state-dir", str(home / f"{host}.state"), "--wait", "10"]
 
@@ -78,7 +83,7 @@ def submit(guide: Guide, target: tuple[str, str], target_file_dir: str, signatur
         file_name="release.bin",
         target_agent_id=target[0],
         target_container_id=target[1],
-        target_user="root",
+        target_user=USER,
         target_file_dir=target_file_dir,
         file_signature=signature,
     )

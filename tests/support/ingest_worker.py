@@ -47,8 +47,8 @@ def main(url: str) -> None:
     projects: Any = SimpleNamespace(get=lambda _: SimpleNamespace(allow_private_urls=True))
     files: Any = Files()
     download = Download(
-        Fetcher(app().http, app().ingest.parts), app().ingest.parts, files, projects, app().ingest.credentials
-    )
+        Fetcher(app().http, app().ingest.parts), app().ingest.parts, files, projects, app().projects.credentials
+    )  # type: ignore[arg-type]
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)
     outcome = download(Step(request, lambda progress=None: None, 800))

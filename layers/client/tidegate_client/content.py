@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 import urllib3
 from urllib3.exceptions import HTTPError
@@ -23,8 +23,8 @@ def sha256_of(path: Path) -> str:
         return sha256_of_stream(file)
 
 
-def sha256_of_stream(file: BufferedReader) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of_stream(file: BinaryIO) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def upload(

@@ -21,6 +21,8 @@ from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
 
 # Gives a URL; asked again with the one that was refused, it gives another.
 Link = Callable[[str | None], str]
+# Told of bytes that came; returns when the next may come, or when the second argument says that it is called off.
+Throttle = Callable[[int, Callable[[], bool]], None]
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 ONLY_REDIRECTS = Retry(total=3, connect=0, read=0, status=0, other=0, redirect=3)
 LONGEST_PAUSE = 8.0
@@ -28,6 +30,10 @@ LONGEST_PAUSE = 8.0
 
 class Cancelled(Exception):
     """The download was called off; what has arrived stays for the next try."""
+
+
+class Stalled(TransferError):
+    """No byte came for a long time; what has arrived stays, and a later try may go on from it."""
 
 
 class _Interrupted(Exception):
@@ -46,6 +52,7 @@ class ResumingDownload:
         on_progress: Progress | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         patience: float = 60.0,
+        throttle: Throttle | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._pool = pool
@@ -54,6 +61,7 @@ class ResumingDownload:
         self._on_progress = on_progress or (lambda _done, _total: None)
         self._cancelled = cancelled
         self._patience = patience
+        self._throttle = throttle
         self._sleep = sleep
         self._digest = hashlib.sha256()
         self.offset = 0
@@ -76,7 +84,7 @@ class ResumingDownload:
             if self.offset > before:
                 progress_at, pauses = time.monotonic(), 0
             elif time.monotonic() - progress_at > self._patience:
-                raise TransferError(f"no byte for {self._patience:.0f} s: {reason}")
+                raise Stalled(f"no byte for {self._patience:.0f} s: {reason}")
             self._pause(pauses)
             pauses += 1
         self._file.flush()
@@ -140,6 +148,8 @@ class ResumingDownload:
         self._digest.update(chunk)
         self.offset += len(chunk)
         self._on_progress(self.offset, self._size)
+        if self._throttle:
+            self._throttle(len(chunk), self._cancelled)
 
     def _pause(self, pauses: int) -> None:
         if self._cancelled():

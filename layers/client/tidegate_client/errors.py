@@ -23,6 +23,10 @@ class Unreachable(TidegateError):
     """No answer came, also after retrying."""
 
 
+class BadAnswer(Unreachable):
+    """Something answered that is not the API: a proxy's page, or a document of another shape."""
+
+
 class TransferError(TidegateError):
     """Bytes could not be uploaded or downloaded."""
 

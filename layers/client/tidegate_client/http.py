@@ -14,7 +14,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.util.retry import Retry
 
-from tidegate_client.errors import Conflict, Unreachable, problem_of
+from tidegate_client.errors import BadAnswer, Conflict, Unreachable, problem_of
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
@@ -54,7 +54,13 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        return json.loads(self.body) if self.body else None
+        try:
+            return json.loads(self.body) if self.body else None
+        except ValueError as error:
+            kind = self.headers.get("Content-Type", "no content type")
+            raise BadAnswer(
+                f"HTTP {self.status} with {kind} where JSON was expected: is a proxy in between?"
+            ) from error
 
 
 def path_part(value: str) -> str:

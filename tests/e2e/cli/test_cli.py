@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
@@ -69,7 +70,7 @@ def test_download_submit_watch_brings_the_file_to_two_agents(
 ) -> None:
     record, content = stored
     targets = [word for agent_id in agents for word in ("--target", agent_id)]
-    where = ["--user", "root", "--dir", "/srv/release"]
+    where = ["--user", getpass.getuser(), "--dir", "/srv/release"]
 
     words = ["download", "submit", "--file", record["file_id"], *targets, *where, "--watch", "--timeout", "60"]
     _, told = shell.both(*words)
@@ -91,7 +92,7 @@ def test_a_refused_path_fails_the_download_with_its_reason(
 ) -> None:
     record, _ = stored
     (agents["host-1"] / "srv").symlink_to("/tmp")
-    where = ["--user", "root", "--dir", "/srv/release", "--target", "host-1"]
+    where = ["--user", getpass.getuser(), "--dir", "/srv/release", "--target", "host-1"]
 
     told = shell.run("download", "submit", "--file", record["file_id"], *where, "--watch", "--json", expect=1)
 

@@ -28,7 +28,7 @@ def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> 
         "target_agent_id": "a-1",
         "target_container_id": "c-1",
         "status": "Pending",
-        **dict.fromkeys(("error_code", "error_msg", "progress")),
+        **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
     }
     assert made["status"] == "Pending"
 
@@ -125,6 +125,9 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
         "target_user": "root",
         "signature": fleet.signature,
         "size": 10_000,
+        "job_id": job_id,
+        "sequence": (fleet.cloud.app.table.get(keys.job(fleet.project.id, fleet.job(job_id)["key"])) or {})["sequence"],
+        "mode": None,
     }
 
 

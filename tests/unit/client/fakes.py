@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pwd
 import re
 import threading
 import time
@@ -16,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from tests.support.http_servers import Handler, serve
 
 AGENT = "agent-1"
+ME = pwd.getpwuid(os.geteuid()).pw_name
 
 
 def sha256(content: bytes) -> str:
@@ -32,6 +35,9 @@ class Store:
     statuses: list[int] = field(default_factory=list)
     knows_ranges: bool = True
     seconds_a_chunk: float = 0.0
+    slow: dict[str, float] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    silent_after_cut: bool = False
     chunk: int = 64 * 1024
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     most_at_once: int = 0
@@ -54,11 +60,17 @@ class Store:
             handler.answer(403)
         elif self.statuses:
             handler.answer(self.statuses.pop(0))
+        elif name in self.silent:
+            handler.answer(503)
         elif name not in self.objects:
             handler.answer(404)
         else:
             with self._counted():
-                self._send(handler, self.objects[name])
+                self._send(handler, name, self.objects[name])
+
+    @property
+    def running(self) -> int:
+        return self._now
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -71,7 +83,7 @@ class Store:
             with self._lock:
                 self._now -= 1
 
-    def _send(self, handler: Handler, content: bytes) -> None:
+    def _send(self, handler: Handler, name: str, content: bytes) -> None:
         start = 0
         if self.knows_ranges and (wanted := re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range") or "")):
             start = int(wanted[1])
@@ -84,9 +96,11 @@ class Store:
         handler.send_header("Content-Length", str(len(content) - start))
         handler.end_headers()
         stop = start + self.cuts.pop(0) if self.cuts else len(content)
+        if stop < len(content) and self.silent_after_cut:
+            self.silent.add(name)
         for at in range(start, min(stop, len(content)), self.chunk):
             handler.wfile.write(content[at : min(at + self.chunk, stop)])
-            time.sleep(self.seconds_a_chunk)
+            time.sleep(self.slow.get(name, self.seconds_a_chunk))
         handler.close_connection = stop < len(content)
 
 
@@ -100,7 +114,7 @@ def running_store(**options: Any) -> Iterator[Store]:
 
 @dataclass
 class AgentApi:
-    """The two routes of agents. `away` answers 503; `keep_listing` never takes a result off the inbox."""
+    """The two routes of agents. `away` answers 503."""
 
     store: Store
     transfers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -109,7 +123,11 @@ class AgentApi:
     away: bool = False
     refuse_results: bool = False
     unknown: set[str] = field(default_factory=set)
+    refused_fields: set[str] = field(default_factory=set)
     key_status: int = 200
+    # A proxy's page instead of the API's answer, for all requests or those of one method.
+    page: bytes | None = None
+    page_for: tuple[str, ...] = ("GET", "POST")
     url: str = ""
 
     def add(self, name: str, content: bytes, *, directory: str = "/data", **changes: Any) -> str:
@@ -122,7 +140,7 @@ class AgentApi:
             "expires_at": "2099-01-01T00:00:00Z",
             "file_name": name,
             "target_file_dir": directory,
-            "target_user": "root",
+            "target_user": ME,
             "signature": sha256(content),
             "size": len(content),
         } | changes
@@ -144,7 +162,11 @@ class AgentApi:
 
     def route(self, handler: Handler) -> None:
         body = json.loads(handler.body() or b"{}")
-        if self.key_status != 200:
+        if handler.path == "/healthz":
+            handler.answer(200)
+        elif self.page is not None and handler.command in self.page_for:
+            handler.answer(200, self.page)
+        elif self.key_status != 200:
             handler.answer(self.key_status, b'{"code": "unauthenticated", "detail": "no"}')
         elif self.away or (self.refuse_results and handler.command == "POST"):
             handler.answer(503)
@@ -158,8 +180,11 @@ class AgentApi:
         if any(item["transfer_id"] in self.unknown for item in items):
             handler.answer(404, b'{"code": "not_found", "detail": "no such transfer"}')
             return
+        if any(self.refused_fields & item.keys() for item in items):
+            handler.answer(422, b'{"code": "invalid", "detail": "unknown field"}')
+            return
         self.results += items
-        handler.answer(200, b"{}")
+        handler.answer(200, json.dumps({"taken": len(items)}).encode())
 
     def _inbox(self, handler: Handler) -> list[dict[str, Any]]:
         deadline = time.monotonic() + min(1, int(parse_qs(urlsplit(handler.path).query)["wait"][0]))

@@ -150,3 +150,19 @@ def test_work_makes_an_idle_agent_lively_again() -> None:
     assert pace.wait(111) == 20
     assert pace.pause(112, listed=False, new=False) <= 1
     assert pace.wait(171) == 0
+
+
+def test_api_that_does_not_know_the_figures_still_gets_the_result(
+    api: AgentApi, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    api.refused_fields = {"speed"}
+    transfers = [api.add(name, CONTENT) for name in "fg"]
+
+    agent = start_agent()
+
+    for transfer in transfers:
+        result = api.wait_for(transfer)
+        assert result["error_code"] == 0
+        assert "speed" not in result
+    agent.stop()
+    assert Journal(tmp_path / "state").pending() == []

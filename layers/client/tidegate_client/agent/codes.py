@@ -3,20 +3,22 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
-from tidegate_client.agent.place import RefusedPath
+from tidegate_client.agent.refusals import RefusedOwner, RefusedPath, Superseded
 from tidegate_client.errors import ChecksumMismatch, TransferError
 
 
 class Code(IntEnum):
-    """What the agent reports; 0 and 115 are the API's, the rest are told apart for whoever looks for the reason."""
+    """What the agent reports; 0, 115 and 409 are the API's, the rest tell whoever looks for the reason."""
 
     DONE = 0
     IN_PROGRESS = 115
+    SUPERSEDED = 409
     FETCH_FAILED = 1001
     WRONG_CONTENT = 1002
     PATH_REFUSED = 1003
     WRITE_FAILED = 1004
     NO_SPACE = 1005
+    OWNER_REFUSED = 1006
     INTERNAL = 1099
 
 
@@ -26,8 +28,12 @@ def code_of(error: Exception) -> Code:
             return Code.WRONG_CONTENT
         case TransferError():
             return Code.FETCH_FAILED
+        case Superseded():
+            return Code.SUPERSEDED
         case RefusedPath():
             return Code.PATH_REFUSED
+        case RefusedOwner():
+            return Code.OWNER_REFUSED
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return Code.NO_SPACE
         case OSError():

@@ -1,44 +1,44 @@
-"""The agent's threads: one polls, N deliver, one reports; the main thread waits for a signal."""
+"""The agent's threads: one polls, N deliver, one reports; the main thread watches and waits for a signal."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import queue
 import threading
 import time
-from dataclasses import dataclass
-from pathlib import Path
-
-import urllib3
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
+from tidegate_client.agent.health import Health, local_pages, tell_systemd, write_health
 from tidegate_client.agent.inbox import Inbox, key_of
-from tidegate_client.agent.journal import Journal
+from tidegate_client.agent.journal import Journal, Key
+from tidegate_client.agent.monitor import Monitor
+from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
+from tidegate_client.agent.partials import Partials
+from tidegate_client.agent.presence import PresenceTeller
+from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.agent.reporter import Reporter
+from tidegate_client.agent.statistics import Statistics
+from tidegate_client.agent.supervisor import Watched
+from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
-from tidegate_client.download import Cancelled
+from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Forbidden, TidegateError, Unauthorized
 from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.proxies import make_pool
+from tidegate_client.swarm.host import SwarmHost
 
+__all__ = ["Agent", "AgentOptions"]
 log = logging.getLogger("tidegate.agent")
 
-ABANDONED_PART_SECONDS = 24 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class AgentOptions:
-    agent_id: str
-    root: Path
-    state_dir: Path
-    parallel: int = 4
-    container_root: Path | None = None
-    wait: int = 20
-    report_every: float = 2.0
-    drain_seconds: float = 30.0
-    patience: float = 120.0
+LOOK_EVERY = 1.0
+SWEEP_EVERY = 600.0
+FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
 
 
 class Agent:
@@ -46,21 +46,39 @@ class Agent:
         self._client = client
         self._options = options
         self._journal = Journal(options.state_dir)
+        self._partials = Partials(
+            self._journal, seconds=options.keep_partial_seconds, most_bytes=options.keep_partial_bytes
+        )
         self._inbox = Inbox()
         self._reporter = Reporter(client, options.agent_id, self._inbox, self._journal, every=options.report_every)
-        self._waiting: queue.SimpleQueue[Transfer | None] = queue.SimpleQueue()
+        self._waiting = WorkQueue()
+        self._stalls: Counter[Key] = Counter()
+        self._statistics = Statistics()
         self._draining = threading.Event()
         self._aborting = threading.Event()
+        self._accepted = False
+        limit = RateLimit(options.limit_rate) if options.limit_rate else None
+        self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
         self.failure: ApiError | None = None
         self._delivery = Delivery(
-            pool=urllib3.PoolManager(maxsize=options.parallel),
+            pool=make_pool(options.proxy, maxsize=options.parallel),
             inbox=self._inbox,
             journal=self._journal,
+            partials=self._partials,
             root=options.root,
             container_root=options.container_root,
             agent_id=options.agent_id,
             stopping=self._aborting,
+            permits=options.permits,
             patience=options.patience,
+            rate_limit=limit,
+            on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
+            swarm=self._swarm,
+        )
+        self._poller = Watched("poller", self._poll, self._draining)
+        self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
+        self._monitor = Monitor(
+            options, self._statistics, self._inbox, self._reporter, self._partials, self._poller, self._workers
         )
 
     def stop(self) -> None:
@@ -71,36 +89,55 @@ class Agent:
 
     def run(self) -> None:
         """Returns after `stop()` and the drain, or when the API refuses the key."""
-        self._journal.sweep_parts(ABANDONED_PART_SECONDS)
-        workers = [threading.Thread(target=self._work, name=f"worker-{n}") for n in range(self._options.parallel)]
-        for thread in [threading.Thread(target=self._poll, name="poller"), *workers]:
-            # Daemon threads: a long poll or a stuck socket must not hold up the end.
-            thread.daemon = True
-            thread.start()
-        self._reporter.start()
-        log.info("agent %s takes files into %s", self._options.agent_id, self._options.root)
-        while not self._draining.wait(1.0):
-            pass
-        self._drain(workers)
+        with contextlib.ExitStack() as stack:
+            if self._options.metrics:
+                host, port = self._options.metrics
+                bound = stack.enter_context(local_pages(host, port, self.health, self.metrics))
+                log.info("health and metrics at http://%s:%d", host, bound)
+            if self._swarm is not None:
+                self._swarm.start()
+                stack.callback(self._swarm.close)
+                teller = PresenceTeller(self._client, self._options.agent_id, self._swarm, self._draining)
+                Watched("presence", teller.run, self._draining).start()
+            for thread in (self._poller, *self._workers, self._reporter.thread):
+                thread.start()
+            tell_systemd("READY=1")
+            log.info("agent %s takes files into %s", self._options.agent_id, self._options.root)
+            self._look_after()
+            tell_systemd("STOPPING=1")
+            self._drain()
 
-    def _drain(self, workers: list[threading.Thread]) -> None:
+    def _look_after(self) -> None:
+        sweep_at = 0.0
+        while not self._draining.wait(LOOK_EVERY):
+            try:
+                if time.monotonic() >= sweep_at:
+                    sweep_at = time.monotonic() + SWEEP_EVERY
+                    self._partials.sweep()
+                health = self.health()
+                write_health(self._options.state_dir, health)
+                if health["healthy"]:
+                    tell_systemd("WATCHDOG=1")
+            except Exception:
+                log.exception("looking after the agent failed; the transfers go on")
+
+    def _drain(self) -> None:
         log.info("draining: %d under way", self._inbox.active())
         deadline = time.monotonic() + self._options.drain_seconds
-        for _ in workers:
-            self._waiting.put(None)
-        while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline:
+        self._waiting.close()
+        while any(worker.is_alive() for worker in self._workers) and time.monotonic() < deadline:
             if self._aborting.wait(0.02):
                 break
         self._aborting.set()
-        for worker in workers:
-            worker.join(max(0.2, deadline - time.monotonic()) / len(workers))
+        for worker in self._workers:
+            worker.join(max(0.2, deadline - time.monotonic()) / len(self._workers))
         told = self._reporter.drain(time.monotonic() + 5.0)
         log.info("stopped%s", "" if told else "; results the API has not taken are kept for the next start")
-        if not any(worker.is_alive() for worker in workers):
+        if not any(worker.is_alive() for worker in self._workers):
             self._journal.close()
 
     def _poll(self) -> None:
-        backoff, accepted = Backoff(), False
+        backoff = Backoff()
         pace = Pace(self._options.wait, lively_until=time.monotonic() + LIVELY_SECONDS)
         while not self._draining.is_set():
             began = time.monotonic()
@@ -108,7 +145,7 @@ class Agent:
                 items = self._client.agents.transfers(self._options.agent_id, wait=pace.wait(began))
             except (Unauthorized, Forbidden) as error:
                 # Refused from the start is a wrong key; refused later may be the API's own trouble.
-                if not accepted:
+                if not self._accepted:
                     self.failure = error
                     self._draining.set()
                     return
@@ -119,47 +156,92 @@ class Agent:
                 continue
             if backoff.failures:
                 log.info("the API answers again")
-            accepted = True
+            self._accepted = True
+            self._monitor.polled()
             backoff.reset()
             now = time.monotonic()
             pause = pace.pause(now, listed=bool(items), new=self._take(items))
+            self._poller.beat()
             self._draining.wait(max(0.0, pause - (now - began)))
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()
+        self._statistics.add("polls_total", result="failed")
         log.warning("the API cannot be asked, trying again in %.1f s: %s", pause, error)
+        self._poller.beat()
         self._draining.wait(pause)
 
     def _take(self, items: list[Transfer]) -> bool:
         if self._draining.is_set():
             return False
         new, repeat = self._inbox.offer(items, settled=self._journal.has)
-        for result in repeat:
-            self._reporter.repeat(result)
         for transfer in new:
             self._waiting.put(transfer)
+        for result in repeat:
+            self._reporter.repeat(result)
         return bool(new)
 
     def _work(self) -> None:
-        while (transfer := self._waiting.get()) and not self._draining.is_set():
-            self._deliver(transfer)
+        while (transfer := self._waiting.take()) and not self._draining.is_set():
+            try:
+                self._deliver(transfer)
+            except BaseException:
+                # The next poll lists it as new again.
+                self._inbox.drop(key_of(transfer))
+                raise
 
     def _deliver(self, transfer: Transfer) -> None:
-        name, began = transfer["file_name"], time.monotonic()
+        name, key, began, start = transfer["file_name"], key_of(transfer), time.monotonic(), time.time()
         try:
-            self._delivery.run(transfer)
+            moved = self._delivery.run(transfer)
         except Cancelled:
-            log.info("%s: called off", name)
-            self._inbox.drop(key_of(transfer))
+            log.info("%s: called off; what has arrived is kept for a while", name)
+            self._inbox.drop(key)
+            self._stalls.pop(key, None)
+            return
+        except Stalled as error:
+            self._put_off(transfer, error)
             return
         except Exception as error:
             # Whatever it is, somebody waits for an answer about this file, and the other transfers go on.
             code = code_of(error)
             log.warning("%s: failed with %d: %s", name, code, error, exc_info=code is Code.INTERNAL)
-            self._reporter.finished(_result(transfer, code, str(error)))
+            self._finish(transfer, code, str(error))
             return
-        log.info("%s: in place after %.1f s", name, time.monotonic() - began)
-        self._reporter.finished(_result(transfer, Code.DONE, ""))
+        seconds = time.monotonic() - began
+        log.info("%s: in place after %.1f s, %d bytes moved", name, seconds, moved.size)
+        figures = _figures(moved.size, start, seconds)
+        self._finish(transfer, Code.DONE, "", figures | ({"swarm": moved.swarm} if moved.swarm else {}))
+
+    def _put_off(self, transfer: Transfer, error: Stalled) -> None:
+        """Its Job decides when it is too late; until then it is tried again, and others get the worker meanwhile."""
+        key = key_of(transfer)
+        pause = min(LONGEST_STALL_PAUSE, FIRST_STALL_PAUSE * 2 ** self._stalls[key])
+        self._stalls[key] += 1
+        self._statistics.add("stalls_total")
+        log.warning("%s: trying again in %.0f s: %s", transfer["file_name"], pause, error)
+        self._waiting.put(transfer, delay=pause)
+
+    def _finish(self, transfer: Transfer, code: Code, message: str, figures: dict[str, Any] | None = None) -> None:
+        self._stalls.pop(key_of(transfer), None)
+        self._statistics.add("transfers_total", result=code.name.lower())
+        self._reporter.finished(_result(transfer, code, message) | (figures or {}))  # type: ignore[arg-type]
+
+    def health(self) -> Health:
+        return self._monitor.health()
+
+    def metrics(self) -> str:
+        return self._monitor.metrics()
+
+
+def _figures(moved: int, start: float, seconds: float) -> dict[str, int | str]:
+    """The end is the start and what the monotonic clock measured: a clock set meanwhile makes no transfer negative."""
+    speed = int(moved / max(seconds, 0.001))
+    return {"size": moved, "speed": speed, "start_time": _iso(start), "end_time": _iso(start + seconds)}
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def _result(transfer: Transfer, code: Code, message: str) -> TransferResult:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from tidegate_client.agent.codes import Code
 from tidegate_client.agent.journal import Key
-from tidegate_client.download import Cancelled
-from tidegate_client.errors import TransferError
+from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.models import Transfer, TransferResult
 
 REMEMBERED = 5000
@@ -35,15 +34,17 @@ class Inbox:
     def offer(
         self, items: Iterable[Transfer], settled: Callable[[Key], bool]
     ) -> tuple[list[Transfer], list[TransferResult]]:
-        """Take a poll's answer. Gives the transfers that are new, and results the API seems not to have got.
+        """Take a poll's answer. Gives the new transfers, oldest first, and results that the API seems not to have got.
 
         What is settled has its result, which only waits to be told."""
         new: list[Transfer] = []
         repeat: list[TransferResult] = []
         with self._changed:
             listed = {key_of(item): item for item in items}
+            # Asked before anything changes: a journal that cannot be read must not leave transfers half taken.
+            over = {key for key in listed if settled(key)}
             for key, item in listed.items():
-                if settled(key):
+                if key in over:
                     continue
                 if key in self._done:
                     repeat.append(self._done[key])
@@ -54,6 +55,7 @@ class Inbox:
                 self._links[key] = item["url"]
             self._note_missing(listed)
             self._changed.notify_all()
+        new.sort(key=lambda item: item.get("sequence") or 0)
         return new, repeat
 
     def _note_missing(self, listed: Collection[Key]) -> None:
@@ -81,7 +83,7 @@ class Inbox:
                     raise Cancelled
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise TransferError(f"the link is refused and no other came in {wait:.0f} s", status=403)
+                    raise Stalled(f"the link is refused and no other came in {wait:.0f} s", status=403)
                 self._changed.wait(min(left, 0.5))
             return self._links[key]
 

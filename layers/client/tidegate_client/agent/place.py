@@ -1,4 +1,4 @@
-"""Where a file may go: a directory beneath the root, held open, so that nobody can swap it for a symlink meanwhile."""
+"""The place of one file: its directory held open, its part file beside it, and the one step that puts it there."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import pwd
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, BinaryIO
 
+from tidegate_client.agent.directories import opened_beneath, resolve_inside
+from tidegate_client.agent.owners import Owner, give, require_chown
+from tidegate_client.agent.permits import Permits
+from tidegate_client.agent.refusals import RefusedPath
 from tidegate_client.content import sha256_of_stream
+from tidegate_client.download import Cancelled
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-Owner = tuple[int, int]
+# O_NONBLOCK: neither a pipe nor a lease that somebody put here may hold us up.
+OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MOST_OPENS = 100
-
-
-class RefusedPath(Exception):
-    """The target lies outside the root, or is not a plain name in a plain directory."""
-
-
-def owner_named(user: str) -> Owner | None:
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        return None
-    return entry.pw_uid, entry.pw_gid
+LOCK_EVERY = 0.05
+DEFAULT_MODE = 0o644
+PERMISSIONS = 0o777
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,58 +33,116 @@ class Place:
     directory: int
     path: Path
     name: str
-    owner: Owner | None
+    owner: Owner
+
+    @property
+    def file(self) -> Path:
+        return self.path / self.name
 
     def part_name(self, *salt: str) -> str:
-        """Hidden, short whatever the file's name is, and found again after a restart."""
+        """Hidden, short whatever the file's name is, and found again after a restart or by the next transfer."""
         return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.part"
 
-    def open_part(self, part: str) -> BinaryIO:
-        """Open it for this transfer alone: another one to the same place waits here until this one is over."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    def open_part(self, part: str, cancelled: Callable[[], bool] = lambda: False) -> BinaryIO:
+        """Open it for this transfer alone: another one of the same content to the same place waits until it is over.
+
+        The directory may be somebody else's, who can put a file of their own here and lock it: so what is found is
+        locked only after it proved to be ours, and never by a call that blocks."""
         for _ in range(MOST_OPENS):
-            file = os.fdopen(os.open(part, flags, 0o600, dir_fd=self.directory), "r+b")
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if self._is_still(part, file):
-                if _is_plain(file, os.geteuid()):
-                    return file
+            try:
+                descriptor = os.open(part, os.O_RDWR | os.O_CREAT | OPEN, 0o600, dir_fd=self.directory)
+            except BlockingIOError:
+                # A lease: only a file's owner can hold one, and the agent takes none.
                 self.drop_part(part)
+                continue
+            file = os.fdopen(descriptor, "r+b")
+            try:
+                if not _is_plain(file, os.geteuid()):
+                    self.drop_part(part)
+                elif self._locked(part, file, cancelled):
+                    return file
+            except BaseException:
+                file.close()
+                raise
             file.close()
         raise RefusedPath(f"somebody keeps changing {part}")
 
-    def _is_still(self, part: str, file: BinaryIO) -> bool:
+    def _locked(self, part: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
+        """False if the part is another file by now: the one who had it has published or dropped it."""
+        while self._is_still(part, file):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if cancelled():
+                    raise Cancelled from None
+                time.sleep(LOCK_EVERY)
+                continue
+            return self._is_still(part, file) and _is_plain(file, os.geteuid())
+        return False
+
+    def _is_still(self, name: str, file: BinaryIO) -> bool:
         try:
-            return os.path.samestat(os.stat(part, dir_fd=self.directory), os.fstat(file.fileno()))
+            found = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
             return False
+        return os.path.samestat(found, os.fstat(file.fileno()))
 
     def drop_part(self, part: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part, dir_fd=self.directory)
 
-    def already_holds(self, signature: str, size: int | None) -> bool:
-        try:
-            descriptor = os.open(self.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.directory)
-        except OSError:
-            return False
-        with os.fdopen(descriptor, "rb") as file:
-            if os.fstat(descriptor).st_size != size or not _is_plain(file):
+    def holds(self, signature: str, size: int | None) -> bool:
+        with self.existing() as file:
+            return file is not None and _has(file, signature, size)
+
+    def take_over(self, signature: str, size: int | None, mode: int | None) -> bool:
+        """If the right bytes are there already, owner and mode are made right and it is done."""
+        with self.existing() as file:
+            if file is None or not _has(file, signature, size):
                 return False
-            if sha256_of_stream(file) != signature.lower():
-                return False
-            self._own(descriptor)
+            give(file.fileno(), self.owner)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
             return True
 
-    def publish(self, file: BinaryIO, part: str) -> None:
-        """The finished part becomes the file in one step, and stays so if the power goes."""
-        self._own(file.fileno())
-        os.fchmod(file.fileno(), 0o644)
+    @contextlib.contextmanager
+    def existing(self) -> Iterator[BinaryIO | None]:
+        """The file that is there now, if it is one that may be changed in place."""
+        try:
+            descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)
+        except OSError:
+            yield None
+            return
+        with os.fdopen(descriptor, "rb") as file:
+            yield file if _is_plain(file) else None
+
+    def finish(self, file: BinaryIO, mode: int | None) -> None:
+        """Owner, mode and bytes are on the disk before the file has its name."""
+        file.flush()
+        give(file.fileno(), self.owner)
+        os.fchmod(file.fileno(), self._mode(mode))
         os.fsync(file.fileno())
+
+    def rename(self, file: BinaryIO, part: str) -> None:
+        """The finished part becomes the file in one step, and stays so if the power goes."""
         os.rename(part, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        if not self._is_still(self.name, file):
+            raise RefusedPath(f"somebody changed {self.name!r} while it was put in place")
         os.fsync(self.directory)
 
-    def _own(self, descriptor: int) -> None:
-        chown_where_allowed(descriptor, self.owner)
+    def _mode(self, wanted: int | None) -> int:
+        """What was asked for; else what the replaced file had, as new content must not be readable by more people."""
+        if wanted is not None:
+            return wanted
+        try:
+            found = os.stat(self.name, dir_fd=self.directory, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                return found.st_mode & PERMISSIONS
+            pointed = os.stat(self.name, dir_fd=self.directory)
+        except OSError:
+            return DEFAULT_MODE
+        return pointed.st_mode & DEFAULT_MODE if stat.S_ISREG(pointed.st_mode) else DEFAULT_MODE
 
 
 def _is_plain(file: IO[bytes], owner: int | None = None) -> bool:
@@ -97,65 +151,19 @@ def _is_plain(file: IO[bytes], owner: int | None = None) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and owner in (None, status.st_uid)
 
 
-def chown_where_allowed(descriptor: int, owner: Owner | None) -> None:
-    if owner:
-        with contextlib.suppress(PermissionError):
-            os.fchown(descriptor, *owner)
+def _has(file: BinaryIO, signature: str, size: int | None) -> bool:
+    if size is not None and os.fstat(file.fileno()).st_size != size:
+        return False
+    return sha256_of_stream(file) == signature.lower()
 
 
 @contextlib.contextmanager
-def open_place(root: Path, directory: str, name: str, user: str) -> Iterator[Place]:
+def open_place(root: Path, directory: str, name: str, owner: Owner, permits: Permits | None = None) -> Iterator[Place]:
+    """Checks everything that can be checked before anything is made: name, directory, permission, owner."""
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise RefusedPath(f"{name!r} is not a file name")
-    owner = owner_named(user)
-    path = _inside(root, directory)
-    descriptor = _open_beneath(root.resolve(), path, owner)
-    try:
+    require_chown(owner)
+    path = resolve_inside(root, directory)
+    (permits or Permits()).check_directory(root, path)
+    with opened_beneath(root.resolve(), path, made=lambda descriptor: give(descriptor, owner)) as descriptor:
         yield Place(descriptor, path, name, owner)
-    finally:
-        os.close(descriptor)
-
-
-def _inside(root: Path, directory: str) -> Path:
-    """The real directory meant; symlinks may be on the way as long as they stay beneath the root."""
-    wanted = PurePosixPath(directory)
-    if not wanted.is_absolute() or ".." in wanted.parts or "\0" in directory:
-        raise RefusedPath(f"{directory!r} is not an absolute path without '..'")
-    real_root = root.resolve()
-    try:
-        real = real_root.joinpath(*wanted.parts[1:]).resolve()
-    except (OSError, RuntimeError) as error:
-        raise RefusedPath(f"{directory!r} cannot be resolved: {error}") from error
-    if not real.is_relative_to(real_root):
-        raise RefusedPath(f"{directory!r} leads outside of the root")
-    return real
-
-
-def _open_beneath(root: Path, path: Path, owner: Owner | None) -> int:
-    descriptor = os.open(root, DIRECTORY)
-    try:
-        for part in path.relative_to(root).parts:
-            inner = _enter(descriptor, part, owner)
-            os.close(descriptor)
-            descriptor = inner
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _enter(parent: int, name: str, owner: Owner | None) -> int:
-    try:
-        return os.open(name, DIRECTORY, dir_fd=parent)
-    except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o755, dir_fd=parent)
-    except NotADirectoryError as error:
-        raise RefusedPath(f"{name!r} is not a directory") from error
-    # The path was resolved before, so a symlink here was put in its way just now: O_NOFOLLOW refuses it.
-    try:
-        descriptor = os.open(name, DIRECTORY, dir_fd=parent)
-    except OSError as error:
-        raise RefusedPath(f"{name!r} is not a plain directory") from error
-    chown_where_allowed(descriptor, owner)
-    return descriptor

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from typing import cast
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.inbox import Inbox, key_of
-from tidegate_client.agent.journal import Journal
+from tidegate_client.agent.journal import Journal, JournalError, Key
+from tidegate_client.agent.supervisor import Watched
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, Conflict, Gone, Invalid, NotFound, TidegateError
 from tidegate_client.models import TransferResult
 
 log = logging.getLogger("tidegate.agent")
 A_CALL = 100
+FIGURES = frozenset({"size", "speed", "start_time", "end_time"})
 
 
 class Reporter:
@@ -29,30 +32,48 @@ class Reporter:
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._backoff = Backoff()
-        self._thread = threading.Thread(target=self._loop, name="reporter", daemon=True)
+        # Results that a full disk kept out of the journal: the API may take them before there is space again.
+        self._unsaved: dict[Key, TransferResult] = {}
+        self._lock = threading.Lock()
+        self.thread = Watched("reporter", self._loop, self._stopped)
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def finished(self, result: TransferResult) -> None:
-        """The result is on the disk before anybody is told that the transfer is over."""
-        self._journal.record(result)
+        """The result is on the disk, if the disk takes it, before anybody is told that the transfer is over."""
+        self._keep(result)
         self._inbox.finish(result)
         self._wake.set()
 
     def repeat(self, result: TransferResult) -> None:
-        self._journal.record(result)
+        self._keep(result)
         self._wake.set()
+
+    def _keep(self, result: TransferResult) -> None:
+        try:
+            self._journal.record(result)
+        except JournalError as error:
+            log.warning("the result of %s is kept in memory only: %s", result["transfer_id"], error)
+            with self._lock:
+                self._unsaved[key_of(result)] = result
+
+    def unsaved(self) -> int:
+        with self._lock:
+            return len(self._unsaved)
+
+    def untold(self) -> int:
+        return self._journal.pending_count() + self.unsaved()
 
     def drain(self, deadline: float) -> bool:
         """Send what is left; False when the API did not take it in time (the journal keeps it)."""
-        while self._journal.pending(1) and time.monotonic() < deadline:
+        while self.untold() and time.monotonic() < deadline:
             self._wake.set()
             time.sleep(0.05)
         self._stopped.set()
         self._wake.set()
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        return not self._journal.pending(1)
+        self.thread.join(max(0.0, deadline - time.monotonic()))
+        return not self.untold()
 
     def _loop(self) -> None:
         while not self._stopped.is_set():
@@ -61,23 +82,37 @@ class Reporter:
             try:
                 self.send_all()
                 self._backoff.reset()
-            except TidegateError as error:
+            except (TidegateError, JournalError) as error:
                 pause = self._backoff.next()
                 log.warning("reporting failed, trying again in %.1f s: %s", pause, error)
                 self._stopped.wait(pause)
                 self._wake.set()
+            self.thread.beat()
 
     def send_all(self) -> None:
+        while results := self._some_unsaved():
+            self._send(results)
+            with self._lock:
+                for result in results:
+                    self._unsaved.pop(key_of(result), None)
         while results := self._journal.pending(A_CALL):
             self._send(results)
             self._journal.acknowledge(key_of(result) for result in results)
         for start in range(0, len(news := self._inbox.news()), A_CALL):
             self._send(news[start : start + A_CALL])
 
+    def _some_unsaved(self) -> list[TransferResult]:
+        with self._lock:
+            return list(self._unsaved.values())[:A_CALL]
+
     def _send(self, results: list[TransferResult]) -> None:
         try:
             self._client.agents.report(self._agent_id, results)
         except (Invalid, NotFound, Conflict, Gone) as error:
+            if len(results) == 1 and isinstance(error, Invalid) and FIGURES & results[0].keys():
+                # An older API does not know these fields, and must not lose the result for them.
+                self._send([cast(TransferResult, {k: v for k, v in results[0].items() if k not in FIGURES})])
+                return
             if len(results) == 1:
                 self._refused(results[0], error)
                 return

@@ -26,6 +26,8 @@ class Downloads:
         target_file_dir: str,
         file_signature: str,
         target_container_id: str = "",
+        mode: str | None = None,
+        swarm: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
@@ -40,6 +42,10 @@ class Downloads:
             "target_file_dir": target_file_dir,
             "file_signature": file_signature,
         }
+        if mode:
+            body["mode"] = mode
+        if swarm:
+            body["swarm"] = swarm
         if callback:
             body["callback"] = callback
         return cast(Submitted, self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
@@ -55,6 +61,8 @@ class Downloads:
         target_user: str,
         target_file_dir: str,
         file_signature: str,
+        mode: str | None = None,
+        swarm: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
@@ -68,6 +76,10 @@ class Downloads:
             "target_file_dir": target_file_dir,
             "file_signature": file_signature,
         }
+        if mode:
+            body["mode"] = mode
+        if swarm:
+            body["swarm"] = swarm
         if callback:
             body["callback"] = callback
         return cast(BatchSubmitted, self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))

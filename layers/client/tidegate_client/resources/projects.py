@@ -28,6 +28,18 @@ class Projects:
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Project]:
         return one_page(self._http, "/v1/projects", {}, limit, cursor)
 
+    def set_swarm(
+        self,
+        project_id: str,
+        *,
+        swarm: str = "auto",
+        peer_networks: Sequence[str] = (),
+        free_sites: Sequence[str] = (),
+    ) -> None:
+        """Whether hosts of the project feed each other, where their addresses may lie, and sites that need no swarm."""
+        body = {"swarm": swarm, "peer_networks": list(peer_networks), "free_sites": list(free_sites)}
+        self._http.call("PUT", f"/v1/projects/{path_part(project_id)}/swarm", body=body)
+
     def rotate_callback_secret(self, project_id: str) -> str:
         """A new `whsec_…`; callbacks carry both signatures until the one before is retired."""
         return str(self._http.create(f"/v1/projects/{path_part(project_id)}/callback-secrets", {})["callback_secret"])

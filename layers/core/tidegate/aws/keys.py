@@ -294,6 +294,12 @@ def jobs_at_path(project_id: str, biz_id: int, app_id: int, file_path: str) -> s
     return partition(project_id, "JOBPATH", digest(str(biz_id), str(app_id), file_path, length=32))
 
 
+def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:
+    """The last sequence given to a path on hosts, however many slashes it is written with."""
+    parts = [part for part in (*target_file_dir.split("/"), file_name) if part not in ("", ".")]
+    return _key(project_id, "SEQUENCE", digest(*parts, length=32))
+
+
 def chunks(project_id: str, job_key: str) -> str:
     return partition(project_id, "CHUNKS", job_key)
 
@@ -351,6 +357,10 @@ def order(project_id: str, job_key: str, shard_number: int, agent_id: str, conta
 
 def staging(project_id: str, agent_id: str, signature: str) -> dict[str, str]:
     return _key(project_id, "STAGING", agent_id, signature)
+
+
+def presence(project_id: str, agent_id: str) -> dict[str, str]:
+    return _key(project_id, "PRESENCE", agent_id)
 
 
 def inbox(project_id: str, agent_id: str) -> str:

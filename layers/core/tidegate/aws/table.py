@@ -36,10 +36,18 @@ _FIND_PAGES = 20
 class ConditionFailed(Conflict):
     """Carries what the write met, and in a transaction which parts refused."""
 
-    def __init__(self, detail: str, *, item: Item | None = None, failed: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        item: Item | None = None,
+        failed: Sequence[int] = (),
+        met: Mapping[int, Item] | None = None,
+    ) -> None:
         super().__init__(detail)
         self.item = item
         self.failed = tuple(failed)
+        self.met = met or {}
 
 
 def code_of(error: ClientError) -> str:
@@ -80,10 +88,13 @@ class Table:
             return from_wire(old.get("Attributes", {}))
         return from_wire(self._client.update_item(**request, ReturnValues="ALL_NEW")["Attributes"])
 
-    def transact(self, writes: Sequence[Write], token: str | None = None) -> None:
-        """All or nothing. Conflicts with a concurrent transaction are tried again; a failed condition is not."""
+    def transact(self, writes: Sequence[Write], token: str | None = None, *, returns_met: bool = False) -> None:
+        """All or nothing. Conflicts with a concurrent transaction are tried again; a failed condition is not.
+
+        With `returns_met`, the refusal carries the items that refused."""
+        more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met else {}
         request: dict[str, Any] = {
-            "TransactItems": [{write.kind: as_request(self.name, write)} for write in writes],
+            "TransactItems": [{write.kind: as_request(self.name, write) | more} for write in writes],
             **({"ClientRequestToken": token} if token else {}),
         }
         try:
@@ -93,7 +104,9 @@ class Table:
             failed = [index for index, reason in enumerate(reasons) if reason == "ConditionalCheckFailed"]
             if not failed:
                 raise
-            raise ConditionFailed("a condition failed", failed=failed) from error
+            told: Any = error.response.get("CancellationReasons", [])
+            met = {index: from_wire(told[index]["Item"]) for index in failed if told[index].get("Item")}
+            raise ConditionFailed("a condition failed", failed=failed, met=met) from error
 
     def query(
         self,

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from tidegate.common.ids import Clock
 from tidegate.distribution.model import PENDING, Job
+from tidegate.distribution.ports import Arrival
 from tidegate.distribution.recovery import LOOK_AGAIN
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
-from tidegate.distribution.targets import spread
+from tidegate.distribution.targets import Target, spread
 from tidegate.distribution.transfers import portions
 from tidegate.errors import RecordNotFound
 
 
 class CloseWindow:
     def __init__(
-        self,
-        jobs: JobStore,
-        targets: TargetStore,
-        clock: Clock,
-        *,
-        job_timeout: int,
-        transfer_max_targets: int,
+        self, jobs: JobStore, targets: TargetStore, clock: Clock, *, job_timeout: int, transfer_max_targets: int
     ) -> None:
         self._jobs = jobs
         self._targets = targets
@@ -41,8 +37,20 @@ class CloseWindow:
             job = self._jobs.close(job, now, deadline.timestamp(), now + LOOK_AGAIN)
         if job.ended or job.shard_count is not None:
             return job
-        shards = spread(arrival.target for arrival in self._targets.collected(project_id, job_key))
+        collected = list(self._targets.collected(project_id, job_key))
+        shards = spread(arrival.target for arrival in collected)
         now = self._clock()
-        self._targets.add_shards(job, shards, now)
+        self._targets.add_shards(job, shards, now, _older(job, collected))
         sizes = [len(shard) for shard in shards]
         return self._jobs.shard(job, now, portions(sizes, self._transfer_max_targets), sizes)
+
+
+def _older(job: Job, collected: Iterable[Arrival]) -> dict[Target, int]:
+    """The sequences of targets that were only moved here from earlier Jobs; nobody asked for them in this window."""
+    if job.sequence is None:
+        return {}
+    newest: dict[Target, int] = {}
+    for arrival in collected:
+        sequence = job.sequence if arrival.sequence is None else arrival.sequence
+        newest[arrival.target] = max(sequence, newest.get(arrival.target, sequence))
+    return {target: sequence for target, sequence in newest.items() if sequence != job.sequence}

@@ -33,13 +33,7 @@ class TargetMessage(NamedTuple):
 
 class Collect:
     def __init__(
-        self,
-        jobs: JobStore,
-        tasks: TaskStore,
-        targets: TargetStore,
-        door: JobOpener,
-        clock: Clock,
-        windows: Windows,
+        self, jobs: JobStore, tasks: TaskStore, targets: TargetStore, door: JobOpener, clock: Clock, windows: Windows
     ) -> None:
         self._jobs = jobs
         self._tasks = tasks
@@ -96,6 +90,8 @@ class Collect:
 
     def _move(self, source: Job, arrivals: Sequence[Arrival]) -> None:
         after = source.bucket
+        # Content is as old as the Job that it was asked for with, also when it moves later than newer content does.
+        arrivals = [one._replace(sequence=one.sequence or source.sequence) for one in arrivals]
         for _ in range(_TRIES):
             home = self._door.enter(source.project_id, source.parcel, after=after)
             rebound = self._targets.rebind(source, home, arrivals, self._clock(), self._expires_at())

@@ -72,6 +72,7 @@ class JobOpener:
                 bucket=bucket,
                 closes_at=iso(closes_at),
                 create_time=iso(now),
+                sequence=int(now.timestamp() * 1000),
             )
             job, ours = self._jobs.open(wanted, due_at)
             if ours:

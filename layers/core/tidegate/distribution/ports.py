@@ -11,12 +11,15 @@ from tidegate.distribution.transfers import Transfer
 
 
 class Arrival(NamedTuple):
-    """One Task's target on its way to a Job. `notify`: its Task has a callback."""
+    """One Task's target on its way to a Job. `notify`: its Task has a callback.
+
+    `sequence` is set for one that was moved from an earlier Job: its content is as old as that Job."""
 
     agent_id: str
     container_id: str
     uuid: str
     notify: bool = False
+    sequence: int | None = None
 
     @property
     def target(self) -> Target:

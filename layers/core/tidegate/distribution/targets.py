@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from tidegate.distribution.swarm.figures import NO_FIGURES, SwarmFigures
 
 SHARD_LIMIT = 500
 # Hashing fills shards unevenly: aiming at this many keeps the fullest under the limit.
@@ -25,12 +27,23 @@ class Target(NamedTuple):
     container_id: str = ""
 
 
+class Figures(NamedTuple):
+    """How a target's transfer went, as its host tells: bytes, bytes a second, and times by its own clock."""
+
+    size: int | None = None
+    speed: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+
+
 class TargetReport(NamedTuple):
-    """What a provider says of one target."""
+    """What a provider says of one target. `swarm`: where its bytes came from, told with the end."""
 
     code: int
     message: str = ""
     progress: int | None = None
+    figures: Figures | None = None
+    swarm: SwarmFigures | None = None
 
 
 class TargetState(NamedTuple):
@@ -39,6 +52,7 @@ class TargetState(NamedTuple):
     code: int | None = None
     message: str = ""
     progress: int | None = None
+    figures: Figures | None = None
 
     @property
     def ended(self) -> bool:
@@ -52,7 +66,8 @@ class TargetState(NamedTuple):
         """What has ended stays as it is."""
         if self.ended:
             return self
-        return TargetState(report.code, cut(report.message), 100 if report.code == DONE else report.progress)
+        progress = 100 if report.code == DONE else report.progress
+        return TargetState(report.code, cut(report.message), progress, report.figures or self.figures)
 
 
 UNREPORTED = TargetState()
@@ -84,12 +99,15 @@ def spread(targets: Iterable[Target]) -> list[list[Target]]:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`rev` counts its changes, so that of two pollers one wins."""
+    """`rev` counts its changes, so that of two pollers one wins. `sequences` has those that differ from the Job's."""
 
     number: int
     states: Mapping[Target, TargetState]
     rev: int = 0
     update_time: str = ""
+    sequences: Mapping[Target, int] = field(default_factory=dict)
+    # Of its targets that have ended.
+    swarm: SwarmFigures = NO_FIGURES
 
     def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
         """The same object if nothing changed."""
@@ -99,7 +117,13 @@ class Shard:
             if target in reports and not state.ended
         }
         changed = {target: state for target, state in moved.items() if state != self.states[target]}
-        return replace(self, states={**self.states, **changed}) if changed else self
+        if not changed:
+            return self
+        swarm = self.swarm
+        for target, state in changed.items():
+            if state.ended and (figures := reports[target].swarm) is not None:
+                swarm += figures
+        return replace(self, states={**self.states, **changed}, swarm=swarm)
 
     def all_failed(self, report: TargetReport) -> Shard:
         return self.after(dict.fromkeys(self.states, report))

@@ -24,7 +24,7 @@ def outcome(job: Job, state: TargetState) -> dict[str, Any]:
         shown = {"status": job.rest, "error_code": job.rest_code, "error_msg": reason}
     else:
         shown = {"status": RUNNING, "error_code": state.code, "error_msg": state.message or None}
-    return shown | {"progress": state.progress}
+    return shown | {"progress": state.progress} | (state.figures._asdict() if state.figures else {})
 
 
 def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:

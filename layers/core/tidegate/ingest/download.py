@@ -8,13 +8,13 @@ from typing import Any
 
 from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_multipart import MultipartStore
-from tidegate.aws.secrets import CredentialStore
 from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
 from tidegate.files.store import FileStore
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote
 from tidegate.ingest.model import Unfinished, staging_object
 from tidegate.ingest.ports import Outcome, Step
+from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 
 

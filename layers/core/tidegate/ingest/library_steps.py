@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from tidegate.aws.s3_multipart import MultipartStore
-from tidegate.aws.secrets import CredentialStore
 from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
 from tidegate.files.store import FileStore
@@ -16,6 +15,7 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
 from tidegate.ingest.model import MAX_BYTES
 from tidegate.ingest.ports import Outcome, Step
+from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 
 
@@ -38,12 +38,7 @@ class Associate:
 
 class Check:
     def __init__(
-        self,
-        http: SafeHttp,
-        parts: MultipartStore,
-        files: FileStore,
-        projects: Projects,
-        credentials: CredentialStore,
+        self, http: SafeHttp, parts: MultipartStore, files: FileStore, projects: Projects, credentials: CredentialStore
     ) -> None:
         self._http = http
         self._parts = parts

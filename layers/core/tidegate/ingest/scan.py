@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tidegate.aws.secrets import CredentialStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed
 from tidegate.files.library import Announcement
@@ -17,6 +16,7 @@ from tidegate.ingest.ports import Outcome, Step
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 
 _AT_ONCE = 8

@@ -1,58 +1,162 @@
-"""agent: the daemon on a target host"""
+"""agent: the daemon on a target host, and its install · uninstall · status · doctor"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import logging
 import signal
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tidegate_client.cli.commands import agent_service
 from tidegate_client.cli.context import Context, Subparsers, add_command
 from tidegate_client.cli.exits import Exit, exit_for
+from tidegate_client.cli.logs import log_to_stderr
 from tidegate_client.config import state_path
 from tidegate_client.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidegate_client.agent.options import AgentOptions
+    from tidegate_client.swarm.host import SwarmOptions
+
+LOOPBACK = "127.0.0.1"
 
 
 def register(subparsers: Subparsers) -> None:
     agent = add_command(
-        subparsers, "agent", _agent, "receive files on this host; SIGTERM drains, a second one stops at once"
+        subparsers, "agent", _run, "receive files on this host; SIGTERM drains, a second one stops at once"
     )
-    agent.add_argument("--agent-id", required=True)
-    agent.add_argument("--root", type=Path, required=True, help="every file goes beneath this directory")
-    agent.add_argument("--container-root", type=Path, metavar="DIR", help="files for container C go beneath DIR/C")
-    agent.add_argument("--parallel", type=_positive, default=4, metavar="N", help="downloads at once (default 4)")
-    agent.add_argument("--state-dir", type=Path, help="where untold results survive a crash (default: XDG state)")
-    agent.add_argument("--wait", type=int, default=20, choices=range(21), metavar="0-20", help="long-poll seconds")
-    agent.add_argument("--drain-seconds", type=float, default=30.0, metavar="S", help="how long SIGTERM lets them run")
+    _add_options(agent)
+    inner = agent.add_subparsers(metavar="COMMAND", dest="agent_command")
+    install = add_command(inner, "install", _install, "run it as a hardened systemd service")
+    install.add_argument("--print", action="store_true", dest="print_only", help="show the unit and change nothing")
+    install.add_argument("--no-start", action="store_true", help="write the unit, do not enable and start it")
+    install.add_argument(
+        "--name", default=agent_service.NAME, help=f"the service's name (default {agent_service.NAME})"
+    )
+    uninstall = add_command(inner, "uninstall", agent_service.uninstall, "stop the service and remove it")
+    uninstall.add_argument("--purge", action="store_true", help="its key and its journal too")
+    uninstall.add_argument("--name", default=agent_service.NAME)
+    status = add_command(inner, "status", agent_service.status, "how the agents here are; exit 1 if one is not well")
+    status.add_argument("--name", default=agent_service.NAME)
+    doctor = add_command(inner, "doctor", _doctor, "look for what would keep this host from receiving files")
+    for parser in (install, status, doctor):
+        _add_options(parser)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Taken before and after the subcommand, so none leaves a default behind; `_default` knows them."""
+    add: Any = lambda *names, **more: parser.add_argument(*names, default=argparse.SUPPRESS, **more)  # noqa: E731
+    add("--agent-id")
+    add("--root", type=Path, help="every file goes beneath this directory")
+    add(
+        "--container-root", type=Path, metavar="DIR", help="files for container C go beneath DIR/C; without it: refused"
+    )
+    add("--allow-dir", action="append", metavar="DIR", help="take files only beneath DIR (repeatable)")
+    add("--allow-user", action="append", metavar="USER", help="take files only for USER (repeatable)")
+    add("--parallel", type=_positive, metavar="N", help="downloads at once (default 4)")
+    add("--limit-rate", type=_rate, metavar="RATE", help="bytes a second of all downloads together, as 500K or 10M")
+    add(
+        "--peer-listen",
+        action="append",
+        type=_listen,
+        metavar="HOST:PORT",
+        help="give pieces of files to other hosts of a Job there, while a swarm lasts (repeatable)",
+    )
+    add("--site", help="where this host is: hosts of one site feed each other (default with --peer-listen: default)")
+    add("--zone", help="within the site: hosts of the same zone are asked first")
+    add("--peer-upload-rate", type=_rate, metavar="RATE", help="bytes a second to all peers together, as 500K or 50M")
+    add("--no-peers", action="store_true", help="take part in no swarm: all files come straight from the store")
+    add("--proxy", metavar="URL", help="for the API and the files (default: HTTPS_PROXY, HTTP_PROXY, NO_PROXY)")
+    add(
+        "--metrics",
+        type=_listen,
+        metavar="[HOST:]PORT",
+        help="serve /metrics and /healthz there (default host: loopback)",
+    )
+    add("--log-format", choices=("text", "json"), help="log lines on stderr (default text; json with --json)")
+    add("--state-dir", type=Path, help="where untold results survive a crash (default: XDG state)")
+    add("--wait", type=int, choices=range(21), metavar="0-20", help="long-poll seconds")
+    add("--drain-seconds", type=float, metavar="S", help="how long SIGTERM lets them run")
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return int(text)
 
 
-def _agent(context: Context, args: argparse.Namespace) -> Exit | None:
-    # Imported here: the daemon needs a Unix, the rest of the command does not.
-    from tidegate_client.agent.daemon import Agent, AgentOptions
+def _rate(text: str) -> int:
+    from tidegate_client.agent.rate_limit import parse_rate
 
-    if not args.root.is_dir():
-        raise UsageError(f"--root {args.root} is not a directory")
-    _log_to_stderr(as_json=context.output.as_json)
-    options = AgentOptions(
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _listen(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, or a host and a port")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
+    from tidegate_client.agent.options import AgentOptions
+    from tidegate_client.agent.permits import Permits
+
+    given = vars(args)
+    for name in ("agent_id", "root"):
+        if name not in given:
+            raise UsageError(f"--{name.replace('_', '-')} is needed")
+    root: Path = args.root
+    if not root.is_dir():
+        raise UsageError(f"--root {root} is not a directory")
+    directories = tuple(given.get("allow_dir") or ())
+    if wrong := [one for one in directories if not one.startswith("/") or ".." in Path(one).parts]:
+        raise UsageError(f"--allow-dir {wrong[0]} is not an absolute path without '..'")
+    container_root: Path | None = given.get("container_root")
+    names = ("parallel", "limit_rate", "proxy", "metrics", "wait", "drain_seconds")
+    return AgentOptions(
         agent_id=args.agent_id,
-        root=args.root.resolve(),
-        container_root=args.container_root and args.container_root.resolve(),
-        state_dir=args.state_dir or _state_dir(context, args),
-        parallel=args.parallel,
-        wait=args.wait,
-        drain_seconds=args.drain_seconds,
+        root=root.resolve(),
+        container_root=container_root and container_root.resolve(),
+        state_dir=given.get("state_dir") or _state_dir(context, args),
+        permits=Permits(directories, frozenset(given.get("allow_user") or ())),
+        swarm=_swarm(given),
+        **{name: given[name] for name in names if given.get(name) is not None},
     )
+
+
+def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
+    """None unless the host says where it is: then nothing differs from an agent that knows no swarms."""
+    from tidegate_client.swarm.host import SwarmOptions
+
+    listen = tuple(given.get("peer_listen") or ())
+    if given.get("no_peers") or not (listen or given.get("site")):
+        return None
+    site, zone = given.get("site") or "default", given.get("zone") or ""
+    return SwarmOptions(listen, site, zone, given.get("peer_upload_rate"))
+
+
+def _state_dir(context: Context, args: argparse.Namespace) -> Path:
+    """One journal for each agent, API and root: results of one must never be told to another."""
+    told = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
+    return state_path() / "agents" / hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _run(context: Context, args: argparse.Namespace) -> Exit | None:
+    # Imported here: the daemon needs a Unix, the rest of the command does not.
+    from tidegate_client.agent.daemon import Agent
+    from tidegate_client.proxies import make_pool
+
+    options = _options(context, args)
+    log_format = getattr(args, "log_format", None) or ("json" if context.output.as_json else "text")
+    log_to_stderr("tidegate.agent", as_json=log_format == "json")
     # The agent backs off by itself, and for longer than a single call would.
-    agent = Agent(context.client_with(attempts=0), options)
+    pool = make_pool(options.proxy, maxsize=4)
+    agent = Agent(context.client_with(attempts=0, pool=pool), options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
@@ -62,21 +166,17 @@ def _agent(context: Context, args: argparse.Namespace) -> Exit | None:
     return None
 
 
-def _state_dir(context: Context, args: argparse.Namespace) -> Path:
-    """One journal for each agent, API and root: results of one must never be told to another."""
-    told = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
-    return state_path() / "agents" / hashlib.sha256(told.encode()).hexdigest()[:16]
+def _install(context: Context, args: argparse.Namespace) -> Exit | None:
+    return agent_service.install(context, args, _options(context, args))
 
 
-def _log_to_stderr(*, as_json: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("tidegate.agent")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(handler)
+def _doctor(context: Context, args: argparse.Namespace) -> Exit:
+    from tidegate_client.agent.doctor import examine
+    from tidegate_client.proxies import make_pool
 
-
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
-        return json.dumps(line, ensure_ascii=False)
+    options = _options(context, args)
+    client = context.client_with(attempts=0, pool=make_pool(options.proxy, maxsize=1))
+    findings = list(examine(client, options))
+    rows = [{"check": one.check, "result": "ok" if one.ok else "FAILED", "detail": one.detail} for one in findings]
+    context.output.table(rows, ("check", "result", "detail"))
+    return Exit.OK if all(one.ok for one in findings) else Exit.FAILED

@@ -30,6 +30,9 @@ def register(subparsers: Subparsers) -> None:
     )
     submit.add_argument("--user", required=True, help="who owns the file there")
     submit.add_argument("--dir", required=True, help="absolute directory there")
+    submit.add_argument(
+        "--mode", metavar="OCTAL", help="its permissions, as 0640 (default: those it had there, or 0644)"
+    )
     submit.add_argument("--callback", metavar="URL", help="told when it ends")
     submit.add_argument("--watch", action="store_true", help="show it live until it ends")
     add_timeout(submit)
@@ -83,7 +86,12 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
         wanted = {name: value if value is not None else stored[name] for name, value in wanted.items()}
     if missing := [name for name, value in wanted.items() if value is None]:
         raise UsageError(f"give --file, or all of: {', '.join(missing)}")
-    return wanted | {"target_user": args.user, "target_file_dir": args.dir, "callback": args.callback}
+    return wanted | {
+        "target_user": args.user,
+        "target_file_dir": args.dir,
+        "mode": args.mode,
+        "callback": args.callback,
+    }
 
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from tidegate.common.ids import Clock
+from tidegate.common.ids import Clock, iso
 from tidegate.distribution.agent_inbox import InboxEntry, staging_id
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
-from tidegate.distribution.targets import DONE, IN_PROGRESS, Shard, Target, TargetReport
+from tidegate.distribution.targets import DONE, IN_PROGRESS, Figures, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.http.client import SafeHttp
@@ -30,6 +31,7 @@ _LIMITS = Limits(connect=5, read=25, total=30, max_bytes=64 * MEGABYTE)
 _PATH = "/api/v2/task/extensions/"
 # How long a file counts as present on the source host after it was fetched.
 _STAGED_SECONDS = 6 * 3600
+_FAR_FUTURE = 2**35
 # A gateway's word that its backend did not answer: the transfer may have been made.
 _LOST_BEHIND_A_GATEWAY = frozenset({502, 504})
 
@@ -104,6 +106,8 @@ class GseEngine:
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
         parcel = job.parcel
+        if parcel.mode:
+            raise TransferRefused(f"GSE cannot set the mode {parcel.mode} of a file: submit without `mode`")
         source = _agent(self._config.source) | {"user": self._config.source_user}
         targets = [_agent(target) | {"user": parcel.target_user} for shard in shards for target in shard.states]
         left = (job.deadline or 0) - self._clock().timestamp()
@@ -155,7 +159,9 @@ class GseEngine:
         upload: TargetReport | None = None
         for row in _rows(data):
             content = row.get("content") or {}
-            report = TargetReport(int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content))
+            report = TargetReport(
+                int(row["error_code"]), str(row.get("error_msg") or ""), _progress(content), _figures(content)
+            )
             if content.get("type") == "upload":
                 upload = report if report.code not in (DONE, IN_PROGRESS) else upload
             else:
@@ -185,6 +191,17 @@ class GseEngine:
         sent = json.dumps(body, ensure_ascii=False).encode()
         # Its address is the operator's own setting, not a caller's.
         return self._http.send("POST", url, headers=headers, body=sent, allow_private=True, limits=_LIMITS, redirects=0)
+
+
+def _figures(content: Mapping[str, Any]) -> Figures | None:
+    """As far as they are numbers; times are epoch seconds."""
+    size, speed, start, end = (
+        value if isinstance(value := content.get(name), int) and 0 < value < 2**53 else None
+        for name in ("size", "speed", "start_time", "end_time")
+    )
+    times = [iso(datetime.fromtimestamp(at, UTC)) if at and at < _FAR_FUTURE else None for at in (start, end)]
+    found = Figures(size, speed, *times)
+    return found if any(value is not None for value in found) else None
 
 
 def _agent(target: Target) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,9 +11,12 @@ from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
 from tidegate.distribution.agent_inbox import InboxEntry, InShard, place_of
-from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport, TargetState, cut
+from tidegate.distribution.swarm.figures import figures_from
+from tidegate.distribution.targets import IN_PROGRESS, Figures, Target, TargetReport, TargetState, cut
 
 _OUT_OF_INBOX = ("gsi1pk", "gsi1sk")
+# In the order of Figures; `size` is what was announced.
+_FIGURES = ("moved_bytes", "speed", "start_time", "end_time")
 
 
 def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | None:
@@ -39,8 +43,13 @@ def _item(order: InboxEntry, expires_at: int) -> Item:
         "signature": order.signature,
         "size": order.size,
         "until": int(order.until),
+        "job_id": order.job_id,
+        "sequence": order.sequence,
+        "mode": order.mode,
+        "swarm": json.dumps(order.swarm, separators=(",", ":")) if order.swarm else None,
         "gsi1pk": keys.inbox(order.project_id, order.target.agent_id),
-        "gsi1sk": f"{order.transfer_id}#{order.target.container_id}",
+        # Oldest first, so that of two contents for one path the newer one is fetched last.
+        "gsi1sk": f"{order.sequence or 0:020d}#{order.transfer_id}#{order.target.container_id}",
         "expires_at": expires_at,
     }
 
@@ -56,12 +65,26 @@ def _order(item: Item) -> InboxEntry:
         signature=item["signature"],
         size=item["size"],
         until=item["until"],
-        state=TargetState(item.get("code"), item.get("message", ""), item.get("progress")),
+        job_id=item.get("job_id"),
+        sequence=item.get("sequence"),
+        mode=item.get("mode"),
+        swarm=json.loads(item["swarm"]) if "swarm" in item else None,
+        state=TargetState(item.get("code"), item.get("message", ""), item.get("progress"), _figures(item)),
     )
 
 
 def _target(item: Item) -> Target:
     return Target(item["agent_id"], item.get("container_id", ""))
+
+
+def _figures(item: Item) -> Figures | None:
+    found = Figures(*(item.get(name) for name in _FIGURES))
+    return found if any(value is not None for value in found) else None
+
+
+def _report(item: Item) -> TargetReport:
+    swarm = figures_from(item["swarm_figures"]) if "swarm_figures" in item else None
+    return TargetReport(item["code"], item.get("message", ""), item.get("progress"), _figures(item), swarm)
 
 
 class AgentInboxStore:
@@ -75,11 +98,7 @@ class AgentInboxStore:
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
         found = self._table.query_all(keys.orders(project_id, job_key, shard), consistent=True)
-        return {
-            _target(item): TargetReport(item["code"], item.get("message", ""), item.get("progress"))
-            for item in found
-            if "code" in item
-        }
+        return {_target(item): _report(item) for item in found if "code" in item}
 
     def withdraw(self, project_id: str, transfer_id: str, targets: Iterable[Target]) -> None:
         for target in targets:
@@ -103,6 +122,10 @@ class AgentInboxStore:
         if key is None:
             return
         sets: dict[str, Any] = {"code": report.code, "message": cut(report.message), "progress": report.progress}
+        if report.figures:
+            sets |= dict(zip(_FIGURES, report.figures, strict=True))
+        if report.swarm is not None:
+            sets["swarm_figures"] = report.swarm.shown()
         self._change(key, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
     def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:

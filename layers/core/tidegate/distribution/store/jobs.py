@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
@@ -9,29 +10,43 @@ from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, check, put_new, update
+from tidegate.aws.writes import Write, check, put, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
 from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, TransferSpec, states_before
+from tidegate.distribution.swarm.figures import figures_from
+from tidegate.errors import Busy
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.projects.audit_store import audit_write
 
 DUE_KIND = "job"
+# Far longer than any clock is wrong.
+SEQUENCE_TTL = 30 * 24 * 3600
+_SEQUENCE_TRIES = 10
 _PARCEL = tuple(field.name for field in fields(TransferSpec))
-_PLAIN = tuple(field.name for field in fields(Job) if field.name not in ("parcel", "counts", "closed", "portions"))
+_MADE_UP = ("parcel", "counts", "closed", "portions", "swarm", "closed_swarm")
+_PLAIN = tuple(field.name for field in fields(Job) if field.name not in _MADE_UP)
 
 
 def job_from(item: Mapping[str, Any]) -> Job:
     plain = {name: item[name] for name in _PLAIN if name in item}
     return Job(
         **plain | {"open_shards": tuple(item.get("open_shards", ()))},
-        parcel=TransferSpec(**{name: item[name] for name in _PARCEL}),
+        parcel=TransferSpec(**{name: item[name] for name in _PARCEL if name in item}),
         portions=tuple((first, last) for first, last in item.get("portions", ())),
         counts=Counts(**item.get("counts", {})),
         closed=Counts(**item.get("closed", {})),
+        swarm=figures_from(item.get("swarm_figures")),
+        closed_swarm=figures_from(item.get("swarm_closed")),
     )
+
+
+def _swarm(job: Job) -> dict[str, Any]:
+    if not job.swarm.hosts:
+        return {}
+    return {"swarm_figures": job.swarm.shown(), "swarm_closed": job.closed_swarm.shown()}
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
@@ -54,8 +69,42 @@ class JobStore:
 
     def open(self, job: Job, due_at: datetime) -> tuple[Job, bool]:
         """The Job of that name, and whether it is this one that was put."""
+        for _ in range(_SEQUENCE_TRIES):
+            item = self._opening(job, due_at)
+            counter = self._sequence(job)
+            try:
+                self._table.transact([put_new(item), counter], returns_met=True)
+            except ConditionFailed as refused:
+                if 0 in refused.failed:
+                    met = refused.met.get(0)
+                    return (job_from(met) if met else self._known(job)), False
+                job = replace(job, sequence=self._next_sequence(job, refused.met.get(1)))
+                continue
+            except Busy:
+                # Many opened it at the same moment: one of them has succeeded by now.
+                if known := self.get(job.project_id, job.key):
+                    return known, False
+                raise
+            return job, True
+        raise Busy(f"too many Jobs are opened at once for {job.parcel.target_file_dir}/{job.parcel.file_name}")
+
+    def _sequence(self, job: Job) -> Write:
+        """Only ever rises, whoever's clock is slow. It expires: the time alone is higher by then."""
         parcel = job.parcel
-        item = (
+        item = keys.path_sequence(job.project_id, parcel.target_file_dir, parcel.file_name)
+        expires_at = int((job.sequence or 0) / 1000) + SEQUENCE_TTL
+        rises = "attribute_not_exists(#sequence) OR #sequence < :sequence"
+        return put(item | {"sequence": job.sequence, "expires_at": expires_at}, rises, sequence=job.sequence)
+
+    def _next_sequence(self, job: Job, met: Mapping[str, Any] | None) -> int:
+        parcel = job.parcel
+        key = keys.path_sequence(job.project_id, parcel.target_file_dir, parcel.file_name)
+        last = met or self._table.get(key, consistent=True) or {}
+        return max(int(last.get("sequence", 0)), job.sequence or 0) + 1
+
+    def _opening(self, job: Job, due_at: datetime) -> dict[str, Any]:
+        parcel = job.parcel
+        return (
             keys.job(job.project_id, job.key)
             | keys.due(job.key, due_at.timestamp(), DUE_KIND)
             | {name: getattr(job, name) for name in _PLAIN if name not in ("open_shards", "due_at")}
@@ -68,11 +117,6 @@ class JobStore:
                 "expires_at": int(due_at.timestamp()) + self._lasts + self._ttl,
             }
         )
-        try:
-            self._table.write(put_new(item))
-        except ConditionFailed as met:
-            return (job_from(met.item) if met.item else self._known(job)), False
-        return job, True
 
     def get(self, project_id: str, job_key: str, *, consistent: bool = True) -> Job | None:
         item = self._table.get(keys.job(project_id, job_key), consistent=consistent)
@@ -108,6 +152,7 @@ class JobStore:
             "open_shards": list(range(len(sizes))),
             "portions": [list(portion) for portion in portions],
             "counts": asdict(Counts(total=sum(sizes))),
+            "swarm_key": secrets.token_hex(32),
         }
         unsharded = "#status = :running AND attribute_not_exists(#shard_count)"
         return self._change(job, now, sets, None, condition=unsharded, running=RUNNING)
@@ -116,9 +161,14 @@ class JobStore:
         first = "#status = :running AND attribute_not_exists(#transfer_id)"
         return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
 
-    def progress(self, job: Job, now: datetime, open_shards: Sequence[int], counts: Counts, closed: Counts) -> Job:
-        sets: dict[str, Any] = {"open_shards": list(open_shards), "counts": asdict(counts), "closed": asdict(closed)}
-        sets["rev"] = job.rev + 1
+    def progress(self, job: Job, now: datetime, counted: Job) -> Job:
+        sets: dict[str, Any] = {
+            "open_shards": list(counted.open_shards),
+            "counts": asdict(counted.counts),
+            "closed": asdict(counted.closed),
+            **_swarm(counted),
+            "rev": job.rev + 1,
+        }
         unchanged = "#status = :running AND #rev = :seen"
         return self._change(job, now, sets, None, condition=unchanged, running=RUNNING, seen=job.rev)
 
@@ -146,6 +196,7 @@ class JobStore:
             "status": job.status,
             "finish_time": job.finish_time,
             "counts": asdict(job.counts),
+            **_swarm(job),
             "rest_code": job.rest_code,
             "error": dict(job.error) if job.error else None,
             "expires_at": int(now.timestamp()) + self._ttl,

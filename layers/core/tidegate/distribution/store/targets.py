@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,28 +16,37 @@ from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Arrival, Rebound
 from tidegate.distribution.store.jobs import still_collects, still_runs
 from tidegate.distribution.store.tasks import move_task
-from tidegate.distribution.targets import Shard, Target, TargetState
+from tidegate.distribution.swarm.figures import figures_from
+from tidegate.distribution.targets import Figures, Shard, Target, TargetState
 
 CHUNK_LIMIT = 1000
 _CHUNKS_A_TRANSACTION = 10
 _SHARDS_A_TRANSACTION = 10
+NONE: Mapping[Target, int] = {}
 
 
 def shard_from(item: dict[str, Any]) -> Shard:
     states = {
-        Target(agent, container): TargetState(code, message, progress)
-        for agent, container, code, message, progress in unpack(item["packed"])
+        Target(agent, container): TargetState(code, message, progress, Figures(*figures) if figures else None)
+        for agent, container, code, message, progress, *figures in unpack(item["packed"])
     }
-    return Shard(item["number"], states, item["rev"], item["update_time"])
+    moved = unpack(item["sequences"]) if "sequences" in item else ()
+    sequences = {Target(agent, container): sequence for agent, container, sequence in moved}
+    return Shard(item["number"], states, item["rev"], item["update_time"], sequences, figures_from(item.get("swarm")))
 
 
 def _packed(shard: Shard) -> bytes:
-    return pack((*target, *state) for target, state in shard.states.items())
+    return pack((*target, *state[:3], *(state.figures or ())) for target, state in shard.states.items())
 
 
 def _callbacks(project_id: str, job_key: str, uuids: Sequence[str], expires_at: int) -> Write:
     key = keys.job_callback(project_id, job_key, digest(*uuids, length=32))
     return put(key | {"packed": pack([uuid] for uuid in uuids), "expires_at": expires_at})
+
+
+def _row(arrival: Arrival) -> tuple[Any, ...]:
+    row = (arrival.agent_id, arrival.container_id, arrival.uuid)
+    return row if arrival.sequence is None else (*row, False, arrival.sequence)
 
 
 class TargetStore:
@@ -75,7 +84,7 @@ class TargetStore:
     def _chunk(project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> list[Write]:
         # Named by all its Tasks: the same messages delivered twice leave one chunk, and never another's.
         chunk_id = digest(*(arrival.uuid for arrival in arrivals), length=32)
-        rows = pack((arrival.agent_id, arrival.container_id, arrival.uuid) for arrival in arrivals)
+        rows = pack(_row(arrival) for arrival in arrivals)
         common = {"packed": rows, "count": len(arrivals), "expires_at": expires_at}
         writes = [put(keys.chunk(project_id, job_key, chunk_id) | common)]
         notify = [arrival.uuid for arrival in arrivals if arrival.notify]
@@ -85,10 +94,13 @@ class TargetStore:
         for item in self._table.query_all(keys.chunks(project_id, job_key), consistent=True):
             yield from (Arrival(*row) for row in unpack(item["packed"]))
 
-    def add_shards(self, job: Job, shards: Sequence[Sequence[Target]], now: datetime) -> None:
+    def add_shards(
+        self, job: Job, shards: Sequence[Sequence[Target]], now: datetime, sequences: Mapping[Target, int] = NONE
+    ) -> None:
         """Each only if it is not there: a closing that runs twice must not undo what a poll has written."""
         for number, targets in enumerate(shards):
             fresh = Shard(number, dict.fromkeys(targets, TargetState()), 0, iso(now))
+            moved = [(*target, sequences[target]) for target in targets if target in sequences]
             item = keys.shard(job.project_id, job.key, number) | {
                 "number": number,
                 "job_key": job.key,
@@ -96,6 +108,7 @@ class TargetStore:
                 "rev": 0,
                 "update_time": fresh.update_time,
                 "expires_at": int(now.timestamp()) + self._lasts,
+                **({"sequences": pack(moved)} if moved else {}),
             }
             try:
                 self._table.write(put_new(item))
@@ -124,6 +137,7 @@ class TargetStore:
                     keys.shard(job.project_id, job.key, shard.number),
                     {
                         "packed": _packed(shard),
+                        **({"swarm": shard.swarm.shown()} if shard.swarm.hosts else {}),
                         "rev": shard.rev + 1,
                         "update_time": iso(now),
                         "expires_at": int(now.timestamp()) + self._lasts,

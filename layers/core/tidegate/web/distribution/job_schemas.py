@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tidegate.web.distribution.task_schemas import Status
+from tidegate.web.distribution.task_schemas import FiguresAnswer, Status
 from tidegate.web.schemas import Answer
 
 
@@ -17,6 +17,17 @@ class ErrorAnswer(Answer):
     detail: str
 
 
+class JobSwarmAnswer(Answer):
+    """Where the file's bytes came from, summed over the hosts that took part in a swarm and have ended."""
+
+    origin_bytes: int
+    peer_bytes: int
+    bad_pieces: int
+    fallbacks: int
+    hosts: int
+    bad_peers: list[str]
+
+
 class JobAnswer(Answer):
     job_id: str
     key: str
@@ -28,6 +39,7 @@ class JobAnswer(Answer):
     file_signature: str
     target_file_dir: str
     target_user: str
+    mode: str | None = None
     transfer_id: str | None = None
     window_closes_at: str
     create_time: str
@@ -35,6 +47,7 @@ class JobAnswer(Answer):
     finish_time: str | None = None
     counts: CountsAnswer
     error: ErrorAnswer | None = None
+    swarm: JobSwarmAnswer | None = None
 
 
 class JobList(Answer):
@@ -42,7 +55,7 @@ class JobList(Answer):
     next_cursor: str | None = None
 
 
-class JobTargetAnswer(Answer):
+class JobTargetAnswer(FiguresAnswer):
     agent_id: str
     container_id: str
     status: Status

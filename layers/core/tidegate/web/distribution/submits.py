@@ -42,6 +42,8 @@ def _parcel(body: ParcelBody) -> TransferSpec:
         file_signature=body.file_signature,
         target_user=body.target_user,
         target_file_dir=body.target_file_dir,
+        mode=body.mode and body.mode.zfill(4),
+        swarm="off" if body.swarm == "off" else None,
     )
 
 

@@ -37,6 +37,9 @@ Directory = Annotated[FilePath, AfterValidator(_absolute)]
 Callback = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_web)]
 
 
+Mode = Annotated[str, Field(pattern=r"^0?[0-7]{3}$", description="octal permissions, as in 0640")]
+
+
 class ParcelBody(Body):
     biz_id: Number
     app_id: Number
@@ -45,6 +48,8 @@ class ParcelBody(Body):
     target_user: Text
     target_file_dir: Directory
     file_signature: Signature
+    mode: Mode | None = None
+    swarm: Annotated[Literal["auto", "off"], Field(description="off: every host fetches from S3")] = "auto"
     callback: Callback | None = None
 
 
@@ -81,7 +86,16 @@ class SubmittedBatchAnswer(Answer):
     window_closes_at: str
 
 
-class TaskAnswer(Answer):
+class FiguresAnswer(Answer):
+    """How a target's transfer went, once its host has told: bytes moved, bytes a second, times by its clock."""
+
+    size: int | None = None
+    speed: int | None = None
+    start_time: str | None = None
+    end_time: str | None = None
+
+
+class TaskAnswer(FiguresAnswer):
     task_id: str
     job_id: str
     biz_id: int

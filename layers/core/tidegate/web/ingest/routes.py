@@ -69,11 +69,11 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
 
 @router.put("/v1/credentials/<name>", tags=_TAGS, summary="Keep headers for a source under a name", status_code=204)
 def put_credential(name: str, body: CredentialBody) -> Response[Any]:
-    app().ingest.credentials.put(router.caller.project_id, name, body.headers)
+    app().projects.credentials.put(router.caller.project_id, name, body.headers)
     return answer(None, 204)
 
 
 @router.delete("/v1/credentials/<name>", tags=_TAGS, summary="Forget them", status_code=204)
 def delete_credential(name: str) -> Response[Any]:
-    app().ingest.credentials.delete(router.caller.project_id, name)
+    app().projects.credentials.delete(router.caller.project_id, name)
     return answer(None, 204)

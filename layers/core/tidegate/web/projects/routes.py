@@ -7,8 +7,17 @@ from typing import Any
 from aws_lambda_powertools.event_handler import Response
 
 from tidegate.app import app
+from tidegate.distribution.swarm.presence import SwarmSettings
 from tidegate.web.idempotency import idempotent
-from tidegate.web.projects.schemas import KeyAnswer, KeyBody, ProjectAnswer, ProjectBody, ProjectList
+from tidegate.web.projects.schemas import (
+    KeyAnswer,
+    KeyBody,
+    ProjectAnswer,
+    ProjectBody,
+    ProjectList,
+    SwarmSettingsAnswer,
+    SwarmSettingsBody,
+)
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
@@ -42,3 +51,14 @@ def create_key(project_id: str, body: KeyBody) -> Response[KeyAnswer]:
 def delete_key(key_id: str) -> Response[Any]:
     app().projects.projects.remove_key(key_id)
     return answer(None, 204)
+
+
+@router.get("/v1/projects/<project_id>/swarm", tags=["Projects"], summary="The project's settings for swarms")
+def show_swarm_settings(project_id: str) -> SwarmSettingsAnswer:
+    return SwarmSettingsAnswer.model_validate(app().distribution.presences.settings(project_id))
+
+
+@router.put("/v1/projects/<project_id>/swarm", tags=["Projects"], summary="Set the project's settings for swarms")
+def change_swarm_settings(project_id: str, body: SwarmSettingsBody) -> SwarmSettingsAnswer:
+    wanted = SwarmSettings(body.swarm, tuple(body.peer_networks), tuple(body.free_sites))
+    return SwarmSettingsAnswer.model_validate(app().distribution.presences.change_settings(project_id, wanted))

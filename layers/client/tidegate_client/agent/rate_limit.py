@@ -1,0 +1,49 @@
+"""A limit on bytes a second that all downloads of one agent share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def parse_rate(text: str) -> int:
+    """`500K`, `10M` or plain bytes a second, as curl writes it."""
+    number, unit = (text[:-1], text[-1].upper()) if text and text[-1].isalpha() else (text, "")
+    if not number.isdecimal() or int(number) < 1 or unit not in UNITS:
+        raise ValueError(f"{text!r} is not a rate: write bytes a second, as in 500K, 10M or 1G")
+    return int(number) * UNITS[unit]
+
+
+class RateLimit:
+    """Whoever takes bytes waits until they are paid for: each pushes the moment for the next one further."""
+
+    def __init__(
+        self,
+        bytes_a_second: float,
+        *,
+        saved_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.bytes_a_second = bytes_a_second
+        # What was not used may be made up for by this much: sleeps end late.
+        self._saved = saved_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def reserve(self, count: int) -> float:
+        """The seconds until these bytes are paid for; whoever cannot block waits in its own way."""
+        with self._lock:
+            now = self._clock()
+            self._free_at = max(self._free_at, now - self._saved) + count / self.bytes_a_second
+            return max(0.0, self._free_at - now)
+
+    def take(self, count: int, cancelled: Callable[[], bool] = lambda: False) -> None:
+        until = self._clock() + self.reserve(count)
+        while (left := until - self._clock()) > 0 and not cancelled():
+            self._sleep(min(left, 0.5))

@@ -1,0 +1,15 @@
+"""Why the agent does not put a file in place although it could be fetched."""
+
+from __future__ import annotations
+
+
+class RefusedPath(Exception):
+    """The target lies outside the root or the allowed directories, or is not a plain name in a plain directory."""
+
+
+class RefusedOwner(Exception):
+    """The file could not belong to the user that was asked for."""
+
+
+class Superseded(Exception):
+    """The path already holds, or is about to hold, content of a later window."""

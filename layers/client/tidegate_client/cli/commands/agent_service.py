@@ -1,0 +1,173 @@
+"""agent install · uninstall · status: the service on this host"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate_client.cli.context import Context
+from tidegate_client.cli.exits import Exit
+from tidegate_client.config import state_path
+from tidegate_client.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidegate_client.agent.health import Health
+    from tidegate_client.agent.options import AgentOptions
+    from tidegate_client.agent.systemd import Service
+
+NAME = "tidegate-agent"
+DEFAULT_METRICS = "127.0.0.1:9469"
+# The agent writes its health every second.
+STALE_SECONDS = 30.0
+
+
+def install(context: Context, args: argparse.Namespace, options: AgentOptions) -> Exit | None:
+    service = service_for(context, args, options)
+    if args.print_only:
+        context.output.line(service.unit())
+        return None
+    for directory in service.writable:
+        if not directory.is_dir():
+            raise UsageError(f"{directory} is not a directory: create it first, as the service may not")
+    # The key is in a file of its own, as units can be read by everybody.
+    _write(service.environment_path, service.environment_text(), 0o600)
+    _write(service.unit_path, service.unit(), 0o644)
+    if not args.no_start:
+        _systemctl("daemon-reload")
+        _systemctl("enable", "--now", service.unit_path.name)
+        # An agent that ran before goes on with the new unit.
+        _systemctl("restart", service.unit_path.name)
+    context.output.note(f"installed {service.unit_path}; see `tidegate agent status`")
+    return None
+
+
+def service_for(context: Context, args: argparse.Namespace, options: AgentOptions) -> Service:
+    from tidegate_client.agent.systemd import Service
+
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", args.name):
+        raise UsageError(f"--name {args.name} is not a service name: use letters, digits, '-' and '_'")
+    if options.root == Path("/") and not options.permits.directories:
+        raise UsageError("with --root /, name the directories that may receive files: --allow-dir DIR (repeatable)")
+    config = context.config
+    environment = [("TIDEGATE_API_URL", config.required_url()), ("TIDEGATE_KEY", config.key or "")]
+    if not config.key:
+        raise UsageError("no key: set TIDEGATE_KEY to a key of scope `agent` for this host")
+    proxies = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+    environment += [(name, os.environ[name]) for name in proxies if os.environ.get(name)]
+    if options.proxy:
+        environment += [("HTTPS_PROXY", options.proxy), ("HTTP_PROXY", options.proxy)]
+    inside = [options.root / directory.lstrip("/") for directory in options.permits.directories]
+    writable = [*(inside or [options.root]), *([options.container_root] if options.container_root else [])]
+    service = Service(args.name, options.agent_id, (), environment, writable, options.drain_seconds)
+    return replace(service, command=_command(args, options, service.state_dir))
+
+
+def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -> list[str]:
+    words = [sys.executable, "-m", "tidegate_client", "agent", "--agent-id", options.agent_id]
+    words += ["--root", str(options.root), "--state-dir", str(state_dir)]
+    if options.container_root:
+        words += ["--container-root", str(options.container_root)]
+    for directory in options.permits.directories:
+        words += ["--allow-dir", directory]
+    for user in sorted(options.permits.users):
+        words += ["--allow-user", user]
+    words += ["--parallel", str(options.parallel), "--drain-seconds", f"{options.drain_seconds:g}"]
+    if options.limit_rate:
+        words += ["--limit-rate", str(options.limit_rate)]
+    if options.swarm:
+        for host, number in options.swarm.listen:
+            words += ["--peer-listen", f"[{host}]:{number}" if ":" in host else f"{host}:{number}"]
+        words += ["--site", options.swarm.site]
+        words += ["--zone", options.swarm.zone] if options.swarm.zone else []
+        words += ["--peer-upload-rate", f"{options.swarm.upload_rate:.0f}"] if options.swarm.upload_rate else []
+    host, port = options.metrics or DEFAULT_METRICS.split(":")
+    words += ["--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
+    return [*words, "--log-format", getattr(args, "log_format", None) or "text"]
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        os.fchmod(descriptor, mode)
+        file.write(text)
+    new.replace(path)
+
+
+def _systemctl(*words: str) -> None:
+    program = shutil.which("systemctl")
+    if not program:
+        raise UsageError("there is no systemctl here: use --print and start the agent by what this host has")
+    done = subprocess.run([program, *words], capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise UsageError(f"systemctl {' '.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
+    from tidegate_client.agent.systemd import Service
+
+    service = Service(args.name, "", (), (), ())
+    if not service.unit_path.exists():
+        raise UsageError(f"{service.unit_path} is not there: nothing to uninstall")
+    _systemctl("disable", "--now", service.unit_path.name)
+    service.unit_path.unlink()
+    _systemctl("daemon-reload")
+    if args.purge:
+        service.environment_path.unlink(missing_ok=True)
+        shutil.rmtree(service.state_dir, ignore_errors=True)
+    kept = "" if args.purge else f"; its key ({service.environment_path}) and journal ({service.state_dir}) are kept"
+    context.output.note(f"removed {service.unit_path}{kept}")
+    return None
+
+
+def status(context: Context, args: argparse.Namespace) -> Exit:
+    from tidegate_client.agent.health import read_health
+
+    found = [(where, health) for where in _state_dirs(args) if (health := read_health(where))]
+    if not found:
+        raise UsageError("no agent has run here; was it started with another --state-dir?")
+    rows = [_row(where, health) for where, health in found]
+    columns = ("agent_id", "state", "active", "untold_results", "last_poll_seconds", "free_bytes", "problems")
+    context.output.table(rows, columns)
+    return Exit.OK if all(row["state"] == "healthy" for row in rows) else Exit.FAILED
+
+
+def _state_dirs(args: argparse.Namespace) -> list[Path]:
+    from tidegate_client.agent.systemd import STATE_BASE
+
+    if given := getattr(args, "state_dir", None):
+        return [given]
+    own = state_path() / "agents"
+    return [STATE_BASE / args.name, *(sorted(own.iterdir()) if own.is_dir() else ())]
+
+
+def _row(where: Path, health: Health) -> dict[str, object]:
+    age = time.time() - health["time"]
+    state = "healthy" if health["healthy"] else "unhealthy"
+    problems = list(health["problems"])
+    if not _is_running(health["pid"]):
+        state, problems = "stopped", []
+    elif abs(age) > STALE_SECONDS:
+        state = "unhealthy"
+        problems.append(f"has not written its health for {age:.0f} s")
+    return {**health, "state": state, "problems": "; ".join(problems) or None, "state_dir": str(where)}
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

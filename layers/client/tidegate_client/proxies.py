@@ -1,0 +1,65 @@
+"""Connections through the proxies that the environment names, as curl and pip read it."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+from urllib import request
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment
+
+import urllib3
+from urllib3.response import BaseHTTPResponse
+from urllib3.util import make_headers
+
+from tidegate_client.errors import ConfigError
+
+
+class RoutingPool(urllib3.PoolManager):
+    """Each URL by the proxy of its scheme, but NO_PROXY and this machine itself directly."""
+
+    def __init__(self, proxies: Mapping[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self._bypass = {"no": proxies.get("no", "")}
+        self._via = {scheme: _manager(proxies[scheme], options) for scheme in ("http", "https") if proxies.get(scheme)}
+
+    def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> BaseHTTPResponse:  # type: ignore[override]
+        parts = urlsplit(url)
+        via = self._via.get(parts.scheme)
+        if via is None or _is_local(parts.hostname or "") or _bypassed(parts.netloc, self._bypass):
+            return super().urlopen(method, url, redirect=redirect, **options)
+        return via.urlopen(method, url, redirect=redirect, **options)
+
+
+def make_pool(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
+    """By `proxy` for everything, else by HTTPS_PROXY, HTTP_PROXY and NO_PROXY; without any, directly."""
+    proxies = getproxies_environment()
+    if proxy:
+        proxies |= {"http": proxy, "https": proxy}
+    if not proxies.get("http") and not proxies.get("https"):
+        return urllib3.PoolManager(**options)
+    return RoutingPool(proxies, **options)
+
+
+def _manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"{parts.scheme}://{parts.hostname or ''} is not a proxy: write http://host:port")
+    user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    headers = make_headers(proxy_basic_auth=user) if user else None
+    return urllib3.ProxyManager(f"{parts.scheme}://{host}:{port}", proxy_headers=headers, **options)
+
+
+def _bypassed(host: str, no_proxy: Mapping[str, str]) -> bool:
+    # Not in the type stubs, although it is what urllib itself reads NO_PROXY with.
+    return bool(request.proxy_bypass_environment(host, no_proxy))  # type: ignore[attr-defined]
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,44 @@
+"""How a target's transfer went: bytes, speed and times, from its agent to the Job's view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet
+
+FIGURES: dict[str, Any] = {
+    "size": 10_000,
+    "speed": 5_000,
+    "start_time": "2026-11-16T12:00:00.000Z",
+    "end_time": "2026-11-16T12:00:02.000Z",
+}
+
+
+def test_figures_of_an_agent_are_shown_with_its_target_and_task(fleet: Fleet) -> None:
+    taken = fleet.submit("a-1")
+    fleet.submit("a-2")
+    fleet.run_until_dispatched(taken["job_id"])
+    assert fleet.report("a-1", 0, **FIGURES).status == 200
+    fleet.report("a-2", 115, progress=20)
+    fleet.step("poll_transfer", taken["job_id"])
+
+    targets = fleet.get(f"/v1/jobs/{fleet.job(taken['job_id'])['key']}/targets")["items"]
+
+    by_agent = {target["agent_id"]: target for target in targets}
+    assert {name: by_agent["a-1"][name] for name in FIGURES} == FIGURES
+    assert by_agent["a-2"].get("speed") is None
+    assert fleet.task(taken["task_id"])["speed"] == 5_000
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"size": -1}, {"speed": 2**60}, {"speed": "fast"}, {"start_time": "yesterday"}, {"end_time": "2026-11-16"}],
+)
+def test_figures_that_are_none_are_refused(fleet: Fleet, wrong: dict[str, Any]) -> None:
+    fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
+
+    answer = fleet.report("a-1", 0, **wrong)
+
+    assert answer.status == 422

@@ -1,0 +1,158 @@
+"""Which content is newer: the sequence of a path on hosts rises with every Job, whatever clocks say."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.support.calls import count_calls
+from tests.support.fleet import Fleet, collect, messages
+from tidegate.aws import keys
+from tidegate.distribution.model import TransferSpec
+from tidegate.distribution.targets import Target
+from tidegate.errors import Busy
+
+
+def sequence_of(fleet: Fleet, job_key: str) -> int:
+    item = fleet.cloud.app.table.get(keys.job(fleet.project.id, job_key))
+    assert item
+    return int(item["sequence"])
+
+
+def sequences(fleet: Fleet, agent_id: str = "a-1") -> list[tuple[str, int]]:
+    return [(item["signature"], item["sequence"]) for item in fleet.inbox(agent_id)]
+
+
+def test_later_window_has_higher_sequence_and_inbox_lists_oldest_first(fleet: Fleet) -> None:
+    old, new = fleet.signature, fleet.store(b"newer")
+    wanted = []
+    for number in range(8):
+        signature = (old, new)[number % 2]
+        job_id = fleet.submit("a-1", file_signature=signature)["job_id"]
+        fleet.run_until_dispatched(job_id)
+        wanted.append(signature)
+
+    listed = sequences(fleet)
+
+    assert [signature for signature, _ in listed] == wanted
+    assert [sequence for _, sequence in listed] == sorted({sequence for _, sequence in listed})
+
+
+def test_two_contents_in_one_window_are_ordered_by_who_came_first(fleet: Fleet) -> None:
+    fleet.to_window_start()
+    new = fleet.store(b"newer")
+    first = fleet.submit("a-1")["job_id"]
+    second = fleet.submit("a-1", file_signature=new)["job_id"]
+    fleet.run_until_dispatched(second)
+    for name in ("close_window", "prepare_file", "dispatch_transfer"):
+        fleet.step(name, first)
+
+    assert [signature for signature, _ in sequences(fleet)] == [fleet.signature, new]
+    assert len({sequence for _, sequence in sequences(fleet)}) == 2
+
+
+@pytest.mark.parametrize("slow", [timedelta(seconds=40), timedelta(hours=2)])
+def test_function_with_slow_clock_still_gives_higher_sequence(fleet: Fleet, slow: timedelta) -> None:
+    new = fleet.store(b"newer")
+    clock = fleet.cloud.clock
+    fleet.submit("a-1")
+    clock.move_to(clock() - slow)
+    fleet.submit("a-1", file_signature=new)
+
+    jobs = {job["file_signature"]: sequence_of(fleet, job["key"]) for job in fleet.get("/v1/jobs")["items"]}
+
+    assert jobs[new] > jobs[fleet.signature]
+
+
+def test_other_spelling_and_other_source_path_share_one_sequence(fleet: Fleet) -> None:
+    """The host's path counts, not the library's: two files of the library may go to one place."""
+    clock = fleet.cloud.clock
+    fleet.submit("a-1", target_file_dir="/opt/app")
+    clock.move_to(clock() - timedelta(minutes=5))
+    fleet.submit("a-1", target_file_dir="/opt//app/", file_path="/data/other.bin")
+
+    by_dir = {job["target_file_dir"]: sequence_of(fleet, job["key"]) for job in fleet.get("/v1/jobs")["items"]}
+
+    assert by_dir["/opt//app/"] > by_dir["/opt/app"]
+
+
+def test_late_target_keeps_the_age_of_its_content(fleet: Fleet) -> None:
+    """v1 was asked for first and its message came last: in its later Job it is still older than v2."""
+    fleet.to_window_start()
+    new = fleet.store(b"newer")
+    messages(fleet)  # of earlier tests
+    late = fleet.submit("a-1")
+    (record,) = messages(fleet)
+    fleet.pass_window()
+    fleet.step("close_window", late["job_id"])
+    newer = fleet.submit("a-1", file_signature=new)["job_id"]
+    fleet.submit("a-2")
+    collect(fleet, [record])
+    home = fleet.task(late["task_id"])["job_id"]
+    assert home != late["job_id"]
+    fleet.run_until_dispatched(newer)
+    for name in ("close_window", "prepare_file", "dispatch_transfer"):
+        fleet.step(name, home)
+
+    assert [signature for signature, _ in sequences(fleet)] == [fleet.signature, new]
+    (_, of_new), (_, of_other) = sequences(fleet)[-1], *sequences(fleet, "a-2")
+    assert of_other > of_new, "who asked in this window has this window's sequence"
+
+
+def test_target_asked_for_again_in_the_later_window_is_new_there(fleet: Fleet) -> None:
+    fleet.to_window_start()
+    messages(fleet)  # of earlier tests
+    late = fleet.submit("a-1")
+    (record,) = messages(fleet)
+    fleet.pass_window()
+    fleet.step("close_window", late["job_id"])
+    again = fleet.submit("a-1")["job_id"]
+    collect(fleet, [record])
+    fleet.run_until_dispatched(again)
+
+    ((_, sequence),) = sequences(fleet)
+    assert sequence == sequence_of(fleet, fleet.job(again)["key"])
+
+
+def test_joining_a_job_from_a_cold_function_costs_no_read(fleet: Fleet) -> None:
+    app, parcel = fleet.cloud.app, TransferSpec(**fleet.body())
+    app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-0")])
+    app.distribution.opener._known.clear()
+    with count_calls(app) as calls:
+        app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-1")])
+    assert calls == {"dynamodb.TransactWriteItems": 1, "dynamodb.PutItem": 1, "sqs.SendMessageBatch": 1}
+
+
+def test_job_that_many_open_at_once_is_joined(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, parcel = fleet.cloud.app, TransferSpec(**fleet.body())
+    app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-0")])
+    app.distribution.opener._known.clear()
+
+    def conflict(*_: object, **__: object) -> None:
+        raise Busy("the record is being changed by many at once")
+
+    monkeypatch.setattr(app.table, "transact", conflict)
+    taken = app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-1")])
+
+    assert len(fleet.get("/v1/jobs")["items"]) == 1
+    assert taken.job.parcel == parcel
+
+
+def test_mode_reaches_the_agent_and_makes_a_job_of_its_own(fleet: Fleet) -> None:
+    fleet.to_window_start()
+    plain = fleet.submit("a-1")["job_id"]
+    private = fleet.submit("a-2", mode="640")["job_id"]
+    fleet.run_until_dispatched(private)
+
+    assert plain != private
+    assert fleet.job(private)["mode"] == "0640"
+    assert [item["mode"] for item in fleet.inbox("a-2")] == ["0640"]
+
+
+@pytest.mark.parametrize("mode", ["4755", "0o640", "rw-r--r--", "0888", "", "64", "00640", 640])
+def test_mode_that_is_not_nine_permission_bits_is_refused(fleet: Fleet, mode: object) -> None:
+    answer = fleet.post("/v1/downloads", fleet.body(target_agent_id="a-1", mode=mode))
+
+    assert answer.status == 422
+    assert answer.json()["errors"][0]["loc"][-1] == "mode"
