@@ -15,6 +15,7 @@ from local.cloud import Up
 from local.demo.distribution import distribute
 from local.demo.guide import Guide, Unexpected
 from local.demo.library import upload_and_download
+from local.demo.swarm import swarm
 from local.demo.work import batch, bring_in, export
 from local.progress import Failure, say
 from tidegate_client import Client, TidegateError
@@ -29,6 +30,7 @@ class Step:
 STEPS = [
     Step("A file into the library and out again", upload_and_download),
     Step("One file to five hosts through two windows", distribute),
+    Step("One large file to eight hosts that give it to one another", swarm),
     Step("A file brought in from a URL, through the queue", bring_in),
     Step("An Excel file from a paged source, and a callback", export),
     Step("A batch through a business's own URL", batch),

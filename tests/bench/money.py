@@ -22,8 +22,8 @@ POLLS = 10
 _TRANSITIONS = 6 + 3 * POLLS + 4
 _MONTH_SECONDS = 30 * 86400
 _POLL_SECONDS = 5
-# Six of functions/compensate, one of the log filter in template.yaml.
-METRICS = 7
+# Six of functions/compensate, five of swarms, one of the log filter in template.yaml.
+METRICS = 12
 
 
 def _executed(cloud: MotoCloud) -> Any:

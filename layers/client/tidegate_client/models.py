@@ -125,6 +125,15 @@ class Counts(TypedDict):
     timeout: int
 
 
+class JobSwarm(TypedDict):
+    origin_bytes: int
+    peer_bytes: int
+    bad_pieces: int
+    fallbacks: int
+    hosts: int
+    bad_peers: list[str]
+
+
 class Job(TypedDict):
     job_id: str
     key: NotRequired[str]
@@ -140,6 +149,7 @@ class Job(TypedDict):
     finish_time: NotRequired[str | None]
     counts: Counts
     error_msg: NotRequired[str | None]
+    swarm: NotRequired[JobSwarm | None]
 
 
 class JobTarget(TypedDict):
@@ -155,6 +165,23 @@ class JobTarget(TypedDict):
     end_time: NotRequired[str | None]
 
 
+class SwarmFigures(TypedDict):
+    origin_bytes: int
+    peer_bytes: int
+    bad_pieces: int
+    fell_back: str
+    bad_peers: list[str]
+
+
+class Presence(TypedDict):
+    listen: list[str]
+    site: str
+    zone: str
+    pin: str
+    upload_mbit: float | None
+    reached: bool
+
+
 class Transfer(TypedDict):
     transfer_id: str
     container_id: str
@@ -165,6 +192,7 @@ class Transfer(TypedDict):
     target_user: str
     signature: str
     size: NotRequired[int | None]
+    swarm: NotRequired[dict[str, Any] | None]
     job_id: NotRequired[str | None]
     # Rises with every window for one path on one host.
     sequence: NotRequired[int | None]
@@ -178,6 +206,7 @@ class TransferResult(TypedDict):
     error_code: int
     error_msg: NotRequired[str]
     progress: NotRequired[int]
+    swarm: NotRequired[SwarmFigures]
     # Bytes that this transfer moved, bytes a second, and times by the host's clock.
     size: NotRequired[int]
     speed: NotRequired[int]

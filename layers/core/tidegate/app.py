@@ -271,10 +271,14 @@ class DistributionPart:
         from tidegate.distribution.recovery import Heartbeat, JobRecovery
         from tidegate.distribution.store.agent_inbox import AgentInboxStore
         from tidegate.distribution.store.jobs import JobStore
+        from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsStore
         from tidegate.distribution.store.targets import TargetStore
         from tidegate.distribution.store.tasks import TaskStore
         from tidegate.distribution.store.transfers import TransferStore
         from tidegate.distribution.submit import Submit
+        from tidegate.distribution.swarm.metrics import tell_swarm
+        from tidegate.distribution.swarm.planner import SwarmPlanner
+        from tidegate.distribution.swarm.presences import Presences
         from tidegate.distribution.target_queue import TargetMessages
 
         settings, clock, table = app.settings, app.clock, app.table
@@ -290,6 +294,11 @@ class DistributionPart:
         self.transfers = TransferStore(table, lasts=self.windows.longest)
         self.inbox = AgentInboxStore(table, ttl=self.windows.ttl)
         self._app = app
+        self.presence_store, self.swarm_settings = PresenceStore(table), SwarmSettingsStore(table)
+        self.presences = Presences(self.presence_store, self.swarm_settings, clock)
+        self.swarm_planner = SwarmPlanner(
+            self.targets, app.files.contents, self.presence_store, self.swarm_settings, clock
+        )
 
         self.executions = JobExecutions(
             Machines(app.sfn),
@@ -320,7 +329,15 @@ class DistributionPart:
         )
         told = app.notifications
         self.finish_job = Finish(
-            self.jobs, self.tasks, self.targets, self.transfers, self.engine, told.notifier, told.topic, clock
+            self.jobs,
+            self.tasks,
+            self.targets,
+            self.transfers,
+            self.engine,
+            told.notifier,
+            told.topic,
+            clock,
+            tell_swarm,
         )
         self.lookup = Lookup(self.jobs, self.tasks, self.targets)
         self.agents = Agents(self.inbox, app.files.bucket, clock)
@@ -334,7 +351,7 @@ class DistributionPart:
             return gse_engine(settings, app.http, app.secretsmanager, self.inbox, app.clock)
         from tidegate.distribution.engines.agent import AgentEngine
 
-        return AgentEngine(self.inbox, app.clock)
+        return AgentEngine(self.inbox, app.clock, self.swarm_planner)
 
     def _check_callback(self, project_id: str, url: str) -> None:
         project = self._app.projects.projects.get(project_id)

@@ -24,6 +24,7 @@ from tidegate.web.openapi import contract
 EXCEPTIONS = {
     "POST /v1/ws-tickets": "a ticket only lets its holder listen, for one connection within 60 s",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
+    "PUT /v1/agents/{agent_id}/presence": "a host says where it is, every hour; nothing else changes",
     "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
     "POST /v1/download/sync": "answers a file and stores no record",
     "POST /v1/download/sync/multiple": "answers a file and stores no record",
@@ -114,6 +115,7 @@ CALLS: dict[str, Call] = {
     "POST /v1/projects": lambda w: ("/v1/projects", {"name": "new"}),
     "POST /v1/projects/{project_id}/keys": lambda w: (f"/v1/projects/{w.project_id}/keys", {"scopes": ["read"]}),
     "PATCH /v1/projects/{project_id}": lambda w: (f"/v1/projects/{w.project_id}", {"group": "other"}),
+    "PUT /v1/projects/{project_id}/swarm": lambda w: (f"/v1/projects/{w.project_id}/swarm", {"swarm": "off"}),
     "POST /v1/keys": lambda w: ("/v1/keys", {"name": "second"}),
     "POST /v1/keys/{key_id}/rotate": lambda w: (f"/v1/keys/{w.key()}/rotate", {"overlap_s": 60}),
     "DELETE /v1/keys/{key_id}": lambda w: (f"/v1/keys/{w.key()}", None),

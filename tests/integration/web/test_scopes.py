@@ -85,6 +85,9 @@ admin  DELETE /v1/projects/{project_id}/callback-secrets/previous
 admin  GET    /v1/projects/{project_id}
 admin  PATCH  /v1/projects/{project_id}
 admin  GET    /v1/projects/{project_id}/keys
+admin  GET    /v1/projects/{project_id}/swarm
+admin  PUT    /v1/projects/{project_id}/swarm
+agent  PUT    /v1/agents/{agent_id}/presence
 admin  GET    /v1/keys
 admin  POST   /v1/keys
 admin  POST   /v1/keys/{key_id}/rotate

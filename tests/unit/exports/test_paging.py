@@ -36,7 +36,7 @@ def test_a_page_as_the_seed_describes_it() -> None:
         (body([{"a": 1}, [1, 2]]), "data.data[1] is not an object"),
         (body("rows"), "data.data is not a list of rows"),
         (body([], total="many"), "total is 'many'"),
-        (body([], total=-1), "total is -1"),
+        (body([], total=-1), "total is '-1'"),
         (body([], force_continue="x"), "not 1 or 0"),
     ],
 )

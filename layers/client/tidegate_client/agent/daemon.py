@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
@@ -19,6 +20,7 @@ from tidegate_client.agent.monitor import Monitor
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.partials import Partials
+from tidegate_client.agent.presence import PresenceTeller
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.statistics import Statistics
@@ -29,6 +31,7 @@ from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Forbidden, TidegateError, Unauthorized
 from tidegate_client.models import Transfer, TransferResult
 from tidegate_client.proxies import make_pool
+from tidegate_client.swarm.host import SwarmHost
 
 __all__ = ["Agent", "AgentOptions"]
 log = logging.getLogger("tidegate.agent")
@@ -54,6 +57,8 @@ class Agent:
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self._accepted = False
+        limit = RateLimit(options.limit_rate) if options.limit_rate else None
+        self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel),
@@ -66,8 +71,9 @@ class Agent:
             stopping=self._aborting,
             permits=options.permits,
             patience=options.patience,
-            rate_limit=RateLimit(options.limit_rate) if options.limit_rate else None,
+            rate_limit=limit,
             on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
+            swarm=self._swarm,
         )
         self._poller = Watched("poller", self._poll, self._draining)
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
@@ -88,6 +94,11 @@ class Agent:
                 host, port = self._options.metrics
                 bound = stack.enter_context(local_pages(host, port, self.health, self.metrics))
                 log.info("health and metrics at http://%s:%d", host, bound)
+            if self._swarm is not None:
+                self._swarm.start()
+                stack.callback(self._swarm.close)
+                teller = PresenceTeller(self._client, self._options.agent_id, self._swarm, self._draining)
+                Watched("presence", teller.run, self._draining).start()
             for thread in (self._poller, *self._workers, self._reporter.thread):
                 thread.start()
             tell_systemd("READY=1")
@@ -198,8 +209,9 @@ class Agent:
             self._finish(transfer, code, str(error))
             return
         seconds = time.monotonic() - began
-        log.info("%s: in place after %.1f s, %d bytes moved", name, seconds, moved)
-        self._finish(transfer, Code.DONE, "", _figures(moved, start, seconds))
+        log.info("%s: in place after %.1f s, %d bytes moved", name, seconds, moved.size)
+        figures = _figures(moved.size, start, seconds)
+        self._finish(transfer, Code.DONE, "", figures | ({"swarm": moved.swarm} if moved.swarm else {}))
 
     def _put_off(self, transfer: Transfer, error: Stalled) -> None:
         """Its Job decides when it is too late; until then it is tried again, and others get the worker meanwhile."""
@@ -210,9 +222,7 @@ class Agent:
         log.warning("%s: trying again in %.0f s: %s", transfer["file_name"], pause, error)
         self._waiting.put(transfer, delay=pause)
 
-    def _finish(
-        self, transfer: Transfer, code: Code, message: str, figures: dict[str, int | str] | None = None
-    ) -> None:
+    def _finish(self, transfer: Transfer, code: Code, message: str, figures: dict[str, Any] | None = None) -> None:
         self._stalls.pop(key_of(transfer), None)
         self._statistics.add("transfers_total", result=code.name.lower())
         self._reporter.finished(_result(transfer, code, message) | (figures or {}))  # type: ignore[arg-type]

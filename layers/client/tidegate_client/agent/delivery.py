@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import urllib3
 
@@ -23,7 +24,17 @@ from tidegate_client.agent.refusals import RefusedPath, Superseded
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled, Link, ResumingDownload, fetch_verified
 from tidegate_client.errors import ChecksumMismatch, TransferError
-from tidegate_client.models import Transfer
+from tidegate_client.models import SwarmFigures, Transfer
+from tidegate_client.swarm.host import NoSwarm, SwarmHost
+
+log = logging.getLogger("tidegate.agent")
+
+
+class Moved(NamedTuple):
+    """Bytes that had to be moved for a delivery, and where they came from if a swarm brought them."""
+
+    size: int
+    swarm: SwarmFigures | None = None
 
 
 class PathLocks:
@@ -63,12 +74,11 @@ class Delivery:
     patience: float = 120.0
     rate_limit: RateLimit | None = None
     on_bytes: Callable[[int], None] = lambda _count: None
+    swarm: SwarmHost | None = None
     _paths: PathLocks = field(default_factory=PathLocks)
 
-    def run(self, transfer: Transfer) -> int:
-        """Raises what went wrong; returns when the right bytes are in place under the right name and owner.
-
-        The result is how many bytes had to be moved for it."""
+    def run(self, transfer: Transfer) -> Moved:
+        """Raises what went wrong; returns when the right bytes are in place under the right name and owner."""
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
         user = transfer["target_user"]
@@ -91,16 +101,16 @@ class Delivery:
             raise RefusedPath(f"there is no container {container_id!r} here: {root} is not a directory")
         return root, owner_in_container(root, user)
 
-    def _deliver(self, transfer: Transfer, place: Place) -> int:
-        moved = 0
+    def _deliver(self, transfer: Transfer, place: Place) -> Moved:
+        moved = Moved(0)
         if self._is_there(transfer, place):
+            self._seed_existing(transfer, place)
             return moved
         part = place.part_name(self.agent_id, transfer["signature"])
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
                 if not self._is_there(transfer, place):
-                    moved = self._fetch(transfer, file)
-                    self._publish(transfer, place, file, part)
+                    moved = self._bring(transfer, place, file, part)
             except BaseException as error:
                 # Where the bytes may still be right they stay: the next transfer of this content goes on from them.
                 if not _worth_keeping(error):
@@ -108,6 +118,36 @@ class Delivery:
                 raise
             self._drop(place, part)
         return moved
+
+    def _bring(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> Moved:
+        """By the swarm, if the transfer names one that can be joined; else straight from the store."""
+        if self.swarm is not None and transfer.get("swarm"):
+            try:
+                with self.swarm.join(
+                    transfer,
+                    file,
+                    self._link(transfer),
+                    pool=self.pool,
+                    cancelled=self._cancelled(transfer),
+                    on_progress=self._progress(transfer),
+                    patience=self.patience,
+                ) as member:
+                    member.fetch()
+                    self._publish(transfer, place, file, part)
+                    member.seed()
+                    figures = member.figures()
+                    return Moved(figures["origin_bytes"] + figures["peer_bytes"], figures)
+            except NoSwarm as error:
+                log.info("%s comes without a swarm: %s", transfer["file_name"], error)
+        size = self._fetch(transfer, file)
+        self._publish(transfer, place, file, part)
+        return Moved(size)
+
+    def _seed_existing(self, transfer: Transfer, place: Place) -> None:
+        if self.swarm is not None and transfer.get("swarm"):
+            with place.existing() as file:
+                if file is not None:
+                    self.swarm.seed_existing(transfer, file, self.pool)
 
     def _fetch(self, transfer: Transfer, file: BinaryIO) -> int:
         download = ResumingDownload(

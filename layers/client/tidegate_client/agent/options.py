@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate_client.agent.permits import Permits
+from tidegate_client.swarm.host import SwarmOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class AgentOptions:
     proxy: str | None = None
     # Where /healthz and /metrics are served; None: nowhere.
     metrics: tuple[str, int] | None = None
+    # How this host takes part in swarms; None: it neither tells the API where it is nor asks any peer.
+    swarm: SwarmOptions | None = None
     wait: int = 20
     report_every: float = 2.0
     drain_seconds: float = 30.0

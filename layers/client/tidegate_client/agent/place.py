@@ -92,12 +92,12 @@ class Place:
             os.unlink(part, dir_fd=self.directory)
 
     def holds(self, signature: str, size: int | None) -> bool:
-        with self._existing() as file:
+        with self.existing() as file:
             return file is not None and _has(file, signature, size)
 
     def take_over(self, signature: str, size: int | None, mode: int | None) -> bool:
         """If the right bytes are there already, owner and mode are made right and it is done."""
-        with self._existing() as file:
+        with self.existing() as file:
             if file is None or not _has(file, signature, size):
                 return False
             give(file.fileno(), self.owner)
@@ -107,7 +107,7 @@ class Place:
             return True
 
     @contextlib.contextmanager
-    def _existing(self) -> Iterator[BinaryIO | None]:
+    def existing(self) -> Iterator[BinaryIO | None]:
         """The file that is there now, if it is one that may be changed in place."""
         try:
             descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)

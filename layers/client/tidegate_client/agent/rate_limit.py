@@ -22,21 +22,28 @@ class RateLimit:
 
     def __init__(
         self,
-        bytes_a_second: int,
+        bytes_a_second: float,
         *,
+        saved_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._rate = bytes_a_second
+        self.bytes_a_second = bytes_a_second
+        # What was not used may be made up for by this much: sleeps end late.
+        self._saved = saved_seconds
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
         self._free_at = 0.0
 
-    def take(self, count: int, cancelled: Callable[[], bool] = lambda: False) -> None:
+    def reserve(self, count: int) -> float:
+        """The seconds until these bytes are paid for; whoever cannot block waits in its own way."""
         with self._lock:
             now = self._clock()
-            self._free_at = max(self._free_at, now) + count / self._rate
-            until = self._free_at
+            self._free_at = max(self._free_at, now - self._saved) + count / self.bytes_a_second
+            return max(0.0, self._free_at - now)
+
+    def take(self, count: int, cancelled: Callable[[], bool] = lambda: False) -> None:
+        until = self._clock() + self.reserve(count)
         while (left := until - self._clock()) > 0 and not cancelled():
             self._sleep(min(left, 0.5))

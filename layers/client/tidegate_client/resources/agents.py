@@ -5,7 +5,7 @@ from typing import cast
 
 from tidegate_client.errors import BadAnswer
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.models import Presence, Transfer, TransferResult
 
 # The server answers a long poll after `wait`; the rest is for the network.
 LONG_POLL_MARGIN = 12.0
@@ -30,3 +30,7 @@ class Agents:
         answer = self._http.act(path, {"items": list(results)}, idempotent=True)
         if not isinstance(answer, dict) or "taken" not in answer:
             raise BadAnswer("the answer does not say that the results were taken: is a proxy in between?")
+
+    def tell_presence(self, agent_id: str, presence: Presence) -> None:
+        """Where peers may call this host; forgotten two hours after it was last told."""
+        self._http.call("PUT", f"/v1/agents/{path_part(agent_id)}/presence", body=presence)

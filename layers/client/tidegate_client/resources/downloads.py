@@ -27,6 +27,7 @@ class Downloads:
         file_signature: str,
         target_container_id: str = "",
         mode: str | None = None,
+        swarm: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
@@ -43,6 +44,8 @@ class Downloads:
         }
         if mode:
             body["mode"] = mode
+        if swarm:
+            body["swarm"] = swarm
         if callback:
             body["callback"] = callback
         return cast(Submitted, self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
@@ -59,6 +62,7 @@ class Downloads:
         target_file_dir: str,
         file_signature: str,
         mode: str | None = None,
+        swarm: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
@@ -74,6 +78,8 @@ class Downloads:
         }
         if mode:
             body["mode"] = mode
+        if swarm:
+            body["swarm"] = swarm
         if callback:
             body["callback"] = callback
         return cast(BatchSubmitted, self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))

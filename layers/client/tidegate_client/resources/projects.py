@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from tidegate_client.http import Http, path_part
@@ -36,6 +36,18 @@ class Projects:
         """Sets what `changes` names of name, group, allow_private_urls and quotas; None lifts a quota."""
         reply = self._http.call("PATCH", f"/v1/projects/{path_part(project_id)}", body=changes, idempotent=True)
         return cast(ProjectDetail, reply.json())
+
+    def set_swarm(
+        self,
+        project_id: str,
+        *,
+        swarm: str = "auto",
+        peer_networks: Sequence[str] = (),
+        free_sites: Sequence[str] = (),
+    ) -> None:
+        """Whether hosts of the project feed each other, where their addresses may lie, and sites that need no swarm."""
+        body = {"swarm": swarm, "peer_networks": list(peer_networks), "free_sites": list(free_sites)}
+        self._http.call("PUT", f"/v1/projects/{path_part(project_id)}/swarm", body=body)
 
     def rotate_callback_secret(self, project_id: str) -> str:
         """A new `whsec_…`; callbacks carry both signatures until the one before is retired."""

@@ -413,5 +413,9 @@ def staging(project_id: str, agent_id: str, signature: str) -> dict[str, str]:
     return _key(project_id, "STAGING", agent_id, signature)
 
 
+def presence(project_id: str, agent_id: str) -> dict[str, str]:
+    return _key(project_id, "PRESENCE", agent_id)
+
+
 def inbox(project_id: str, agent_id: str) -> str:
     return partition(project_id, "INBOX", agent_id)

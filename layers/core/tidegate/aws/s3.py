@@ -56,6 +56,9 @@ class Bucket:
             raise
         return StoredObject(answer["ContentLength"], answer["ETag"]), answer["Body"].iter_chunks(CHUNK)
 
+    def put(self, key: str, body: bytes) -> None:
+        self._client.put_object(Bucket=self.name, Key=key, Body=body)
+
     def copy(self, source: str, target: str, *, only_if: StoredObject) -> None:
         """Copies the very object that was looked at: one put in its place meanwhile is refused."""
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tidegate.distribution.targets import UNREPORTED, Target, TargetState, shard_of
 
@@ -55,4 +56,6 @@ class InboxEntry:
     # Rises with every window for one path on one host: the agent refuses an older one.
     sequence: int | None = None
     mode: str | None = None
+    # The host's place in its Job's swarm, as `domain.swarm.terms` gives it.
+    swarm: Mapping[str, Any] | None = None
     state: TargetState = UNREPORTED

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
@@ -14,6 +15,7 @@ from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
 from tidegate.files.model import content_disposition, content_object
+from tidegate.files.pieces import pieces_object
 
 # A link is made anew for every answer, so one that an agent holds is renewed long before it expires.
 LINK_SECONDS = 900
@@ -25,9 +27,12 @@ _PROGRESS_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class OfferedTransfer:
+    """`swarm` is the order's place in its swarm, with what changes from one look to the next."""
+
     order: InboxEntry
     url: str
     expires_at: str
+    swarm: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,17 @@ class Agents:
     def _offer(self, order: InboxEntry) -> OfferedTransfer:
         key = content_object(order.project_id, order.signature)
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(order.file_name))
-        return OfferedTransfer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
+        return OfferedTransfer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(order))
+
+    def _swarm(self, order: InboxEntry) -> dict[str, Any] | None:
+        """Ages and times by this clock alone: those of hosts are not to be trusted."""
+        if not order.swarm:
+            return None
+        now = self._clock().timestamp()
+        terms = dict(order.swarm)
+        age = max(0.0, now - terms.pop("dispatched_at"))
+        url = self._objects.presign_get(pieces_object(order.project_id, order.signature), LINK_SECONDS)
+        return terms | {"age": round(age, 3), "lasts": round(order.until - now, 3), "pieces_url": url}
 
     def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:
         """All of them or none: a transfer that is not this agent's own is refused before anything is written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -60,6 +60,7 @@ class Finish:
         notifier: Notifier,
         topic: Topic,
         clock: Clock,
+        measure: Callable[[Job], None] = lambda _job: None,
     ) -> None:
         self._jobs = jobs
         self._tasks = tasks
@@ -69,6 +70,7 @@ class Finish:
         self._notifier = notifier
         self._topic = topic
         self._clock = clock
+        self._measure = measure
 
     def finish(self, project_id: str, job_key: str, error: DomainError | None = None) -> str:
         """`error` is why the Job cannot go on; without one it ends when its targets have, or at its deadline."""
@@ -116,6 +118,7 @@ class Finish:
         notice = Notice(notice_id, job.project_id, "job.finished", job.job_id, job.status, job.shown(), None, now)
         ended = self._jobs.end(job, now, notice, now + LOOK_AGAIN)
         self._notifier.publish([notice])
+        self._measure(ended)
         logger.info("the Job has ended", job_id=job.job_id, status=ended.status, counts=ended.counts.shown())
         return ended
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.common.ids import digest
+from tidegate.distribution.swarm.figures import NO_FIGURES, SwarmFigures
 from tidegate.distribution.targets import Target
 
 PENDING, RUNNING, SUCCESS, FAILED, TIMEOUT = "Pending", "Running", "Success", "Failed", "Timeout"
@@ -50,12 +51,16 @@ class TransferSpec:
     target_file_dir: str
     # Octal permissions, as in "0640"; None leaves them to the host: those of the file it replaces, or 0644.
     mode: str | None = None
+    # "off": every host fetches the file from S3; None leaves it to the project.
+    swarm: str | None = None
 
     @property
     def digest(self) -> str:
         place = (str(self.biz_id), str(self.app_id), self.file_path)
+        options = [f"{name}={value}" for name, value in (("swarm", self.swarm),) if value]
         mode = (self.mode,) if self.mode else ()
-        return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *mode)
+        what = (self.file_signature, self.target_user, self.target_file_dir, self.file_name)
+        return digest(*place, *what, *mode, *options)
 
     def job_ids(self, bucket: int) -> tuple[str, ...]:
         """The names to try in turn: a Job of the first name may deliver another content."""
@@ -125,6 +130,10 @@ class Job:
     counts: Counts = Counts()
     # Of the shards that are no longer open.
     closed: Counts = Counts()
+    swarm: SwarmFigures = NO_FIGURES
+    closed_swarm: SwarmFigures = NO_FIGURES
+    # Made when the window closes: from it follow the places and the tokens of the hosts in their swarm.
+    swarm_key: str | None = field(default=None, repr=False)
     rest_code: int | None = None
     due_at: float | None = None
     error: Mapping[str, str] | None = None
@@ -147,6 +156,7 @@ class Job:
             | {"window_closes_at": self.closes_at, "counts": (counts or self.counts).shown()}
             | ({"error": dict(self.error)} if self.error else {})
             | ({"mode": self.parcel.mode} if self.parcel.mode else {})
+            | ({"swarm": self.swarm.shown()} if self.swarm.hosts else {})
         )
 
 

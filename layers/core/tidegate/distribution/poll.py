@@ -68,9 +68,9 @@ class PollTransfer:
         if changed and not self._targets.save(job, changed, now):
             return job
         counted = tally(job, list(after.values()))
-        if (counted.open_shards, counted.counts) == (job.open_shards, job.counts):
+        if counted == job:
             return job
-        job = self._jobs.progress(job, now, counted.open_shards, counted.counts, counted.closed)
+        job = self._jobs.progress(job, now, counted)
         # With nothing left open the end is told in a moment, and a crowd that watches need not hear twice.
         if job.open_shards:
             self._tell(job.project_id, job.job_id, job.shown())

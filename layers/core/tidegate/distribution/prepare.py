@@ -12,6 +12,7 @@ from tidegate.distribution.targets import DONE, IN_PROGRESS
 from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
 from tidegate.files.contents import Content, ContentStore
 from tidegate.files.model import COMING, READY, content_object
+from tidegate.files.pieces import SMALLEST_FILE, PieceDigests, PieceList, pieces_object
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 
@@ -53,15 +54,23 @@ class PrepareFile:
         found = self._objects.head(key)
         if found is None:
             raise FileNotFound("the file's content is gone from the library")
-        if found.etag != content.checked_etag:
-            self._contents.checked(job.project_id, signature, self._read(key, signature).etag)
+        lacks_pieces = found.size >= SMALLEST_FILE and content.pieces_sha256 is None
+        if found.etag != content.checked_etag or lacks_pieces:
+            read, pieces = self._read(key, signature)
+            if pieces is not None:
+                # Before the record names it: whoever is told of a list finds it.
+                self._objects.put(pieces_object(job.project_id, signature), pieces.digests)
+            self._contents.checked(job.project_id, signature, read.etag, pieces)
         return found.size
 
-    def _read(self, key: str, signature: str) -> StoredObject:
+    def _read(self, key: str, signature: str) -> tuple[StoredObject, PieceList | None]:
         found, chunks = self._objects.read(key)
         hashed = hashlib.sha256()
+        digests = PieceDigests(found.size) if found.size >= SMALLEST_FILE else None
         for chunk in chunks:
             hashed.update(chunk)
+            if digests is not None:
+                digests.update(chunk)
         if hashed.hexdigest() != signature:
             raise SignatureMismatch(f"the stored content's SHA-256 is {hashed.hexdigest()}")
-        return found
+        return found, digests.finish() if digests is not None else None

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from tidegate.distribution.swarm.figures import NO_FIGURES, SwarmFigures
+
 SHARD_LIMIT = 500
 # Hashing fills shards unevenly: aiming at this many keeps the fullest under the limit.
 _SHARD_AIM = 400
@@ -35,12 +37,13 @@ class Figures(NamedTuple):
 
 
 class TargetReport(NamedTuple):
-    """What a provider says of one target."""
+    """What a provider says of one target. `swarm`: where its bytes came from, told with the end."""
 
     code: int
     message: str = ""
     progress: int | None = None
     figures: Figures | None = None
+    swarm: SwarmFigures | None = None
 
 
 class TargetState(NamedTuple):
@@ -103,6 +106,8 @@ class Shard:
     rev: int = 0
     update_time: str = ""
     sequences: Mapping[Target, int] = field(default_factory=dict)
+    # Of its targets that have ended.
+    swarm: SwarmFigures = NO_FIGURES
 
     def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
         """The same object if nothing changed."""
@@ -112,7 +117,13 @@ class Shard:
             if target in reports and not state.ended
         }
         changed = {target: state for target, state in moved.items() if state != self.states[target]}
-        return replace(self, states={**self.states, **changed}) if changed else self
+        if not changed:
+            return self
+        swarm = self.swarm
+        for target, state in changed.items():
+            if state.ended and (figures := reports[target].swarm) is not None:
+                swarm += figures
+        return replace(self, states={**self.states, **changed}, swarm=swarm)
 
     def all_failed(self, report: TargetReport) -> Shard:
         return self.after(dict.fromkeys(self.states, report))

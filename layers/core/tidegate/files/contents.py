@@ -7,12 +7,17 @@ from typing import NamedTuple
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import update
+from tidegate.files.pieces import PieceList
 
 
 class Content(NamedTuple):
+    """`pieces_sha256` is of the list of its pieces' digests; None for small content and what was checked before."""
+
     state: str
     size: int
     checked_etag: str | None
+    piece_size: int | None = None
+    pieces_sha256: str | None = None
 
 
 class ContentStore:
@@ -21,11 +26,22 @@ class ContentStore:
 
     def get(self, project_id: str, signature: str) -> Content | None:
         item = self._table.get(keys.content(project_id, signature), consistent=True)
-        return Content(item["state"], item.get("size", 0), item.get("checked_etag")) if item else None
+        if item is None:
+            return None
+        return Content(
+            item["state"],
+            item.get("size", 0),
+            item.get("checked_etag"),
+            item.get("piece_size"),
+            item.get("pieces_sha256"),
+        )
 
-    def checked(self, project_id: str, signature: str, etag: str) -> None:
-        """The object of that ETag was read and has this signature."""
+    def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
+        """The object of that ETag was read and has this signature. The list of its pieces is stored already."""
+        sets: dict[str, object] = {"checked_etag": etag}
+        if pieces is not None:
+            sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}
         try:
-            self._table.write(update(keys.content(project_id, signature), {"checked_etag": etag}))
+            self._table.write(update(keys.content(project_id, signature), sets))
         except ConditionFailed:
             return

@@ -17,6 +17,7 @@ from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
     from tidegate_client.agent.options import AgentOptions
+    from tidegate_client.swarm.host import SwarmOptions
 
 LOOPBACK = "127.0.0.1"
 
@@ -55,6 +56,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--allow-user", action="append", metavar="USER", help="take files only for USER (repeatable)")
     add("--parallel", type=_positive, metavar="N", help="downloads at once (default 4)")
     add("--limit-rate", type=_rate, metavar="RATE", help="bytes a second of all downloads together, as 500K or 10M")
+    add(
+        "--peer-listen",
+        action="append",
+        type=_listen,
+        metavar="HOST:PORT",
+        help="give pieces of files to other hosts of a Job there, while a swarm lasts (repeatable)",
+    )
+    add("--site", help="where this host is: hosts of one site feed each other (default with --peer-listen: default)")
+    add("--zone", help="within the site: hosts of the same zone are asked first")
+    add("--peer-upload-rate", type=_rate, metavar="RATE", help="bytes a second to all peers together, as 500K or 50M")
+    add("--no-peers", action="store_true", help="take part in no swarm: all files come straight from the store")
     add("--proxy", metavar="URL", help="for the API and the files (default: HTTPS_PROXY, HTTP_PROXY, NO_PROXY)")
     add(
         "--metrics",
@@ -112,8 +124,20 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
         container_root=container_root and container_root.resolve(),
         state_dir=given.get("state_dir") or _state_dir(context, args),
         permits=Permits(directories, frozenset(given.get("allow_user") or ())),
+        swarm=_swarm(given),
         **{name: given[name] for name in names if given.get(name) is not None},
     )
+
+
+def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
+    """None unless the host says where it is: then nothing differs from an agent that knows no swarms."""
+    from tidegate_client.swarm.host import SwarmOptions
+
+    listen = tuple(given.get("peer_listen") or ())
+    if given.get("no_peers") or not (listen or given.get("site")):
+        return None
+    site, zone = given.get("site") or "default", given.get("zone") or ""
+    return SwarmOptions(listen, site, zone, given.get("peer_upload_rate"))
 
 
 def _state_dir(context: Context, args: argparse.Namespace) -> Path:

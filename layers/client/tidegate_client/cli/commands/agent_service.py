@@ -82,6 +82,12 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
     words += ["--parallel", str(options.parallel), "--drain-seconds", f"{options.drain_seconds:g}"]
     if options.limit_rate:
         words += ["--limit-rate", str(options.limit_rate)]
+    if options.swarm:
+        for host, number in options.swarm.listen:
+            words += ["--peer-listen", f"[{host}]:{number}" if ":" in host else f"{host}:{number}"]
+        words += ["--site", options.swarm.site]
+        words += ["--zone", options.swarm.zone] if options.swarm.zone else []
+        words += ["--peer-upload-rate", f"{options.swarm.upload_rate:.0f}"] if options.swarm.upload_rate else []
     host, port = options.metrics or DEFAULT_METRICS.split(":")
     words += ["--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]
     return [*words, "--log-format", getattr(args, "log_format", None) or "text"]

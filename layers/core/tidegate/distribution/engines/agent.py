@@ -9,6 +9,7 @@ from tidegate.distribution.agent_inbox import InboxEntry
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
+from tidegate.distribution.swarm.planner import JobSwarm, SwarmPlanner
 from tidegate.distribution.targets import DONE, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
 
@@ -17,22 +18,24 @@ class AgentEngine:
     # Orders are written under names that follow from the token, so writing them again changes nothing.
     repeatable = True
 
-    def __init__(self, orders: AgentInboxStore, clock: Clock) -> None:
+    def __init__(self, orders: AgentInboxStore, clock: Clock, swarms: SwarmPlanner) -> None:
         self._orders = orders
         self._clock = clock
+        self._swarms = swarms
 
     def stage(self, job: Job, size: int) -> TargetReport:
         return TargetReport(DONE)
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
+        swarm = self._swarms.swarm_of(job, size)
         for shard in shards:
             answered = self._orders.reports(job.project_id, job.key, shard.number)
             wanted = [target for target in shard.unfinished if target not in answered]
-            self._orders.place([self._order(job, transfer, shard, target, size) for target in wanted])
+            self._orders.place([self._order(job, transfer, shard, target, size, swarm) for target in wanted])
         return transfer.token
 
     @staticmethod
-    def _order(job: Job, transfer: Transfer, shard: Shard, target: Target, size: int) -> InboxEntry:
+    def _order(job: Job, transfer: Transfer, shard: Shard, target: Target, size: int, swarm: JobSwarm) -> InboxEntry:
         parcel = job.parcel
         return InboxEntry(
             project_id=job.project_id,
@@ -47,6 +50,7 @@ class AgentEngine:
             job_id=job.job_id,
             sequence=shard.sequences.get(target, job.sequence),
             mode=parcel.mode,
+            swarm=swarm.terms_of(target.agent_id),
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
 from tidegate.distribution.agent_inbox import InboxEntry, InShard, place_of
+from tidegate.distribution.swarm.figures import figures_from
 from tidegate.distribution.targets import IN_PROGRESS, Figures, Target, TargetReport, TargetState, cut
 
 _OUT_OF_INBOX = ("gsi1pk", "gsi1sk")
@@ -44,6 +46,7 @@ def _item(order: InboxEntry, expires_at: int) -> Item:
         "job_id": order.job_id,
         "sequence": order.sequence,
         "mode": order.mode,
+        "swarm": json.dumps(order.swarm, separators=(",", ":")) if order.swarm else None,
         "gsi1pk": keys.inbox(order.project_id, order.target.agent_id),
         # Oldest first, so that of two contents for one path the newer one is fetched last.
         "gsi1sk": f"{order.sequence or 0:020d}#{order.transfer_id}#{order.target.container_id}",
@@ -65,6 +68,7 @@ def _order(item: Item) -> InboxEntry:
         job_id=item.get("job_id"),
         sequence=item.get("sequence"),
         mode=item.get("mode"),
+        swarm=json.loads(item["swarm"]) if "swarm" in item else None,
         state=TargetState(item.get("code"), item.get("message", ""), item.get("progress"), _figures(item)),
     )
 
@@ -78,6 +82,11 @@ def _figures(item: Item) -> Figures | None:
     return found if any(value is not None for value in found) else None
 
 
+def _report(item: Item) -> TargetReport:
+    swarm = figures_from(item["swarm_figures"]) if "swarm_figures" in item else None
+    return TargetReport(item["code"], item.get("message", ""), item.get("progress"), _figures(item), swarm)
+
+
 class AgentInboxStore:
     def __init__(self, table: Table, *, ttl: int) -> None:
         self._table = table
@@ -89,11 +98,7 @@ class AgentInboxStore:
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
         found = self._table.query_all(keys.orders(project_id, job_key, shard), consistent=True)
-        return {
-            _target(item): TargetReport(item["code"], item.get("message", ""), item.get("progress"), _figures(item))
-            for item in found
-            if "code" in item
-        }
+        return {_target(item): _report(item) for item in found if "code" in item}
 
     def withdraw(self, project_id: str, transfer_id: str, targets: Iterable[Target]) -> None:
         for target in targets:
@@ -119,6 +124,8 @@ class AgentInboxStore:
         sets: dict[str, Any] = {"code": report.code, "message": cut(report.message), "progress": report.progress}
         if report.figures:
             sets |= dict(zip(_FIGURES, report.figures, strict=True))
+        if report.swarm is not None:
+            sets["swarm_figures"] = report.swarm.shown()
         self._change(key, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
     def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:

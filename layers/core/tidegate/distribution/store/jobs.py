@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import datetime
@@ -13,6 +14,7 @@ from tidegate.aws.writes import Write, check, put, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
 from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, TransferSpec, states_before
+from tidegate.distribution.swarm.figures import figures_from
 from tidegate.errors import Busy
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.outbox import notice_write
@@ -24,7 +26,8 @@ DUE_KIND = "job"
 SEQUENCE_TTL = 30 * 24 * 3600
 _SEQUENCE_TRIES = 10
 _PARCEL = tuple(field.name for field in fields(TransferSpec))
-_PLAIN = tuple(field.name for field in fields(Job) if field.name not in ("parcel", "counts", "closed", "portions"))
+_MADE_UP = ("parcel", "counts", "closed", "portions", "swarm", "closed_swarm")
+_PLAIN = tuple(field.name for field in fields(Job) if field.name not in _MADE_UP)
 
 
 def job_from(item: Mapping[str, Any]) -> Job:
@@ -35,7 +38,15 @@ def job_from(item: Mapping[str, Any]) -> Job:
         portions=tuple((first, last) for first, last in item.get("portions", ())),
         counts=Counts(**item.get("counts", {})),
         closed=Counts(**item.get("closed", {})),
+        swarm=figures_from(item.get("swarm_figures")),
+        closed_swarm=figures_from(item.get("swarm_closed")),
     )
+
+
+def _swarm(job: Job) -> dict[str, Any]:
+    if not job.swarm.hosts:
+        return {}
+    return {"swarm_figures": job.swarm.shown(), "swarm_closed": job.closed_swarm.shown()}
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
@@ -141,6 +152,7 @@ class JobStore:
             "open_shards": list(range(len(sizes))),
             "portions": [list(portion) for portion in portions],
             "counts": asdict(Counts(total=sum(sizes))),
+            "swarm_key": secrets.token_hex(32),
         }
         unsharded = "#status = :running AND attribute_not_exists(#shard_count)"
         return self._change(job, now, sets, None, condition=unsharded, running=RUNNING)
@@ -149,9 +161,14 @@ class JobStore:
         first = "#status = :running AND attribute_not_exists(#transfer_id)"
         return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
 
-    def progress(self, job: Job, now: datetime, open_shards: Sequence[int], counts: Counts, closed: Counts) -> Job:
-        sets: dict[str, Any] = {"open_shards": list(open_shards), "counts": asdict(counts), "closed": asdict(closed)}
-        sets["rev"] = job.rev + 1
+    def progress(self, job: Job, now: datetime, counted: Job) -> Job:
+        sets: dict[str, Any] = {
+            "open_shards": list(counted.open_shards),
+            "counts": asdict(counted.counts),
+            "closed": asdict(counted.closed),
+            **_swarm(counted),
+            "rev": job.rev + 1,
+        }
         unchanged = "#status = :running AND #rev = :seen"
         return self._change(job, now, sets, None, condition=unchanged, running=RUNNING, seen=job.rev)
 
@@ -179,6 +196,7 @@ class JobStore:
             "status": job.status,
             "finish_time": job.finish_time,
             "counts": asdict(job.counts),
+            **_swarm(job),
             "rest_code": job.rest_code,
             "error": dict(job.error) if job.error else None,
             "expires_at": int(now.timestamp()) + self._ttl,

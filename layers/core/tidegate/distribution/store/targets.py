@@ -16,6 +16,7 @@ from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Arrival, Rebound
 from tidegate.distribution.store.jobs import still_collects, still_runs
 from tidegate.distribution.store.tasks import move_task
+from tidegate.distribution.swarm.figures import figures_from
 from tidegate.distribution.targets import Figures, Shard, Target, TargetState
 
 CHUNK_LIMIT = 1000
@@ -31,7 +32,7 @@ def shard_from(item: dict[str, Any]) -> Shard:
     }
     moved = unpack(item["sequences"]) if "sequences" in item else ()
     sequences = {Target(agent, container): sequence for agent, container, sequence in moved}
-    return Shard(item["number"], states, item["rev"], item["update_time"], sequences)
+    return Shard(item["number"], states, item["rev"], item["update_time"], sequences, figures_from(item.get("swarm")))
 
 
 def _packed(shard: Shard) -> bytes:
@@ -136,6 +137,7 @@ class TargetStore:
                     keys.shard(job.project_id, job.key, shard.number),
                     {
                         "packed": _packed(shard),
+                        **({"swarm": shard.swarm.shown()} if shard.swarm.hosts else {}),
                         "rev": shard.rev + 1,
                         "update_time": iso(now),
                         "expires_at": int(now.timestamp()) + self._lasts,

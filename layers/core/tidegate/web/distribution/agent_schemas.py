@@ -1,13 +1,40 @@
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictInt
 
-from tidegate.web.distribution.task_schemas import ContainerId
+from tidegate.web.distribution.task_schemas import AgentId, ContainerId
 from tidegate.web.schemas import Answer, Body
 
 Moment = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z$")]
+
+
+class PeerAnswer(Answer):
+    id: str
+    at: list[str]
+    pin: str
+    token: str
+    near: bool
+
+
+class SwarmAnswer(Answer):
+    """The host's place in the swarm of its Job, and the peers it may ask for pieces."""
+
+    id: str
+    number: int
+    members: int
+    seed: int
+    ranks: int
+    hold: float
+    patience: float
+    age: float
+    lasts: float
+    piece_size: int
+    pieces_sha256: str
+    pieces_url: str
+    accept: str
+    peers: list[PeerAnswer]
 
 
 class TransferAnswer(Answer):
@@ -23,10 +50,21 @@ class TransferAnswer(Answer):
     job_id: str | None = None
     sequence: int | None = None
     mode: str | None = None
+    swarm: SwarmAnswer | None = None
 
 
 class TransferList(Answer):
     items: list[TransferAnswer]
+
+
+class SwarmResult(Body):
+    """Where the bytes came from."""
+
+    origin_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
+    peer_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
+    bad_pieces: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
+    fell_back: Literal["none", "ladder", "alone", "deadline"] = "none"
+    bad_peers: Annotated[list[AgentId], Field(max_length=4)] = []
 
 
 class ResultBody(Body):
@@ -39,6 +77,7 @@ class ResultBody(Body):
     speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes a second")] | None = None
     start_time: Moment | None = None
     end_time: Moment | None = None
+    swarm: SwarmResult | None = None
 
 
 class ResultsBody(Body):
@@ -47,3 +86,18 @@ class ResultsBody(Body):
 
 class TakenAnswer(Answer):
     taken: int
+
+
+class PresenceBody(Body):
+    """Where an agent is, and where its peers may call it. Without `listen` it only fetches from them."""
+
+    listen: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=4)] = []
+    site: Annotated[str, Field(max_length=64, description="traffic within a site is free; no swarm crosses it")] = ""
+    zone: Annotated[str, Field(max_length=64, description="peers of the same zone are asked first")] = ""
+    pin: Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{43})?$", description="SHA-256 of its certificate")] = ""
+    upload_mbit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    reached: bool = True
+
+
+class PresenceAnswer(Answer):
+    expires_at: str

@@ -9,8 +9,20 @@ from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
 from tidegate.distribution.agents import OfferedTransfer, Result
+from tidegate.distribution.swarm.figures import SwarmFigures
+from tidegate.distribution.swarm.presence import Presence
 from tidegate.distribution.targets import Figures, TargetReport
-from tidegate.web.distribution.agent_schemas import ResultBody, ResultsBody, TakenAnswer, TransferAnswer, TransferList
+from tidegate.web.distribution.agent_schemas import (
+    PresenceAnswer,
+    PresenceBody,
+    ResultBody,
+    ResultsBody,
+    SwarmAnswer,
+    SwarmResult,
+    TakenAnswer,
+    TransferAnswer,
+    TransferList,
+)
 from tidegate.web.routing import Router
 
 _TAGS = ["Agents"]
@@ -36,14 +48,36 @@ def build_router() -> Router:
         app().distribution.agents.report(router.caller.project_id, unquote(agent_id), results)
         return TakenAnswer(taken=len(results))
 
+    @router.put(
+        "/v1/agents/<agent_id>/presence",
+        scope="agent",
+        tags=_TAGS,
+        summary="Where the agent is, and where peers may call it",
+    )
+    def tell_presence(agent_id: str, body: PresenceBody) -> PresenceAnswer:
+        caller = router.caller
+        presence = Presence(
+            unquote(agent_id), body.site, body.zone, tuple(body.listen), body.pin, body.upload_mbit, body.reached
+        )
+        source = router.current_event.request_context.http.source_ip
+        return PresenceAnswer(expires_at=app().distribution.presences.tell(caller.project_id, presence, source))
+
     return router
 
 
 def _result(item: ResultBody) -> Result:
     told = Figures(item.size, item.speed, item.start_time, item.end_time)
     figures = told if any(value is not None for value in told) else None
-    report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures)
+    report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures, _swarm_figures(item.swarm))
     return Result(item.transfer_id, item.container_id, report)
+
+
+def _swarm_figures(told: SwarmResult | None) -> SwarmFigures | None:
+    if told is None:
+        return None
+    fell_back = int(told.fell_back != "none")
+    named = tuple(told.bad_peers)
+    return SwarmFigures(told.origin_bytes, told.peer_bytes, told.bad_pieces, fell_back, 1, named)
 
 
 def _shown(offer: OfferedTransfer) -> TransferAnswer:
@@ -61,4 +95,5 @@ def _shown(offer: OfferedTransfer) -> TransferAnswer:
         job_id=order.job_id,
         sequence=order.sequence,
         mode=order.mode,
+        swarm=SwarmAnswer.model_validate(offer.swarm) if offer.swarm else None,
     )

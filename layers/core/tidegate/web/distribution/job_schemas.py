@@ -17,6 +17,17 @@ class ErrorAnswer(Answer):
     detail: str
 
 
+class JobSwarmAnswer(Answer):
+    """Where the file's bytes came from, summed over the hosts that took part in a swarm and have ended."""
+
+    origin_bytes: int
+    peer_bytes: int
+    bad_pieces: int
+    fallbacks: int
+    hosts: int
+    bad_peers: list[str]
+
+
 class JobAnswer(Answer):
     job_id: str
     key: str
@@ -36,6 +47,7 @@ class JobAnswer(Answer):
     finish_time: str | None = None
     counts: CountsAnswer
     error: ErrorAnswer | None = None
+    swarm: JobSwarmAnswer | None = None
 
 
 class JobList(Answer):

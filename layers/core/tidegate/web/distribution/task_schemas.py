@@ -49,6 +49,7 @@ class ParcelBody(Body):
     target_file_dir: Directory
     file_signature: Signature
     mode: Mode | None = None
+    swarm: Annotated[Literal["auto", "off"], Field(description="off: every host fetches from S3")] = "auto"
     callback: Callback | None = None
 
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 from aws_lambda_powertools.event_handler import Response
 
 from tidegate.app import app
+from tidegate.distribution.swarm.presence import SwarmSettings
+from tidegate.projects.audit import act
 from tidegate.projects.model import Project
 from tidegate.web.idempotency import idempotent
-from tidegate.web.projects.schemas import ProjectAnswer, ProjectBody, ProjectChange, ProjectDetail, ProjectList
+from tidegate.web.projects.schemas import (
+    ProjectAnswer,
+    ProjectBody,
+    ProjectChange,
+    ProjectDetail,
+    ProjectList,
+    SwarmSettingsAnswer,
+    SwarmSettingsBody,
+)
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
@@ -50,3 +60,19 @@ def show_project(project_id: str) -> ProjectDetail:
 @router.patch("/v1/projects/<project_id>", scope="admin", tags=["Projects"], summary="Change a project or its quotas")
 def change_project(project_id: str, body: ProjectChange) -> ProjectDetail:
     return _shown(app().projects.projects.change(project_id, body.fields(), body.limits(), router.caller.key_id))
+
+
+@router.get(
+    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="The project's settings for swarms"
+)
+def show_swarm_settings(project_id: str) -> SwarmSettingsAnswer:
+    return SwarmSettingsAnswer.model_validate(app().distribution.presences.settings(project_id))
+
+
+@router.put(
+    "/v1/projects/<project_id>/swarm", scope="admin", tags=["Projects"], summary="Set the project's settings for swarms"
+)
+def change_swarm_settings(project_id: str, body: SwarmSettingsBody) -> SwarmSettingsAnswer:
+    wanted = SwarmSettings(body.swarm, tuple(body.peer_networks), tuple(body.free_sites))
+    line = act(project_id, project_id, app().clock(), router.caller.key_id, "project.swarm", body.swarm)
+    return SwarmSettingsAnswer.model_validate(app().distribution.presences.change_settings(project_id, wanted, line))

@@ -82,6 +82,20 @@ class ProjectList(Answer):
     next_cursor: str | None = None
 
 
+class SwarmSettingsBody(Body):
+    """Whether a project's hosts feed each other, and where they may be."""
+
+    swarm: Literal["auto", "off"] = "auto"
+    peer_networks: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=32)] = []
+    free_sites: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=100)] = []
+
+
+class SwarmSettingsAnswer(Answer):
+    swarm: str
+    peer_networks: list[str]
+    free_sites: list[str]
+
+
 class AdminKeyBody(Body):
     name: Text | None = None
     expires_in: Lifetime | None = None

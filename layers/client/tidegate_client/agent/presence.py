@@ -1,0 +1,50 @@
+"""Tells the API where this host is and where peers may call it: at the start, on change, and every hour."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from tidegate_client.agent.backoff import Backoff
+from tidegate_client.client import Client
+from tidegate_client.errors import Invalid, NotFound, TidegateError
+from tidegate_client.models import Presence
+from tidegate_client.swarm.host import SwarmHost
+
+log = logging.getLogger("tidegate.agent")
+
+TELL_EVERY = 3600.0
+LOOK_EVERY = 5.0
+
+
+class PresenceTeller:
+    def __init__(self, client: Client, agent_id: str, swarm: SwarmHost, stopping: threading.Event) -> None:
+        self._client = client
+        self._agent_id = agent_id
+        self._swarm = swarm
+        self._stopping = stopping
+        self._backoff = Backoff(longest=300.0)
+
+    def run(self) -> None:
+        told: Presence | None = None
+        due = 0.0
+        while not self._stopping.is_set():
+            presence = self._swarm.presence()
+            pause = LOOK_EVERY
+            if presence != told or time.monotonic() >= due:
+                try:
+                    self._client.agents.tell_presence(self._agent_id, presence)
+                except (Invalid, NotFound) as error:
+                    # Wrong addresses, or an API that knows no swarms: saying it again at once is no use.
+                    log.warning("the API does not take this host into swarms: %s", error)
+                    told, due = presence, time.monotonic() + TELL_EVERY
+                except TidegateError as error:
+                    pause = self._backoff.next()
+                    log.warning(
+                        "the API could not be told where this host is, trying again in %.1f s: %s", pause, error
+                    )
+                else:
+                    self._backoff.reset()
+                    told, due = presence, time.monotonic() + TELL_EVERY
+            self._stopping.wait(pause)

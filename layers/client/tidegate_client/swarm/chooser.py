@@ -1,0 +1,394 @@
+"""What a host does next: which piece it asks which neighbour for, and which it brings from S3.
+
+Pure: no sockets, no clock. Going to S3 is rationed by rank, so that each piece leaves S3 about once. Every rule has a
+way out in time: a host that gets nothing from its neighbours may take more and more from S3, and one that is late takes
+all that it misses.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tidegate_client.swarm.layout import Layout, pieces_in
+from tidegate_client.swarm.ranks import Ranks
+
+FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
+# Once it no longer waits for others, a host takes from S3 what its line gives.
+FLIGHTS_WHEN_LATE = 4
+FIRST_ROUND, ALONE = 0.3, 3.0
+BELIEF, LADDER_BELIEVES = 3.0, 3.0
+# Late is who needs longer than that and so many times what its line needs; an unknown line is taken for 1 Gbit/s.
+LATE_SECONDS, LATE_TIMES, LINE = 15.0, 4, 125_000_000.0
+SLUGGISH = 16
+_BUSY, _STALLED, _LONGEST_ORIGIN_PAUSE = 0.3, 5.0, 8.0
+_RATE_SECONDS = 5.0
+_MOST_STALLS, _MOST_BREAKS = 3, 8
+
+
+class Link(Enum):
+    """What is known of a neighbour's port: not tried, connected, refused (not started yet), or no answer at all."""
+
+    NEW = "new"
+    UP = "up"
+    REFUSED = "refused"
+    SILENT = "silent"
+
+
+class Failure(Enum):
+    BUSY = "busy"
+    MISSING = "missing"
+    BAD = "bad"
+    STALLED = "stalled"
+    BROKEN = "broken"
+
+
+class Mode(Enum):
+    """How far the host is from the normal course; the worst that it came to is reported."""
+
+    NONE = "none"
+    LADDER = "ladder"
+    ALONE = "alone"
+    DEADLINE = "deadline"
+
+
+ORIGIN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Fetch this piece from that neighbour, or from ORIGIN."""
+
+    source: int
+    piece: int
+
+
+@dataclass(slots=True)
+class Neighbour:
+    near: bool = False
+    link: Link = Link.NEW
+    have: int = 0
+    bringing: int = 0
+    flights: int = 0
+    busy_until: float = 0.0
+    stalls: int = 0
+    breaks: int = 0
+    shunned: bool = False
+    rate: float | None = None
+
+    @property
+    def trusted(self) -> bool:
+        return not self.shunned and not self.stalls
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    ranks: int
+    hold: float
+    patience: float
+    # Bytes a second that the host takes at most; None: not limited, so its line is found out by what S3 gives.
+    line: float | None
+    # Seconds until the Job is over.
+    lasts: float
+
+
+@dataclass(slots=True)
+class Chooser:
+    layout: Layout
+    ranking: Ranks
+    rules: Rules
+    neighbours: list[Neighbour]
+    started: float
+    have: int = 0
+    rng: random.Random = field(default_factory=random.Random)
+    mode: Mode = Mode.NONE
+    origin_flights: int = 0
+    # When a neighbour last gave a piece. What S3 gave does not count, or a host cut off waits anew for every piece.
+    progress: float = 0.0
+    _flights: dict[int, dict[int, float]] = field(default_factory=dict)
+    _own: list[tuple[int, int]] = field(default_factory=list)
+    _usual: float = 0.0
+    _silent_since: float | None = None
+    _idle_since: float | None = None
+    _origin_failures: int = 0
+    _origin_pause_until: float = 0.0
+    _arrivals: deque[tuple[float, int]] = field(default_factory=deque)
+    _recent_bytes: int = 0
+    _line: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.progress = self.started
+        self._own = self.ranking.below(self.rules.ranks)
+
+    def begin(self, have: int, now: float) -> None:
+        """Fetching can begin: what is in the file already is known. Turns are counted from now on."""
+        self.have, self.started, self.progress = have, now, now
+
+    # --- what happened
+
+    @property
+    def complete(self) -> bool:
+        return self.have == self.layout.everything
+
+    @property
+    def bringing(self) -> int:
+        """What is on its way from S3, for neighbours to know."""
+        return sum(1 << piece for piece, flights in self._flights.items() if ORIGIN in flights)
+
+    def linked(self, peer: int, link: Link) -> None:
+        neighbour = self.neighbours[peer]
+        neighbour.link = link
+        if link is not Link.UP:
+            neighbour.have = neighbour.bringing = 0
+
+    def told(self, peer: int, have: int, bringing: int) -> None:
+        neighbour = self.neighbours[peer]
+        neighbour.have, neighbour.bringing = have & self.layout.everything, bringing & self.layout.everything
+
+    def arrived(self, source: int, piece: int, now: float) -> None:
+        """A whole and right piece is here."""
+        began = self._land(source, piece)
+        self.have |= 1 << piece
+        length, took = self.layout.length(piece), max(now - began, 1e-6)
+        if source == ORIGIN:
+            self._origin_failures = 0
+            self._line = max(0.7 * self._line, (self.origin_flights + 1) * length / took)
+        else:
+            neighbour = self.neighbours[source]
+            neighbour.rate, neighbour.stalls, neighbour.breaks = length / took, 0, 0
+            self._usual = 0.8 * self._usual + 0.2 * took if self._usual else took
+            self.progress = now
+
+    def received(self, length: int, now: float) -> None:
+        """Bytes of any piece came, from wherever."""
+        self._arrivals.append((now, length))
+        self._recent_bytes += length
+
+    def called_off(self, source: int, piece: int) -> None:
+        self._land(source, piece)
+
+    def failed(self, source: int, piece: int, failure: Failure, now: float) -> None:
+        self._land(source, piece)
+        if source == ORIGIN:
+            self._origin_failures = min(self._origin_failures + 1, 10)
+            pause = min(_LONGEST_ORIGIN_PAUSE, 0.1 * 2**self._origin_failures)
+            self._origin_pause_until = now + pause * self.rng.uniform(0.5, 1)
+            return
+        neighbour = self.neighbours[source]
+        match failure:
+            case Failure.BAD:
+                neighbour.shunned = True
+            case Failure.MISSING:
+                neighbour.have &= ~(1 << piece)
+            case Failure.BUSY:
+                neighbour.busy_until = now + _BUSY * self.rng.uniform(0.5, 1.5)
+            case Failure.STALLED:
+                neighbour.stalls += 1
+                neighbour.shunned |= neighbour.stalls >= _MOST_STALLS
+                neighbour.busy_until = now + _STALLED * neighbour.stalls
+            case Failure.BROKEN:
+                neighbour.breaks += 1
+                neighbour.shunned |= neighbour.breaks >= _MOST_BREAKS
+                neighbour.busy_until = now + min(_STALLED, 0.2 * 2**neighbour.breaks)
+
+    def sources(self, piece: int) -> tuple[int, ...]:
+        """Where it is on its way from."""
+        return tuple(self._flights.get(piece, ()))
+
+    def lost(self, pieces: int) -> None:
+        """They were here, and what is on the disk now is something else."""
+        self.have &= ~pieces
+
+    def _land(self, source: int, piece: int) -> float:
+        flights = self._flights[piece]
+        began = flights.pop(source)
+        if not flights:
+            del self._flights[piece]
+        if source == ORIGIN:
+            self.origin_flights -= 1
+        else:
+            self.neighbours[source].flights -= 1
+        return began
+
+    # --- what to do
+
+    def next(self, now: float) -> list[Step]:
+        """Steps to take now; each counts as under way until it has arrived, failed or is called off."""
+        self._judge(now)
+        steps: list[Step] = []
+        while (missing := self._missing()) and self._flying() < FLIGHTS:
+            step = self._ask_neighbour(missing, now)
+            if step is None:
+                break
+            steps.append(self._begin(step, now))
+        steps += self._from_origin(now)
+        if not self._missing():
+            steps += self._end_game(now)
+        return steps
+
+    def _missing(self) -> int:
+        under_way = 0
+        for piece in self._flights:
+            under_way |= 1 << piece
+        return self.layout.everything & ~self.have & ~under_way
+
+    def _flying(self) -> int:
+        return sum(map(len, self._flights.values()))
+
+    def _begin(self, step: Step, now: float) -> Step:
+        self._flights.setdefault(step.piece, {})[step.source] = now
+        if step.source == ORIGIN:
+            self.origin_flights += 1
+        else:
+            self.neighbours[step.source].flights += 1
+        return step
+
+    def _judge(self, now: float) -> None:
+        silent = all(n.link is Link.SILENT or n.shunned for n in self.neighbours)
+        self._silent_since = (now if self._silent_since is None else self._silent_since) if silent else None
+        if self._is_late(now):
+            self.mode = Mode.DEADLINE
+        elif silent and now - self.started >= ALONE:
+            self.mode = Mode.ALONE
+        elif self.mode in (Mode.ALONE, Mode.DEADLINE):
+            self.mode = Mode.LADDER
+
+    def _is_late(self, now: float) -> bool:
+        """Far slower than S3 alone would have been, or too slow for the Job's deadline."""
+        here = now - self.started
+        line = self.rules.line or self._line or LINE
+        if here > LATE_SECONDS + LATE_TIMES * self.layout.size / line:
+            return True
+        if here < min(LATE_SECONDS, self.rules.lasts / 8):
+            return False
+        left = self.layout.bytes_of(self.layout.everything & ~self.have)
+        return left > self.rate(now) * (self.rules.lasts - here) / 2
+
+    def rate(self, now: float) -> float:
+        """Bytes a second that came of late, from wherever."""
+        while self._arrivals and self._arrivals[0][0] < now - _RATE_SECONDS:
+            self._recent_bytes -= self._arrivals.popleft()[1]
+        return self._recent_bytes / max(0.5, min(_RATE_SECONDS, now - self.started))
+
+    def _ask_neighbour(self, missing: int, now: float) -> Step | None:
+        """Near ones first, at random among equals; those far slower than the host itself last."""
+        slow = self.rate(now) / SLUGGISH
+        best, best_key = -1, (True, True, 2.0)
+        for place, n in enumerate(self.neighbours):
+            usable = n.have & missing and not n.shunned and n.flights < FLIGHTS_A_PEER and n.busy_until <= now
+            if usable:
+                key = (n.rate is not None and n.rate < slow, not n.near, self.rng.random())
+                if key < best_key:
+                    best, best_key = place, key
+        if best < 0:
+            return None
+        return Step(best, self._rarer(self.neighbours[best].have & missing))
+
+    def _rarer(self, pieces: int) -> int:
+        """Of two drawn at random, the one that fewer neighbours have."""
+        one, other = self._draw(pieces), self._draw(pieces)
+        return one if self._holders(one) <= self._holders(other) else other
+
+    def _draw(self, pieces: int) -> int:
+        shift = self.rng.randrange(self.layout.count)
+        rest = pieces >> shift
+        if not rest:
+            rest, shift = pieces, 0
+        return shift + (rest & -rest).bit_length() - 1
+
+    def _holders(self, piece: int) -> int:
+        return sum(n.have >> piece & 1 for n in self.neighbours)
+
+    def _from_origin(self, now: float) -> list[Step]:
+        late = self.mode in (Mode.ALONE, Mode.DEADLINE)
+        most = FLIGHTS_WHEN_LATE if late else FLIGHTS_FROM_ORIGIN
+        steps: list[Step] = []
+        if now < self._origin_pause_until or self.origin_flights >= most:
+            return steps
+        for piece in self._wanted_from_origin(now, late=late):
+            if self.origin_flights >= most or self._flying() >= FLIGHTS + most:
+                break
+            steps.append(self._begin(Step(ORIGIN, piece), now))
+        return steps
+
+    def _wanted_from_origin(self, now: float, *, late: bool) -> Iterable[int]:
+        missing = self._missing()
+        if late:
+            return pieces_in(missing | self._overdue(now))
+        return dict.fromkeys([*self._own_turn(missing, now), *self._ladder(missing, now)])
+
+    def _own_turn(self, missing: int, now: float) -> Iterable[int]:
+        here = now - self.started
+        if here < FIRST_ROUND and any(n.link is Link.NEW for n in self.neighbours):
+            return
+        offered, coming = self._known(now)
+        if offered & missing:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = max(now, self.started)
+        idle = 0.0 if self._idle_since is None else now - self._idle_since
+        for rank, piece in self._own:
+            if rank and idle < rank * self.rules.hold:
+                return
+            if missing >> piece & 1 and not (offered | coming) >> piece & 1:
+                yield piece
+
+    def _known(self, now: float) -> tuple[int, int]:
+        """What neighbours have, and what they are bringing.
+
+        Who was caught stalling is not believed; nor is, when nothing came for a while, who never gave a right piece."""
+        offered = coming = 0
+        believes_all = now - self.progress < BELIEF
+        for n in self.neighbours:
+            if n.trusted and (believes_all or n.rate is not None):
+                offered |= n.have
+                coming |= n.bringing
+        return offered, coming
+
+    def _ladder(self, missing: int, now: float) -> Iterable[int]:
+        stuck = now - self.progress - self.rules.patience
+        if stuck <= 0:
+            return ()
+        # One host for each piece at first, and no piece that a neighbour has or brings; then more, then any piece.
+        allowed = 4.0 ** min(stuck, 64.0)
+        wanted = missing | self._overdue(now)
+        if stuck < LADDER_BELIEVES:
+            offered, coming = self._known(now)
+            wanted &= ~(offered | coming)
+        found = sorted((rank, piece) for piece in pieces_in(wanted) if (rank := self.ranking.rank(piece)) < allowed)
+        if found and self.mode is Mode.NONE:
+            self.mode = Mode.LADDER
+        return (piece for _, piece in found)
+
+    def _overdue(self, now: float) -> int:
+        """Asked of one neighbour alone, and longer ago than anybody should wait."""
+        late = 0
+        for piece, flights in self._flights.items():
+            if len(flights) == 1 and ORIGIN not in flights and now - max(flights.values()) > self.rules.patience:
+                late |= 1 << piece
+        return late
+
+    def _end_game(self, now: float) -> list[Step]:
+        """All that is missing is on its way: what takes twice the usual time is asked for once more, elsewhere."""
+        steps = []
+        slow = self.rate(now) / SLUGGISH
+        for piece, flights in list(self._flights.items()):
+            (source, began), *more = flights.items()
+            if more or now - began < 2 * max(self._usual, 0.1):
+                continue
+            others = [
+                place
+                for place, n in enumerate(self.neighbours)
+                if place != source
+                and n.have >> piece & 1
+                and n.trusted
+                and n.flights < FLIGHTS_A_PEER
+                and n.busy_until <= now
+                and not (n.rate is not None and n.rate < slow)
+            ]
+            if others:
+                steps.append(self._begin(Step(self.rng.choice(others), piece), now))
+        return steps

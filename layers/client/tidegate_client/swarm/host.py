@@ -1,0 +1,358 @@
+"""The swarms of one agent: one event loop in a thread, one port, and a session for each swarm.
+
+Called from the agent's delivery threads. A delivery joins the swarm of its transfer, fetches, publishes the file and
+leaves the session behind to serve others until the Job is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+import urllib3
+
+from tidegate_client.agent.rate_limit import RateLimit
+from tidegate_client.content import Progress
+from tidegate_client.download import Cancelled
+from tidegate_client.download import Link as FileLink
+from tidegate_client.errors import ChecksumMismatch
+from tidegate_client.models import Presence, SwarmFigures, Transfer
+from tidegate_client.swarm.chooser import Mode
+from tidegate_client.swarm.identity import Identity, load_identity
+from tidegate_client.swarm.limits import Slots
+from tidegate_client.swarm.origin import Origin
+from tidegate_client.swarm.server import PeerServer
+from tidegate_client.swarm.session import Figures, NoList, Phase, Session, Tools
+from tidegate_client.swarm.store import CHUNK, PieceStore, StaleFile
+from tidegate_client.swarm.terms import BadTerms, Terms, is_piece_list, read_terms
+
+log = logging.getLogger("tidegate.agent")
+T = TypeVar("T")
+
+ALONE_SECONDS = 3600.0
+_FEWEST_TO_BE_ALONE = 4
+_UNREACHED_SWARMS = 2
+_DISK_THREADS, _NETWORK_THREADS = 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmOptions:
+    """`upload_rate` is bytes a second; None is no limit. Without `listen` the host only fetches."""
+
+    listen: tuple[tuple[str, int], ...] = ()
+    site: str = ""
+    zone: str = ""
+    upload_rate: float | None = None
+
+
+class NoSwarm(Exception):
+    """The file is to be downloaded as if there were no swarm."""
+
+
+class SwarmHost:
+    def __init__(
+        self, agent_id: str, state_dir: Path, options: SwarmOptions, download: RateLimit | None = None
+    ) -> None:
+        self._options = options
+        self._identity: Identity = load_identity(state_dir)
+        self._tools = Tools(
+            agent_id,
+            disk=ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="swarm-disk"),
+            network=ThreadPoolExecutor(_NETWORK_THREADS, thread_name_prefix="swarm-store"),
+            download=download,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
+        upload = RateLimit(options.upload_rate, saved_seconds=0.05) if options.upload_rate else None
+        self._server = PeerServer(list(options.listen), self._identity.server_context, Slots(), upload)
+        # None while a delivery is about to open its session.
+        self._sessions: dict[str, Session | None] = {}
+        self._changed = threading.Condition()
+        self._alone_until = 0.0
+        self._unreached = 0
+        self._unreached_since = 0.0
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Where peers may call it; none if the ports could not be had."""
+        return self._server.addresses
+
+    def start(self) -> None:
+        try:
+            self._server.bind()
+        except OSError as error:
+            log.warning("peers cannot call this host, it only fetches from them: %s", error)
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):
+                self._call(self._shut_down(), timeout=5.0)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5.0)
+        if not self._loop.is_running():
+            self._loop.close()
+        self._tools.disk.shutdown(wait=False, cancel_futures=True)
+        self._tools.network.shutdown(wait=False, cancel_futures=True)
+
+    async def _shut_down(self) -> None:
+        for swarm_id in list(self._sessions):
+            self._end(swarm_id)
+        await self._server.close()
+
+    def presence(self) -> Presence:
+        """What the API is told of this host."""
+        rate = self._options.upload_rate
+        if self._unreached >= _UNREACHED_SWARMS and time.monotonic() > self._unreached_since + ALONE_SECONDS:
+            # Firewalls change: after a while it is worth another try.
+            self._unreached = 0
+        return {
+            "listen": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses],
+            "site": self._options.site,
+            "zone": self._options.zone,
+            "pin": self._identity.pin,
+            "upload_mbit": round(rate * 8 / 1e6, 3) if rate else None,
+            "reached": self._unreached < _UNREACHED_SWARMS,
+        }
+
+    # --- a delivery's side, in its own thread
+
+    @contextlib.contextmanager
+    def join(
+        self,
+        transfer: Transfer,
+        file: BinaryIO,
+        link: FileLink,
+        *,
+        pool: urllib3.PoolManager,
+        cancelled: Callable[[], bool],
+        on_progress: Progress,
+        patience: float,
+    ) -> Iterator[Participation]:
+        """Raises NoSwarm if there is nothing to join. Unless the delivery says `seed`, its end is the session's end."""
+        terms = self._terms(transfer)
+        while not self._reserve(terms.id):
+            if self._copy_local(terms, transfer["signature"], file, cancelled):
+                yield Participation(self, None, transfer["signature"])
+                return
+        origin = Origin(pool, link, self._tools.download)
+        try:
+            session = self._call(self._open(terms, file.fileno(), origin, cancelled, on_progress, patience))
+        except BaseException:
+            self._release(terms.id)
+            raise
+        participation = Participation(self, session, transfer["signature"])
+        try:
+            yield participation
+        except NoSwarm:
+            # Pieces here and there are nothing that a download from the first byte on could use.
+            file.seek(0)
+            file.truncate()
+            raise
+        finally:
+            if not participation.seeds:
+                self._loop.call_soon_threadsafe(self._end, terms.id)
+
+    def _terms(self, transfer: Transfer) -> Terms:
+        given, size = transfer.get("swarm"), transfer.get("size")
+        if not given or not size:
+            raise NoSwarm
+        if time.monotonic() < self._alone_until:
+            raise NoSwarm("no peer could be reached lately")
+        try:
+            return read_terms(given, size)
+        except BadTerms as error:
+            log.warning("%s", error)
+            raise NoSwarm from error
+
+    def seed_existing(self, transfer: Transfer, file: BinaryIO, pool: urllib3.PoolManager) -> None:
+        """The host has the file already: it only serves."""
+        with contextlib.suppress(NoSwarm):
+            terms = self._terms(transfer)
+            if not self._options.listen or not self._reserve(terms.id):
+                return
+            try:
+                store = _complete_store(file, terms)
+                if store is None:
+                    raise NoSwarm
+                origin = Origin(pool, lambda _: transfer["url"], self._tools.download)
+                session = self._call(self._open(terms, file.fileno(), origin, lambda: True, lambda *_: None, 1.0))
+                self._call(_run(lambda: session.hold(store)))
+                self._call(self._seed(session))
+            except BaseException:
+                self._release(terms.id)
+                raise
+
+    def _reserve(self, swarm_id: str) -> bool:
+        """False if another delivery of this host is at it, for another container."""
+        with self._changed:
+            if swarm_id in self._sessions:
+                return False
+            self._sessions[swarm_id] = None
+            return True
+
+    def _release(self, swarm_id: str) -> None:
+        with self._changed:
+            self._sessions.pop(swarm_id, None)
+            self._changed.notify_all()
+
+    def _copy_local(self, terms: Terms, signature: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
+        """Wait for the other delivery and copy its file; False if that delivery came to nothing."""
+        while True:
+            with self._changed:
+                if terms.id not in self._sessions:
+                    return False
+                session = self._sessions[terms.id]
+                if session is None or session.phase is Phase.FETCHING:
+                    session = None
+                    self._changed.wait(0.2)
+            if cancelled():
+                raise Cancelled
+            if session is not None:
+                if _copy(session, signature, file):
+                    return True
+                raise NoSwarm("the file of the other delivery was changed")
+
+    # --- in the loop
+
+    async def _open(
+        self,
+        terms: Terms,
+        descriptor: int,
+        origin: Origin,
+        cancelled: Callable[[], bool],
+        on_progress: Progress,
+        patience: float,
+    ) -> Session:
+        session = Session(
+            terms, descriptor, origin, self._tools, cancelled=cancelled, on_progress=on_progress, patience=patience
+        )
+        with self._changed:
+            self._sessions[terms.id] = session
+        if self._options.listen:
+            self._server.add(terms.id, session)
+        self._loop.call_later(terms.lasts, self._lapse, terms.id, session)
+        return session
+
+    async def _seed(self, session: Session) -> None:
+        session.seed()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _lapse(self, swarm_id: str, session: Session) -> None:
+        """The Job is over: nobody is served any more. A delivery that still runs ends by itself."""
+        if session.phase is Phase.SEEDING:
+            self._end(swarm_id, session)
+        elif self._sessions.get(swarm_id) is session:
+            self._server.remove(swarm_id)
+
+    def _end(self, swarm_id: str, expected: Session | None = None) -> None:
+        with self._changed:
+            session = self._sessions.get(swarm_id)
+            if session is None or (expected is not None and session is not expected):
+                return
+            del self._sessions[swarm_id]
+            self._changed.notify_all()
+        self._server.remove(swarm_id)
+        self._learn(session)
+        session.close()
+
+    def was_alone(self, session: Session) -> None:
+        if session.mode is Mode.ALONE and len(session.terms.peers) >= _FEWEST_TO_BE_ALONE:
+            log.warning("no peer could be reached: for an hour files come straight from the store")
+            self._alone_until = time.monotonic() + ALONE_SECONDS
+
+    def _learn(self, session: Session) -> None:
+        if session.reached:
+            self._unreached = 0
+        elif session.met_anyone:
+            self._unreached += 1
+            self._unreached_since = time.monotonic()
+
+    def _call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+
+class Participation:
+    """A delivery's part in a swarm. Without a session the file was copied from another delivery of this host."""
+
+    def __init__(self, host: SwarmHost, session: Session | None, signature: str) -> None:
+        self._host = host
+        self._session = session
+        self._signature = signature
+        self.seeds = False
+
+    def fetch(self) -> None:
+        """Returns when the file is whole and right. Raises NoSwarm if it is to be downloaded directly after all."""
+        if self._session is None:
+            return
+        try:
+            self._host._call(self._session.fetch(self._signature))
+        except (NoList, ChecksumMismatch) as error:
+            log.warning("not by the swarm: %s", error)
+            raise NoSwarm(str(error)) from error
+        finally:
+            self._host.was_alone(self._session)
+
+    def seed(self) -> None:
+        """The file is published: serve it until the Job is over, if this host can."""
+        if self._session is None:
+            return
+        try:
+            self._host._call(self._host._seed(self._session))
+            self.seeds = True
+        except OSError as error:
+            log.info("the file is not offered to peers: %s", error)
+
+    def figures(self) -> SwarmFigures:
+        return cast(SwarmFigures, asdict(self._session.figures if self._session else Figures()))
+
+
+async def _run(call: Callable[[], T]) -> T:
+    return call()
+
+
+def _copy(session: Session, signature: str, file: BinaryIO) -> bool:
+    store, hashed = session.store, hashlib.sha256()
+    if store is None:
+        return False
+    file.seek(0)
+    file.truncate()
+    try:
+        for piece in range(store.layout.count):
+            length = store.layout.length(piece)
+            for offset in range(0, length, CHUNK):
+                chunk = store.read(piece, offset, min(CHUNK, length - offset))
+                hashed.update(chunk)
+                file.write(chunk)
+    except StaleFile:
+        return False
+    file.flush()
+    return hashed.hexdigest() == signature.lower()
+
+
+def _complete_store(file: BinaryIO, terms: Terms) -> PieceStore | None:
+    """A store over a file that is whole; None if its pieces are not those of the swarm."""
+    digests, layout = [], terms.layout
+    for piece in range(layout.count):
+        hashed, start, left = hashlib.sha256(), layout.start(piece), layout.length(piece)
+        while left and (chunk := os.pread(file.fileno(), min(CHUNK, left), start)):
+            hashed.update(chunk)
+            start, left = start + len(chunk), left - len(chunk)
+        digests.append(hashed.digest())
+    listed = b"".join(digests)
+    if not is_piece_list(listed, terms):
+        return None
+    store = PieceStore(file.fileno(), layout, listed)
+    store.have = layout.everything
+    return store

@@ -1,0 +1,164 @@
+"""Calling a peer: a TLS connection to a certificate that is known beforehand, and GETs over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterator
+
+from tidegate_client.swarm.identity import client_context, pin_of
+from tidegate_client.swarm.terms import PeerTerms, authorization
+from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Wire
+
+CONNECT_SECONDS, FIRST_BYTE_SECONDS, STALL_SECONDS = 2.0, 2.0, 3.0
+NEXT_ADDRESS_SECONDS = 0.3
+# News comes when there is some, and at least this often: without any the connection is dead.
+NEWS_SECONDS = 25.0
+_STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[ -~]*\r\n")
+_LENGTH = re.compile(rb"\r\nContent-Length: (\d{1,10})\r\n", re.IGNORECASE)
+_HEAD_BYTES = 4096
+_LARGE = BUFFER_BYTES // 2
+
+
+class Unreachable(Exception):
+    """No answer at all: a firewall, a dead host, or something else that listens there."""
+
+
+class NotStarted(Exception):
+    """Refused, or closed at once: the peer is not in this swarm, or not yet."""
+
+
+class Stalled(Exception):
+    """The peer is connected and sends nothing."""
+
+
+class Broken(Exception):
+    """The connection ended, or what came is not what was asked for."""
+
+
+class Connection:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def close(self) -> None:
+        self._wire.close()
+
+    async def ask(self, path: str, header: str) -> tuple[int, int | None]:
+        """Status and length of the answer's body, which is then read by `body` or `frames`."""
+        request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n\r\n"
+        with _translated():
+            async with asyncio.timeout(FIRST_BYTE_SECONDS):
+                self._wire.send(request.encode())
+                head = await self._wire.until(b"\r\n\r\n", _HEAD_BYTES)
+        status = _STATUS.match(head)
+        if status is None:
+            raise Broken("that is no HTTP answer")
+        length = _LENGTH.search(head)
+        return int(status[1]), int(length[1]) if length else None
+
+    async def body(self, length: int) -> AsyncIterator[memoryview]:
+        """In large chunks, as each goes to a thread and back. A chunk is valid until the next one is asked for."""
+        while length:
+            wanted = min(length, _LARGE)
+            with _translated():
+                while self._wire.waiting < wanted:
+                    async with asyncio.timeout(STALL_SECONDS):
+                        await self._wire.more()
+            chunk = self._wire.take(length)
+            yield chunk
+            length -= len(chunk)
+            self._wire.give_back(len(chunk))
+
+    async def frames(self, length: int) -> AsyncIterator[bytes]:
+        while True:
+            with _translated():
+                async with asyncio.timeout(NEWS_SECONDS):
+                    frame = await self._wire.exactly(length)
+            yield frame
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise Stalled from None
+    except (Ended, OSError) as error:
+        raise Broken("the connection ended") from error
+
+
+class Peer:
+    """One neighbour, and the idle connections to it."""
+
+    def __init__(self, terms: PeerTerms, swarm_id: str, agent_id: str, context: ssl.SSLContext | None = None) -> None:
+        self.terms = terms
+        self._base = f"/swarm/{swarm_id}/"
+        self._header = authorization(agent_id, terms.token)
+        self._context = context or client_context()
+        self._idle: list[Connection] = []
+        self._address = 0
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """An idle connection or a new one. Kept for the next request only if this one went through to its end."""
+        connection = self._idle.pop() if self._idle else await self.connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    async def get(self, connection: Connection, path: str) -> tuple[int, int | None]:
+        return await connection.ask(self._base + path, self._header)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    async def connect(self) -> Connection:
+        """To the first of its addresses that answers with the right certificate, beginning with the last good one."""
+        at = self.terms.at
+        order = [(self._address + step) % len(at) for step in range(len(at))]
+        attempts = {asyncio.ensure_future(self._try(at[place], rank)): place for rank, place in enumerate(order)}
+        pending, refused = set(attempts), False
+        deadline = asyncio.get_running_loop().time() + CONNECT_SECONDS
+        try:
+            while pending and (left := deadline - asyncio.get_running_loop().time()) > 0:
+                done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                for attempt in done:
+                    if attempt.exception() is None:
+                        self._address = attempts.pop(attempt)
+                        return attempt.result()
+                    refused |= isinstance(attempt.exception(), NotStarted)
+        finally:
+            for attempt in attempts:
+                attempt.cancel()
+                attempt.add_done_callback(_close_unused)
+        raise NotStarted if refused else Unreachable
+
+    async def _try(self, address: tuple[str, int], rank: int) -> Connection:
+        await asyncio.sleep(rank * NEXT_ADDRESS_SECONDS)
+        try:
+            _, wire = await asyncio.get_running_loop().create_connection(
+                Wire,
+                *address,
+                ssl=self._context,
+                server_hostname="",
+                # The connection's own time-out comes first: who says nothing is not one who refuses.
+                ssl_handshake_timeout=2 * CONNECT_SECONDS,
+                ssl_shutdown_timeout=1.0,
+            )
+        except (ConnectionRefusedError, ConnectionResetError, ConnectionAbortedError) as error:
+            raise NotStarted from error
+        if wire.certificate is None or pin_of(wire.certificate) != self.terms.pin:
+            wire.close()
+            raise Unreachable("another certificate than the one announced")
+        return Connection(wire)
+
+
+def _close_unused(attempt: asyncio.Future[Connection]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()

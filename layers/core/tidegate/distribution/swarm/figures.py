@@ -1,0 +1,44 @@
+"""What a Job's bytes came from, as its hosts report it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmFigures:
+    """`fallbacks` counts hosts that took from S3 what neighbours should have given; `bad_peers` sent bad pieces."""
+
+    origin_bytes: int = 0
+    peer_bytes: int = 0
+    bad_pieces: int = 0
+    fallbacks: int = 0
+    hosts: int = 0
+    bad_peers: tuple[str, ...] = ()
+
+    def __add__(self, other: SwarmFigures) -> SwarmFigures:
+        named = sorted({*self.bad_peers, *other.bad_peers})[:MOST_NAMED]
+        return SwarmFigures(
+            self.origin_bytes + other.origin_bytes,
+            self.peer_bytes + other.peer_bytes,
+            self.bad_pieces + other.bad_pieces,
+            self.fallbacks + other.fallbacks,
+            self.hosts + other.hosts,
+            tuple(named),
+        )
+
+    def shown(self) -> dict[str, Any]:
+        return asdict(self) | {"bad_peers": list(self.bad_peers)}
+
+
+NO_FIGURES = SwarmFigures()
+
+
+def figures_from(stored: Mapping[str, Any] | None) -> SwarmFigures:
+    if not stored:
+        return NO_FIGURES
+    return SwarmFigures(**{**stored, "bad_peers": tuple(stored.get("bad_peers", ()))})

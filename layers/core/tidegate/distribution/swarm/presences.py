@@ -1,0 +1,53 @@
+"""What agents tell of where they are, and the project's rules for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tidegate.common.ids import Clock, iso
+from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsStore
+from tidegate.distribution.swarm.presence import (
+    LASTS_SECONDS,
+    PRIVATE_NETWORKS,
+    Presence,
+    SwarmSettings,
+    address_fault,
+    network_fault,
+)
+from tidegate.errors import Invalid, RecordNotFound
+from tidegate.projects.audit import AuditLine
+
+
+class Presences:
+    def __init__(self, store: PresenceStore, settings: SwarmSettingsStore, clock: Clock) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+
+    def tell(self, project_id: str, presence: Presence, source: str) -> str:
+        """Until when it is known. An agent can name no address outside of the project's networks but its own."""
+        if presence.listen:
+            if not presence.pin:
+                raise _invalid("pin", "an agent that listens has a certificate: send its SHA-256 as `pin`")
+            networks = self._settings.get(project_id).peer_networks or PRIVATE_NETWORKS
+            for address in presence.listen:
+                if fault := address_fault(address, networks, source):
+                    raise _invalid("listen", fault)
+        until = self._clock() + timedelta(seconds=LASTS_SECONDS)
+        self._store.put(project_id, presence, int(until.timestamp()))
+        return iso(until)
+
+    def settings(self, project_id: str) -> SwarmSettings:
+        return self._settings.get(project_id)
+
+    def change_settings(self, project_id: str, settings: SwarmSettings, line: AuditLine) -> SwarmSettings:
+        for network in settings.peer_networks:
+            if fault := network_fault(network):
+                raise _invalid("peer_networks", fault)
+        if not self._settings.put(project_id, settings, line):
+            raise RecordNotFound("no such project")
+        return settings
+
+
+def _invalid(field: str, fault: str) -> Invalid:
+    return Invalid(fault, errors=[{"loc": ["body", field], "msg": fault}])

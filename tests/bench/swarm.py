@@ -1,0 +1,159 @@
+"""Hosts that feed each other, with real sockets, processes and TLS on this machine; rates by the agents' own limits.
+
+`python -m tests.bench.swarm [name …]` runs single scenarios.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.figures import Figure, table
+from tests.support.swarm_fleet import Behaviour, FleetRun, SwarmFleet
+from tests.support.swarm_lab import CountingOrigin, made_up_content
+
+SECTION = "Swarm: hosts of a Job feed each other (this machine, TLS, real processes)"
+MIB = 1 << 20
+MBIT = 125_000.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    hosts: int
+    size: int
+    rate: float
+    spread: float = 5.0
+
+    @property
+    def alone(self) -> float:
+        return self.size / self.rate
+
+
+FULL = Scale(50, 64 * MIB, 20 * MBIT)
+QUICK = Scale(20, 32 * MIB, 20 * MBIT, 3.0)
+
+
+def p99(values: list[float]) -> float:
+    return values[math.ceil(0.99 * len(values)) - 1] if values else math.inf
+
+
+def run_fleet(
+    scale: Scale,
+    behaviours: list[Behaviour] | None = None,
+    *,
+    origin_rate: float | None = None,
+    direct: bool = False,
+    processes: int = 5,
+    during: Callable[[SwarmFleet], None] | None = None,
+) -> tuple[FleetRun, list[str]]:
+    with tempfile.TemporaryDirectory() as home:
+        origin = CountingOrigin(made_up_content(scale.size), origin_rate)
+        given = behaviours or [Behaviour() for _ in range(scale.hosts)]
+        fleet = SwarmFleet(
+            Path(home),
+            origin,
+            given,
+            rate=scale.rate or None,
+            spread=scale.spread,
+            processes=processes,
+            direct=direct,
+        )
+        try:
+            with fleet.started():
+                if during is not None:
+                    during(fleet)
+                fleet.wait(20 * scale.alone + 60 if scale.rate else 120)
+        finally:
+            origin.close()
+        return fleet.run, fleet.wrong_files()
+
+
+def cpu(scale: Scale) -> Iterator[Figure]:
+    """Four hosts, each in a process of its own, as fast as they can: every byte received is served by another."""
+    fast = Scale(4, 4 * scale.size, 0.0, 0.0)
+    run, wrong = run_fleet(fast, processes=4)
+    used = sum(result["cpu"] for result in run.results.values())
+    name = "an agent's CPU for each GB received and served"
+    yield Figure(SECTION, name, used / (run.received / 1e9), "s", 5.0, note="TLS, SHA-256 and the disk; aim 3.5")
+    yield Figure(SECTION, "as fast as they can: wrong or missing files", len(wrong), "", 0)
+
+
+def plain(scale: Scale) -> Iterator[Figure]:
+    run, wrong = run_fleet(scale)
+    what = f"{scale.hosts} hosts, {scale.size // MIB} MiB"
+    slowest = 2 * scale.alone + 5
+    note = f"one host alone {scale.alone:.1f} s; median {run.seconds[len(run.seconds) // 2]:.1f} s"
+    yield Figure(SECTION, f"{what}: sent by the origin", run.egress, "file sizes", 2.0, note="aim 1.3")
+    yield Figure(SECTION, f"{what}: p99 from a host's own start", p99(run.seconds), "s", slowest, note=note)
+    yield Figure(SECTION, f"{what}: wrong or missing files", len(wrong), "", 0)
+
+
+def capped(scale: Scale) -> Iterator[Figure]:
+    """The origin gives what five hosts can take."""
+    run, wrong = run_fleet(scale, origin_rate=5 * scale.rate)
+    direct = scale.hosts * scale.size / (5 * scale.rate)
+    all_done = max(run.seconds, default=math.inf)
+    note = f"{all_done:.0f} s; direct would take {direct:.0f} s"
+    yield Figure(SECTION, "origin capped at 5 hosts' rate: time over direct's", all_done / direct, "", 1 / 3, note=note)
+    yield Figure(SECTION, "origin capped: wrong or missing files", len(wrong), "", 0)
+
+
+def faults(scale: Scale) -> Iterator[Figure]:
+    # A host at 1/8 of the others' rate needs eight times as long, whatever the others do: that is this one's time.
+    bad = [Behaviour("dead"), Behaviour("garbage"), Behaviour("stall"), Behaviour(slow=1 / 8)]
+    blocked = [Behaviour("blocked") for _ in range(5)]
+    run, wrong = run_fleet(scale, bad + blocked + [Behaviour() for _ in range(scale.hosts - 9)])
+    told = [result["figures"] for result in run.results.values() if result["figures"]]
+    note = f"{sum(one['bad_pieces'] for one in told)} bad pieces came and were thrown away"
+    yield Figure(SECTION, "1 dead, 1 garbage, 1 stalling, 1 slow, 5 unreachable: origin", run.egress, "file sizes", 2.5)
+    yield Figure(SECTION, "the same: wrong or missing files", len(wrong), "", 0, note=note)
+
+
+def killed(scale: Scale) -> Iterator[Figure]:
+    """A fifth of the hosts are killed half-way and start again with what is on their disks."""
+
+    def kill(fleet: SwarmFleet) -> None:
+        time.sleep(3.0 + scale.spread + scale.alone / 2)
+        fleet.kill_and_restart(0)
+
+    run, wrong = run_fleet(scale, during=kill)
+    yield Figure(SECTION, "a fifth killed half-way and restarted: origin", run.egress, "file sizes", 2.5)
+    yield Figure(SECTION, "the same: wrong or missing files", len(wrong), "", 0)
+
+
+def blocked(scale: Scale) -> Iterator[Figure]:
+    """No peer is reachable: everything comes from the origin, a few seconds later."""
+    hosts = min(8, scale.hosts)
+    few = Scale(hosts, scale.size // 2, scale.rate, 1.0)
+    run, wrong = run_fleet(few, [Behaviour("blocked") for _ in range(hosts)])
+    direct, _ = run_fleet(few, direct=True)
+    later = max(run.seconds, default=math.inf) - max(direct.seconds, default=0.0)
+    yield Figure(SECTION, "all peer ports blocked: later than direct by", later, "s", 5.0, note="aim 3.5")
+    yield Figure(SECTION, "all peer ports blocked: wrong or missing files", len(wrong), "", 0)
+
+
+SCENARIOS = {"plain": plain, "cpu": cpu, "capped": capped, "faults": faults, "killed": killed, "blocked": blocked}
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    scale = QUICK if quick else FULL
+    for name, scenario in SCENARIOS.items():
+        if not quick or name in ("plain", "cpu", "faults"):
+            yield from scenario(scale)
+
+
+def main() -> int:
+    wanted = sys.argv[1:] or list(SCENARIOS)
+    scale = QUICK if "quick" in wanted else FULL
+    figures = [figure for name in wanted if name in SCENARIOS for figure in SCENARIOS[name](scale)]
+    sys.stdout.write(table(figures) + "\n")
+    return int(any(not figure.holds for figure in figures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

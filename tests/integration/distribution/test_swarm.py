@@ -1,0 +1,262 @@
+"""From where agents say they are to a swarm in their transfers, and from their figures to the Job's view."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from typing import Any
+
+import pytest
+
+from tests.support.calls import count_calls
+from tests.support.fleet import Fleet
+from tidegate.aws import keys
+from tidegate.distribution.swarm.plan import DEGREE
+from tidegate.files.pieces import SMALLEST_FILE, piece_count, pieces_object
+from tidegate_client.swarm.terms import authorization, caller_of, read_terms
+
+PIN = "p" * 43
+LARGE = random.Random(1).randbytes(SMALLEST_FILE + 5)
+AGENTS = [f"a-{n}" for n in range(6)]
+
+
+def tell(fleet: Fleet, agent_id: str, **changes: Any) -> Any:
+    number = int(agent_id.rsplit("-", 1)[-1])
+    body = {"listen": [f"10.0.{number >> 8}.{number & 255}:7471"], "site": "dc1", "zone": "rack1", "pin": PIN} | changes
+    return fleet.cloud.http("PUT", f"/v1/agents/{agent_id}/presence", json=body, key=fleet.key_of(agent_id))
+
+
+@pytest.fixture
+def large(fleet: Fleet) -> Fleet:
+    """A fleet with a file that is worth a swarm, whose agents have said where they are."""
+    fleet.signature = fleet.store(LARGE)
+    for agent_id in AGENTS:
+        assert tell(fleet, agent_id).status == 200
+    return fleet
+
+
+def dispatched(fleet: Fleet, agents: list[str] = AGENTS, **more: Any) -> str:
+    job_id = str(fleet.submit_many(agents, **more)["job_id"])
+    fleet.run_until_dispatched(job_id)
+    return job_id
+
+
+def swarm_of(fleet: Fleet, agent_id: str) -> dict[str, Any] | None:
+    (item,) = fleet.inbox(agent_id)
+    found: dict[str, Any] | None = item["swarm"]
+    return found
+
+
+def test_every_host_gets_its_place_its_peers_and_tokens_that_they_accept(large: Fleet) -> None:
+    dispatched(large)
+
+    transfers = {agent: large.inbox(agent)[0] for agent in AGENTS}
+    terms = {agent: read_terms(item["swarm"], item["size"]) for agent, item in transfers.items()}
+
+    assert sorted(one.number for one in terms.values()) == list(range(6))
+    assert len({one.id for one in terms.values()}) == 1
+    for agent, one in terms.items():
+        assert {peer.id for peer in one.peers} == set(AGENTS) - {agent}
+        assert one.layout.count == piece_count(len(LARGE), one.layout.piece_size)
+        assert one.age < 60
+        assert 0 < one.lasts <= large.cloud.app.distribution.windows.job_timeout
+        for peer in one.peers:
+            header = authorization(agent, peer.token)
+            assert caller_of(header, one.id, terms[peer.id].accept) == agent
+            # Nobody else takes that token, and nobody else can use it.
+            others = [name for name in AGENTS if name != peer.id]
+            assert all(caller_of(header, one.id, terms[name].accept) is None for name in others)
+            forged = authorization("a-99", peer.token)
+            assert caller_of(forged, one.id, terms[peer.id].accept) is None
+
+
+def test_list_of_pieces_is_stored_before_it_is_named_and_its_link_gives_it(large: Fleet) -> None:
+    dispatched(large)
+
+    swarm = swarm_of(large, "a-0")
+    assert swarm is not None
+    bucket = large.cloud.app.files.bucket
+    _, chunks = bucket.read(pieces_object(large.project.id, large.signature))
+    listed = b"".join(chunks)
+    assert hashlib.sha256(listed).hexdigest() == swarm["pieces_sha256"]
+    size = swarm["piece_size"]
+    expected = [hashlib.sha256(LARGE[at : at + size]).digest() for at in range(0, len(LARGE), size)]
+    assert [listed[at : at + 32] for at in range(0, len(listed), 32)] == expected
+    assert f"pieces/{large.project.id}/" in swarm["pieces_url"]
+
+
+def test_content_that_was_checked_before_there_were_pieces_is_read_once_more(large: Fleet) -> None:
+    app = large.cloud.app
+    found = app.files.bucket.head(f"content/{large.project.id}/{large.signature}")
+    assert found is not None
+    app.files.contents.checked(large.project.id, large.signature, found.etag, None)
+
+    dispatched(large)
+
+    assert swarm_of(large, "a-0") is not None
+    with count_calls(app) as calls:
+        large.step("prepare_file", large.submit_many(AGENTS)["job_id"])
+    assert calls["s3.GetObject"] == 0
+
+
+@pytest.mark.parametrize(
+    "case", ["small file", "few hosts", "off for this one", "off for the project", "free site", "no presence"]
+)
+def test_without_reason_for_a_swarm_transfers_are_as_ever(large: Fleet, case: str) -> None:
+    agents = AGENTS
+    more: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    if case == "small file":
+        large.signature = large.store(b"small")
+    elif case == "few hosts":
+        agents = AGENTS[:3]
+    elif case == "off for this one":
+        more = {"swarm": "off"}
+    elif case == "off for the project":
+        settings = {"swarm": "off"}
+    elif case == "free site":
+        settings = {"free_sites": ["dc1"]}
+    else:
+        agents = [f"b-{n}" for n in range(6)]
+    if settings:
+        path = f"/v1/projects/{large.project.id}/swarm"
+        assert large.cloud.http("PUT", path, json=settings, key=large.cloud.admin_key).status == 200
+
+    dispatched(large, agents, **more)
+
+    assert all(swarm_of(large, agent) is None for agent in agents)
+
+
+def test_presence_older_than_two_hours_counts_no_more(large: Fleet) -> None:
+    large.cloud.clock.advance(2 * 3600 + 1)
+    dispatched(large)
+    assert swarm_of(large, "a-0") is None
+
+
+def test_host_that_was_never_reached_only_fetches(large: Fleet) -> None:
+    tell(large, "a-3", reached=False)
+    dispatched(large)
+    swarm = swarm_of(large, "a-3")
+    assert swarm is not None
+    assert (swarm["ranks"], len(swarm["peers"])) == (0, 5)
+    other = swarm_of(large, "a-0")
+    assert other is not None
+    assert "a-3" not in {peer["id"] for peer in other["peers"]}
+
+
+@pytest.mark.parametrize(
+    "listen",
+    [
+        "8.8.8.8:7471",
+        "127.0.0.2:7471",
+        "169.254.169.254:8080",
+        "10.0.0.1:80",
+        "10.0.0.1:65536",
+        "10.0.0.1",
+        "host.example:7471",
+        "[::1]:7471",
+        "10.0.0.1:７４７１",
+        "",
+    ],
+)
+def test_agent_cannot_point_its_peers_at_a_stranger(large: Fleet, listen: str) -> None:
+    answer = tell(large, "a-0", listen=[listen])
+    assert answer.status == 422
+    assert answer.json()["errors"][0]["loc"][-1] == "listen"
+
+
+def test_agent_may_name_the_address_that_its_request_came_from_and_the_projects_networks(large: Fleet) -> None:
+    source = large.cloud._http_event("GET", "/", "", {}, None)["requestContext"]["http"]["sourceIp"]
+    assert tell(large, "a-0", listen=[f"{source}:7471"]).status == 200
+    path, networks = f"/v1/projects/{large.project.id}/swarm", {"peer_networks": ["203.0.113.0/24", "2001:db8::/32"]}
+    assert large.cloud.http("PUT", path, json=networks, key=large.cloud.admin_key).status == 200
+    assert tell(large, "a-0", listen=["203.0.113.7:7471", "[2001:db8::7]:7471"]).status == 200
+    assert tell(large, "a-0", listen=["10.0.0.1:7471"]).status == 422
+
+
+def test_presence_is_told_by_the_agent_itself_and_settings_by_the_admin(large: Fleet) -> None:
+    body = {"listen": [], "site": "dc1"}
+    path = "/v1/agents/a-1/presence"
+    assert large.cloud.http("PUT", path, json=body, key=large.key_of("a-0")).status == 403
+    path = f"/v1/projects/{large.project.id}/swarm"
+    assert large.cloud.http("PUT", path, json={"swarm": "off"}, key=large.project.key).status == 403
+    bad = large.cloud.http("PUT", path, json={"peer_networks": ["10.0.0.1/8"]}, key=large.cloud.admin_key)
+    assert bad.status == 422
+
+
+def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    job_id = dispatched(large)
+    assert "swarm" not in large.job(job_id) or large.job(job_id)["swarm"] is None
+    for number, agent in enumerate(AGENTS):
+        told = {"origin_bytes": 1000 + number, "peer_bytes": 5000, "bad_pieces": 0, "fell_back": "none"}
+        if number == 2:
+            told |= {"bad_pieces": 1, "fell_back": "ladder", "bad_peers": ["a-5"]}
+        items = large.inbox(agent)
+        for _ in range(2):
+            assert large.report(agent, 0, items=items, swarm=told).status == 200
+        if number == 2:
+            large.step("poll_transfer", job_id)
+            assert large.job(job_id)["swarm"]["hosts"] == 3
+    for _ in range(2):
+        large.step("poll_transfer", job_id)
+    large.step("finish_job", job_id)
+    emitted = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "SwarmPeerBytes" in line]
+    assert [(one["SwarmOriginBytes"], one["SwarmPeerBytes"]) for one in emitted] == [([6015.0], [30000.0])]
+
+    job = large.job(job_id)
+    assert job["status"] == "Success"
+    assert job["swarm"] == {
+        "origin_bytes": 6015,
+        "peer_bytes": 30000,
+        "bad_pieces": 1,
+        "fallbacks": 1,
+        "hosts": 6,
+        "bad_peers": ["a-5"],
+    }
+
+
+def test_dispatch_twice_gives_the_same_places_and_tokens(large: Fleet) -> None:
+    job_id = dispatched(large)
+    before = swarm_of(large, "a-0")
+    large.cloud.app.distribution.swarm_planner._last = None
+    job = large.cloud.app.distribution.jobs.get(large.project.id, large.job(job_id)["key"])
+    assert job is not None
+    transfer = large.cloud.app.distribution.transfers.list(job)[0]
+    shards = large.cloud.app.distribution.targets.shards(job, range(job.shard_count or 0))
+    large.cloud.app.distribution.engine.create(job, transfer, shards, len(LARGE))
+    after = swarm_of(large, "a-0")
+    assert before is not None
+    assert after is not None
+    changing = ("age", "lasts", "pieces_url")
+    assert {n: v for n, v in before.items() if n not in changing} == {
+        n: v for n, v in after.items() if n not in changing
+    }
+
+
+def test_plan_of_a_large_job_costs_about_a_hundredth_of_a_call_for_each_target(large: Fleet) -> None:
+    app = large.cloud.app
+    agents = [f"n-{n}" for n in range(2000)]
+    items = [
+        {"listen": [f"10.1.{n >> 8}.{n & 255}:7471"], "site": "dc1", "zone": f"r{n % 50}", "pin": PIN, "reached": True}
+        for n in range(2000)
+    ]
+    expires_at = int(large.cloud.clock().timestamp()) + 7000
+    app.table.batch_put(
+        keys.presence(large.project.id, agent) | item | {"agent_id": agent, "expires_at": expires_at}
+        for agent, item in zip(agents, items, strict=True)
+    )
+    large.to_window_start()
+    for start in (0, 1000):
+        job_id = str(large.submit_many(agents[start : start + 1000])["job_id"])
+    large.collect()
+    large.pass_window()
+    large.step("close_window", job_id)
+    large.step("prepare_file", job_id)
+    job = app.distribution.jobs.get(large.project.id, large.job(job_id)["key"])
+    assert job is not None
+    with count_calls(app) as calls:
+        swarm = app.distribution.swarm_planner.swarm_of(job, len(LARGE))
+    assert calls.total() / 2000 <= 0.012
+    places = [swarm.terms_of(agent) for agent in agents]
+    assert all(place is not None and len(place["peers"]) <= DEGREE for place in places)

@@ -1,0 +1,117 @@
+"""Whatever the fleet and its failures: every live host ends with the whole file, and no rule waits for ever."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.any_values import examples
+from tests.support.swarm_world import MIB, HostPlan, World
+from tidegate_client.swarm.chooser import ALONE, ORIGIN, Chooser, Failure, Link, Mode, Neighbour, Rules
+from tidegate_client.swarm.layout import Layout
+from tidegate_client.swarm.ranks import Ranks
+
+seconds = st.floats(0, 10, allow_nan=False)
+behaviours = st.one_of(
+    st.builds(HostPlan, starts=seconds),
+    st.builds(HostPlan, starts=seconds, restarts=st.lists(st.floats(0.5, 8), max_size=10)),
+    st.builds(HostPlan, starts=seconds, listens=st.just(False)),
+    st.builds(HostPlan, starts=seconds, blocked=st.just(True)),
+    st.builds(HostPlan, starts=seconds, slow=st.floats(1, 20)),
+    st.builds(HostPlan, starts=seconds, zone=st.sampled_from("ab")),
+    st.just(HostPlan(dead=True)),
+    st.just(HostPlan(absent=True)),
+    st.builds(HostPlan, starts=seconds, pretends=st.just(True)),
+    st.builds(HostPlan, starts=seconds, garbage=st.just(True)),
+    st.builds(HostPlan, starts=seconds, stalls=st.just(True)),
+    st.builds(HostPlan, starts=seconds, resets=st.just(True)),
+)
+outages = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 15)).map(lambda t: (t[0], sum(t))), max_size=2)
+
+
+@examples(60)
+@given(
+    st.lists(behaviours, min_size=4, max_size=30),
+    st.integers(1, 40),
+    st.integers(0, 1 << 32),
+    outages,
+    st.sampled_from([20.0, 60.0, 600.0]),
+)
+def test_every_live_host_gets_the_whole_file(
+    fleet: list[HostPlan], pieces: int, seed: int, down: list[tuple[float, float]], lasts: float
+) -> None:
+    world = World(pieces, fleet, seed, store_down=down, lasts=lasts)
+    world.run(limit=1200.0)
+    assert not world.unfinished
+    for host in world.hosts.values():
+        if host.plan.honest:
+            assert host.chooser.complete
+            # Each bad neighbour can spoil at most what was under way when it was found out.
+            liars = sum(world.hosts[peer].plan.garbage for peer in host.peers)
+            assert host.bad <= 2 * liars * (1 + len(host.plan.restarts))
+
+
+@examples(15)
+@given(st.integers(20, 60), st.integers(32, 64), st.integers(0, 1 << 32), st.booleans())
+def test_healthy_fleet_takes_less_than_two_files_from_the_store(
+    hosts: int, pieces: int, seed: int, together: bool
+) -> None:
+    spread = 0.5 if together else 10.0
+    world = World(pieces, [HostPlan(starts=spread * n / hosts) for n in range(hosts)], seed)
+    world.run(limit=300.0)
+    assert not world.unfinished
+    assert world.origin_pieces / pieces <= 2.0
+
+
+def test_host_whose_neighbours_have_not_started_climbs_the_ladder() -> None:
+    world = World(16, [HostPlan(), *(HostPlan(absent=True) for _ in range(59))], seed=5)
+    world.run(limit=100.0)
+    (host,) = [host for host in world.hosts.values() if host.plan.honest]
+    assert host.chooser.mode is Mode.LADDER
+    assert host.finished is not None
+    # 5 s of patience, then 12 · 2^s ranks of 60 members, and two pieces at a time.
+    assert 5.0 < host.finished < 5.0 + 3.0 + 16 * 0.2 * 1.5
+
+
+def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience_only() -> None:
+    world = World(16, [HostPlan(), HostPlan(), *(HostPlan(pretends=True) for _ in range(8))], seed=5)
+    world.run(limit=100.0)
+    for host in world.hosts.values():
+        if host.plan.honest:
+            assert host.finished is not None
+            assert host.finished < 20.0
+
+
+def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
+    """A neighbour gives a piece now and then, so the host is never stuck, only too slow for the Job's deadline."""
+    rules = Rules(ranks=0, hold=0.5, patience=5.0, line=1_000_000.0, lasts=60.0)
+    chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, [Neighbour()], 0.0, rng=random.Random(1))
+    chooser.linked(0, Link.UP)
+    chooser.told(0, (1 << 64) - 1, 0)
+    now, last_piece, asked_store_at = 0.0, 0.0, None
+    while asked_store_at is None and now < 60.0:
+        for step in chooser.next(now):
+            if step.source == ORIGIN:
+                asked_store_at = now
+                break
+            if now - last_piece >= 3.0:
+                last_piece = now
+                chooser.received(MIB, now)
+                chooser.arrived(step.source, step.piece, now)
+            else:
+                chooser.failed(step.source, step.piece, Failure.BUSY, now)
+        now += 0.1
+    assert chooser.mode is Mode.DEADLINE
+    assert asked_store_at is not None
+    assert asked_store_at < 16.0
+
+
+def test_host_whose_neighbours_are_all_silent_takes_everything_from_the_store_after_three_seconds() -> None:
+    world = World(16, [HostPlan(), *(HostPlan(dead=True) for _ in range(19))], seed=5)
+    world.run(limit=100.0)
+    (host,) = [host for host in world.hosts.values() if host.plan.honest]
+    assert host.chooser.mode is Mode.ALONE
+    assert host.finished is not None
+    assert ALONE <= host.finished < ALONE + 16 * 0.2 * 1.5

@@ -1,0 +1,289 @@
+"""The peer port against whoever has no business there: a closed connection, and not one byte."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.any_values import examples
+from tests.support.swarm_lab import CountingOrigin, Orders, made_up_content
+from tests.unit.swarm.conftest import MIB, LabHost
+from tidegate.distribution.swarm.plan import accept_key, token
+from tidegate_client.swarm import server
+from tidegate_client.swarm.identity import client_context, pin_of
+from tidegate_client.swarm.terms import authorization, encode
+
+NewHost = Callable[..., LabHost]
+KEY = b"another key of 32 bytes, for one"
+
+
+class Port:
+    """A host that has the file and serves it, and what its neighbour host-1 was given to call it."""
+
+    def __init__(self, host: LabHost, transfer: dict[str, Any], peer: dict[str, Any], content: bytes) -> None:
+        self.host = host
+        self.content = content
+        self.id: str = transfer["swarm"]["id"]
+        self.address = host.host.addresses[0]
+        self.pin: str = peer["pin"]
+        self.token: str = peer["token"]
+        self.header = authorization("host-1", self.token)
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[ssl.SSLSocket]:
+        # As a patient stranger would: the port takes so many new callers a second.
+        for _ in range(50):
+            try:
+                raw = socket.create_connection(self.address, timeout=5)
+                raw.settimeout(15)
+                secured = client_context().wrap_socket(raw)
+                break
+            except (ConnectionError, ssl.SSLError, OSError):
+                time.sleep(0.1)
+        else:
+            raise AssertionError("no connection")
+        with secured:
+            yield secured
+
+    def ask(self, request: bytes) -> bytes:
+        """All that comes back until the port closes, or after the first whole answer to a GET."""
+        with self.connected() as line:
+            return answer_to(line, request)
+
+    def get(self, path: str, header: str | None = None) -> bytes:
+        return self.ask(get(f"/swarm/{self.id}/{path}", header or self.header))
+
+
+def get(path: str, header: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n\r\n".encode()
+
+
+def answer_to(line: ssl.SSLSocket, request: bytes) -> bytes:
+    found = b""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        line.sendall(request)
+        while True:
+            head, split, body = found.partition(b"\r\n\r\n")
+            if (
+                split
+                and b"Content-Length: " in head
+                and len(body) >= int(head.split(b"Content-Length: ")[1].split()[0])
+            ):
+                return found
+            chunk = line.recv(65536)
+            if not chunk:
+                return found
+            found += chunk
+    return found
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
+    content = made_up_content(9 * MIB + 77)
+    origin = CountingOrigin(content)
+    home = tmp_path_factory.mktemp("port")
+    hosts = [LabHost(f"host-{n}", home / f"host-{n}") for n in range(4)]
+    transfers = Orders.of(origin).make([host.placement for host in hosts])
+    (home / "file").write_bytes(content)
+    with (home / "file").open("rb") as file:
+        hosts[0].host.seed_existing(transfers["host-0"], file, hosts[0].pool)  # type: ignore[arg-type]
+    peer = next(peer for peer in transfers["host-1"]["swarm"]["peers"] if peer["id"] == "host-0")
+    yield Port(hosts[0], transfers["host-0"], peer, content)
+    for host in hosts:
+        host.close()
+    origin.close()
+
+
+def test_neighbour_gets_pieces_the_list_and_the_news(port: Port) -> None:
+    head, _, body = port.get("piece/2").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert body == port.content[2 * MIB : 3 * MIB]
+    assert port.get("piece/9").endswith(port.content[9 * MIB :])
+    assert port.get("piece/10").startswith(b"HTTP/1.1 404 ")
+    assert len(port.get("pieces").partition(b"\r\n\r\n")[2]) == 10 * 32
+    with port.connected() as line:
+        line.sendall(get(f"/swarm/{port.id}/have", port.header))
+        assert line.recv(100).startswith(b"HTTP/1.1 200 ")
+        frame = line.recv(100)
+    assert int.from_bytes(frame[8:10], "little") == (1 << 10) - 1
+
+
+def test_certificate_is_the_one_that_was_announced(port: Port) -> None:
+    with port.connected() as line:
+        assert pin_of(line.getpeercert(binary_form=True) or b"") == port.pin
+        assert line.version() == "TLSv1.3"
+
+
+def made_with(key: bytes, callee: str, swarm: str, caller: str) -> str:
+    return authorization(caller, encode(token(accept_key(key, callee), swarm, caller)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        lambda port: "",
+        lambda port: "Swarm",
+        lambda port: f"Swarm {encode(b'host-1')}.",
+        lambda port: authorization("host-1", encode(b"\0" * 16)),
+        lambda port: authorization("host-1", port.token[:-2]),
+        lambda port: authorization("host-2", port.token),
+        lambda port: authorization("", port.token),
+        lambda port: "Swarm \xff\xfe.\xff",
+        lambda port: f"Bearer {port.token}",
+        lambda port: made_with(KEY, "host-0", port.id, "host-1"),
+    ],
+    ids=["none", "bare", "empty", "zeros", "cut", "another's", "nobody's", "not ascii", "bearer", "another Job's key"],
+)
+def test_without_the_right_token_nothing_is_said(port: Port, header: Callable[[Port], str]) -> None:
+    for path in ("have", "pieces", "piece/0"):
+        request = get(f"/swarm/{port.id}/{path}", "x").replace(
+            b"x\r\n\r\n", header(port).encode("latin1") + b"\r\n\r\n"
+        )
+        assert port.ask(request) == b""
+
+
+def test_token_of_another_callee_is_refused(port: Port, origin: CountingOrigin) -> None:
+    from tests.support.swarm_lab import KEY as JOB_KEY
+
+    assert port.get("piece/0", made_with(JOB_KEY, "host-0", port.id, "host-1")).startswith(b"HTTP/1.1 200")
+    assert port.get("piece/0", made_with(JOB_KEY, "host-2", port.id, "host-1")) == b""
+    assert port.get("piece/0", made_with(JOB_KEY, "host-0", "f" * 32, "host-1")) == b""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET / HTTP/1.1",
+        "GET /swarm/{id} HTTP/1.1",
+        "GET /swarm/{id}/piece/-1 HTTP/1.1",
+        "GET /swarm/{id}/piece/0/../../../etc/passwd HTTP/1.1",
+        "GET /swarm/{id}/piece/%30 HTTP/1.1",
+        "GET /swarm/{id}/piece/99999999 HTTP/1.1",
+        "GET /swarm/{id}/piece/0?x=1 HTTP/1.1",
+        "GET /swarm/" + "0" * 32 + "/piece/0 HTTP/1.1",
+        "GET /swarm/{id}/piece/0 HTTP/1.0",
+        "POST /swarm/{id}/piece/0 HTTP/1.1",
+        "PUT /swarm/{id}/piece/0 HTTP/1.1",
+        "HEAD /swarm/{id}/piece/0 HTTP/1.1",
+        "GET http://other/swarm/{id}/piece/0 HTTP/1.1",
+        " GET /swarm/{id}/piece/0 HTTP/1.1",
+        "PRI * HTTP/2.0",
+    ],
+)
+def test_any_other_request_is_closed_even_with_a_token(port: Port, line: str) -> None:
+    request = f"{line.replace('{id}', port.id)}\r\nAuthorization: {port.header}\r\n\r\n".encode()
+    assert port.ask(request) == b""
+
+
+def test_header_of_a_megabyte_is_closed(port: Port) -> None:
+    huge = f"GET /swarm/{port.id}/piece/0 HTTP/1.1\r\nX: {'a' * MIB}\r\nAuthorization: {port.header}\r\n\r\n"
+    assert port.ask(huge.encode()) == b""
+
+
+def test_caller_cannot_change_its_name_on_one_connection(port: Port) -> None:
+    from tests.support.swarm_lab import KEY as JOB_KEY
+
+    with port.connected() as line:
+        assert answer_to(line, get(f"/swarm/{port.id}/piece/0", port.header)).startswith(b"HTTP/1.1 200")
+        other = made_with(JOB_KEY, "host-0", port.id, "host-2")
+        assert answer_to(line, get(f"/swarm/{port.id}/piece/0", other)) == b""
+
+
+def test_fourth_connection_of_a_peer_is_closed(port: Port) -> None:
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(port.connected()) for _ in range(server.CONNECTIONS_A_PEER + 1)]
+        answers = [answer_to(line, get(f"/swarm/{port.id}/pieces", port.header)) for line in lines]
+    assert [bool(found) for found in answers] == [True] * server.CONNECTIONS_A_PEER + [False]
+
+
+def test_old_tls_is_refused(port: Port) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)), socket.create_connection(port.address, timeout=5) as raw:
+        context.wrap_socket(raw)
+
+
+def test_strangers_that_say_nothing_leave_room_for_neighbours(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All from one address here, so it is that address's limit that they meet."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(3 * server.STRANGERS):
+            stack.enter_context(contextlib.closing(socket.create_connection(port.address, timeout=5)))
+        time.sleep(0.3)
+        connected = port.host.host._server._strangers.total()
+        assert connected <= server.STRANGERS_AN_ADDRESS
+    time.sleep(1.1)
+    assert port.get("piece/0").startswith(b"HTTP/1.1 200")
+
+
+@examples(40)
+@given(
+    st.binary(max_size=600) | st.text(st.characters(max_codepoint=255), max_size=300).map(lambda t: t.encode("latin1"))
+)
+def test_any_bytes_inside_tls_get_no_answer(port: Port, sent: bytes) -> None:
+    assert port.ask(sent + b"\r\n\r\n") == b""
+
+
+@examples(40)
+@given(st.binary(min_size=1, max_size=400), st.booleans())
+def test_any_bytes_instead_of_tls_leave_the_port_well(port: Port, sent: bytes, like_tls: bool) -> None:
+    hello = b"\x16\x03\x01" + len(sent).to_bytes(2) if like_tls else b""
+    with contextlib.suppress(OSError), socket.create_connection(port.address, timeout=5) as raw:
+        raw.sendall(hello + sent)
+        raw.shutdown(socket.SHUT_WR)
+        while raw.recv(4096):
+            pass
+
+
+def test_requests_in_pieces_at_any_pace_are_served_or_closed(port: Port) -> None:
+    drawn, request = random.Random(3), get(f"/swarm/{port.id}/piece/9", port.header)
+    for _ in range(8):
+        with port.connected() as line:
+            at = 0
+            while at < len(request):
+                step = drawn.randrange(1, 40)
+                line.sendall(request[at : at + step])
+                at += step
+                time.sleep(drawn.random() * 0.02)
+            assert answer_to(line, b"").endswith(port.content[9 * MIB :])
+
+
+def test_port_still_serves_after_all_that(port: Port) -> None:
+    assert port.get("piece/0").endswith(port.content[:MIB])
+
+
+def test_without_a_swarm_the_port_refuses(new_host: NewHost, origin: CountingOrigin) -> None:
+    hosts = [new_host(f"host-{n}") for n in range(4)]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(hosts[0].host.addresses[0], timeout=2)
+    orders = Orders.of(origin, lasts=1.5)
+    transfers = orders.make([host.placement for host in hosts])
+    hosts[0].published.write_bytes(origin.content)
+    with hosts[0].published.open("rb") as file:
+        hosts[0].host.seed_existing(transfers["host-0"], file, hosts[0].pool)  # type: ignore[arg-type]
+    socket.create_connection(hosts[0].host.addresses[0], timeout=2).close()
+    time.sleep(2.0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(hosts[0].host.addresses[0], timeout=2)
+
+
+def test_caller_with_the_wrong_pin_sends_nothing(port: Port) -> None:
+    """A stranger in a peer's place learns nothing, not even the token."""
+    import asyncio
+
+    from tidegate_client.swarm.peers import Peer, Unreachable
+    from tidegate_client.swarm.terms import PeerTerms
+
+    terms = PeerTerms("host-0", (port.address,), "A" * 43, port.token, near=False)
+    with pytest.raises(Unreachable):
+        asyncio.run(Peer(terms, port.id, "host-1").connect())
