@@ -35,12 +35,12 @@ def draw(results: dict[str, dict[str, Any]], scale: Scale, egress: float) -> str
         label = f"{share * scale.size / MIB:.0f} MiB"
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" fill="{TEXT}" text-anchor="end">{label}</text>')
     for number, one in enumerate(told):
-        x, y = LEFT + number * wide, float(TOP + plot)
+        left, y = LEFT + number * wide, float(TOP + plot)
         for count, colour in ((one["origin_bytes"], FROM_STORE), (one["peer_bytes"], FROM_PEERS)):
             tall = count * per_byte
             y -= tall
             parts.append(
-                f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{wide - 2:.1f}" height="{tall:.1f}" fill="{colour}"/>'
+                f'<rect x="{left + 1:.1f}" y="{y:.1f}" width="{wide - 2:.1f}" height="{tall:.1f}" fill="{colour}"/>'
             )
     parts.append(f'<text x="{LEFT}" y="{HEIGHT - 12}" fill="{TEXT}">host 1 … {len(told)}</text>')
     return "\n".join([*parts, "</svg>", ""])
