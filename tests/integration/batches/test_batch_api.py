@@ -39,7 +39,8 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     batch_id = world.create(biz_id, max_errors=3)
     shown = world.shown(batch_id)
     assert (shown["status"], shown["total"], shown["retries"], shown["retry_delay"]) == ("created", 5, 5, 3)
-    progress = {"processed": 0, "total": 5, "percent": 0.0, "errors": 0, "rate_now": 0.0, "offset": 0}
+    figures = ("processed", "errors", "succeeded", "failed", "abandoned", "failed_calls", "retrying", "awaiting")
+    progress = {"total": 5, "percent": 0.0, "rate_now": 0.0, "offset": 0} | dict.fromkeys(figures, 0)
     assert shown["progress"] == progress
     watched = world.cloud.app.notifications.records.find(world.project.id, batch_id)
     assert watched is not None

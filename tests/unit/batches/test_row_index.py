@@ -118,9 +118,9 @@ def test_rows_are_read_by_range_a_block_ahead_and_the_index_is_made_once() -> No
     memory: Any = Memory(**{"content/p/sig": b"\n".join(lines)})
     source = RowSource("file-1", "sig", NDJSON)
     rows = RowFiles(memory).rows("p", source)
-    assert [rows.item(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
+    assert [rows.row(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
     wait_for_reads(memory, 2)
-    assert rows.item(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
+    assert rows.row(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
     wait_for_reads(memory, 3)
     memory.chunks = None
     assert RowFiles(memory).index("p", source).rows == 3 * BLOCK_ROWS + 10
