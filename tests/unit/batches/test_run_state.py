@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +14,7 @@ from tidegate.batches.run_state import (
     FINISHED,
     SKIP_ADVICE,
     STOPPED,
+    Carried,
     Counts,
     ItemAnswer,
     ItemCall,
@@ -17,6 +22,7 @@ from tidegate.batches.run_state import (
     RunState,
     Verdict,
 )
+from tidegate.batches.run_store import pack_open, unpack_open
 from tidegate.batches.sliding_window import WindowState
 
 OK = ItemAnswer("ok")
@@ -110,6 +116,102 @@ def test_retries_count_against_the_rate() -> None:
     assert all(sum(1 for other, _ in made if at <= other < at + 1) <= 12 for at, _ in made)
 
 
+def in_slices(rate: float, seconds: float, slice_seconds: float, gap: float, most_calls: int) -> list[float]:
+    """When calls are made over many slices, each a new process that knows only what the last one stored; between two
+    of them `gap` passes, and where the next call is far the process ends early and sleeps."""
+    window, carried, now, made = WindowState(0), Carried(), 0.0, []
+    while now < seconds and len(made) < most_calls:
+        state = RunState(10**9, Rules(rate=rate), window, now, carried=carried)
+        end = now + slice_seconds
+        while now < end and len(made) < most_calls:
+            step = state.next(now)
+            if isinstance(step, tuple):
+                made.append(now)
+                state.record(step[0], OK, now)
+            elif state.next_at(now) > now + 10:
+                now = state.next_at(now) - 1
+                break
+            else:
+                now += max(step or 0.0, 0.0005)
+        now += gap
+        window, carried = state.window.state(), unpacked(state.carry())
+    return made
+
+
+def unpacked(carried: Carried) -> Carried:
+    return replace(carried, open_items=unpack_open(pack_open(carried.open_items)))
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.3, 1, 7, 50, 2000])
+def test_the_rate_holds_within_five_percent_over_any_ten_seconds_and_across_slices(rate: float) -> None:
+    most = max(400, int(rate * 22.5))
+    made = in_slices(rate, 10**6, slice_seconds=11 if rate > 1 else 240, gap=0.2, most_calls=most)
+    if rate * 10 < 20:
+        # Fewer than twenty calls in ten seconds: it is their distance that tells the rate.
+        distances = [later - earlier for earlier, later in pairwise(made)]
+        assert min(distances) >= 0.95 / rate
+        assert (len(made) - 1) / (made[-1] - made[0]) >= 0.95 * rate
+        return
+    starts = [0.5 * step for step in range(int(2 * (made[-1] - 10)))]
+    counts = [bisect_left(made, at + 10) - bisect_left(made, at) for at in starts]
+    assert max(counts) <= 10 * rate * 1.05
+    assert min(counts) >= 10 * rate * 0.95
+
+
+def awaiting(**more: Any) -> RunState:
+    state = RunState(3, Rules(rate=100, retries=2, retry_delay=1, **more), WindowState(0), now=0.0)
+    calls = state.next(0.0)
+    assert isinstance(calls, tuple)
+    state.await_result(calls[0], 60.0)
+    return state
+
+
+def test_an_asynchronous_result_settles_its_item_and_a_second_one_changes_nothing() -> None:
+    state = awaiting()
+    assert state.result(0, OK, 1.0)
+    assert state.result(0, ItemAnswer("abandon"), 2.0)
+    assert (state.window.position, state.counted) == (1, Counts())
+
+
+def test_a_result_that_comes_before_its_call_was_answered_is_kept_until_then() -> None:
+    state = RunState(3, Rules(rate=100), WindowState(0), now=0.0)
+    calls = state.next(0.0)
+    assert isinstance(calls, tuple)
+    assert not state.result(0, OK, 0.1)
+    assert not state.result(1, OK, 0.1)
+    state.await_result(calls[0], 60.0)
+    assert state.result(0, OK, 0.2)
+    assert state.window.position == 1
+
+
+def test_a_result_that_comes_after_its_time_spares_the_retry() -> None:
+    state = awaiting(most_open=1)
+    assert not isinstance(state.next(60.5), tuple) or state.counted.failed_calls == 1
+    assert state.result(0, OK, 60.6)
+    assert (state.window.position, [one.state for one in state.outcomes]) == (1, ["recovered"])
+
+
+def test_a_result_that_never_comes_is_a_failed_call_and_the_item_is_called_again() -> None:
+    state = awaiting(most_open=1)
+    assert state.next(30.0) == 0.05
+    assert state.next(60.5) == (ItemCall(1, 1),)
+    state.record(ItemCall(1, 1), OK, 60.6)
+    assert state.next(61.6) == (ItemCall(0, 2),)
+
+
+def test_what_awaits_a_result_is_carried_to_the_next_slice_and_not_called_again() -> None:
+    state = awaiting()
+    after = RunState(3, state.rules, state.window.state(), 5.0, carried=unpacked(state.carry()))
+    made: list[int] = []
+    for at in range(500, 600):
+        if isinstance(step := after.next(at / 100), tuple):
+            made += [call.index for call in step]
+            after.record(step[0], OK, at / 100)
+    assert (made, after.window.position, after.verdict) == ([1, 2], 2, None)
+    assert after.result(0, OK, 7.0)
+    assert after.verdict == Verdict(FINISHED)
+
+
 @given(st.integers(0, 60), st.integers(0, 60), st.randoms(use_true_random=False))
 def test_in_any_order_with_any_crash_nothing_is_lost(total: int, start: int, chance: random.Random) -> None:
     """Answers come in any order; now and then the runner dies and another goes on from the start."""
@@ -118,7 +220,9 @@ def test_in_any_order_with_any_crash_nothing_is_lost(total: int, start: int, cha
     flying: list[ItemCall] = []
     while not state.over:
         if chance.random() < 0.05:
-            state, flying = RunState(total, Rules(rate=3, retry_delay=0.1), state.window.state(), now), []
+            kept = unpacked(state.carry())
+            state = RunState(total, Rules(rate=3, retry_delay=0.1), state.window.state(), now, carried=kept)
+            flying = []
         step = state.next(now)
         if isinstance(step, tuple):
             assert step[0].index not in done

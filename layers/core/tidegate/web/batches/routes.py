@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.openapi.params import Query
+from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 
 from tidegate.app import app
 from tidegate.batches.batches import NewBatch
@@ -157,7 +157,7 @@ def results(batch_id: str) -> ResultsAnswer:
     summary='The result of one item, with ack "async"',
     status_code=202,
 )
-def item_result(batch_id: str, index: Index, body: ResultBody) -> Response[ResultTaken]:
+def item_result(batch_id: str, index: Annotated[int, Path(ge=0, le=10**15)], body: ResultBody) -> Response[ResultTaken]:
     said = body.model_dump(exclude={"auth_code"}, exclude_none=True)
     project_id = router.caller.project_id
     taken = app().batches.batches.add_result(project_id, batch_id, index, said, body.auth_code)
