@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.batches.item_call import CountedItems, ItemCaller, Items, ListedItems
+from tidegate.batches.item_call import ItemCaller
+from tidegate.batches.items import DataItems, Items
 from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
-from tidegate.batches.run_state import Verdict
+from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.results import ItemResults
+from tidegate.batches.run_state import Outcome, Verdict
 from tidegate.batches.run_store import BatchRunStore
-from tidegate.batches.slice import CONTINUE, ENDED, Pace, SliceRunner
+from tidegate.batches.slice import CONTINUE, ENDED, SLEEP, Pace, SliceEnd, SliceRunner
 from tidegate.batches.sliding_window import WindowState
 from tidegate.batches.store import BatchStore
 from tidegate.errors import LeaseLost
@@ -86,6 +90,22 @@ class MortalHttp(SafeHttp):
         return MortalLine(super().line(*args, **kwargs), self._dead)
 
 
+class KeptOutcomes(Outcomes):
+    """In memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[int, Outcome]] = []
+
+    def write_part(self, batch: Batch, part: int, fence: int, outcomes: Sequence[Outcome], items: Items) -> None:
+        self.kept = [(number, one) for number, one in self.kept if number != part] + [(part, one) for one in outcomes]
+
+    def merge(self, batch: Batch, parts: int) -> str:
+        return ""
+
+    def by_index(self) -> dict[int, tuple[str, int]]:
+        return {one.index: (one.state, one.attempts) for _, one in self.kept}
+
+
 @dataclass
 class Lab:
     table: Table
@@ -96,6 +116,8 @@ class Lab:
         self.batches = BatchStore(self.table)
         self.runs = BatchRunStore(self.table)
         self.http = SafeHttp()
+        self.outcomes: Any = KeptOutcomes()
+        self.ended = SliceEnd(ENDED)
 
     def batch(self, total: int, rate: float, *, start_index: int = 0, job_data: Any = None, **more: Any) -> Batch:
         batch = Batch(
@@ -123,7 +145,9 @@ class Lab:
 
     def items(self, batch: Batch) -> Items:
         data = self.batches.job_data(batch.project_id, batch.batch_id)
-        return ListedItems(data) if isinstance(data, list) else CountedItems(data)
+        if batch.serial:
+            return DataItems(lambda: self.batches.job_data(batch.project_id, batch.batch_id))
+        return DataItems(lambda: data)
 
     def total(self, batch: Batch) -> int:
         assert batch.total is not None
@@ -146,14 +170,21 @@ class Lab:
         present = self.now(batch)[0]
         if present.run != batch.run or present.status not in ACTIVE:
             return ENDED
+        self.ended = self.runner(**changed).run(present, self)
+        return self.ended.outcome
+
+    def runner(self, **changed: Any) -> SliceRunner:
         parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "pace": self.pace}
-        return SliceRunner(prepare=self, **(parts | changed)).run(present, self)
+        parts |= {"outcomes": self.outcomes, "results": ItemResults(self.table)}
+        return SliceRunner(prepare=self, **(parts | changed))
 
     def run(self, batch: Batch) -> str:
         """Slice after slice, as the machine does."""
         outcome = CONTINUE
-        while outcome == CONTINUE:
+        while outcome in (CONTINUE, SLEEP):
             outcome = self.slice(batch)
+            if outcome == SLEEP:
+                time.sleep(self.ended.seconds)
         return outcome
 
     def in_background(self, act: Callable[[], Any]) -> threading.Thread:

@@ -19,6 +19,7 @@ from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state
 from tests.support.batch_world import BatchWorld, batch_world
 from tests.support.moto_cloud import MotoCloud
 from tests.support.template import ROOT
+from tidegate.batches.run_state import SKIP_ADVICE
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_failed_item_fails_the_request_and_a_retry_goes_on_where_it_stopped(wo
     started = world.act(batch_id, "start")
     world.admit()
     shown = world.ended(batch_id)
-    assert (shown["status"], shown["stop_reason"]) == ("stopped", "item 7 failed 5 times")
+    assert (shown["status"], shown["stop_reason"]) == ("stopped", f"item 7 failed 5 times; {SKIP_ADVICE}")
     request = world.http("GET", f"/v1/requests/{started['request_id']}").json()
     assert (request["status"], request["error"]["code"]) == ("failed", "batch_stopped")
     broken.clear()
@@ -221,5 +222,5 @@ def test_a_paused_request_pauses_its_batch_and_resume_goes_on(world: BatchWorld)
 def test_the_machine_names_only_what_the_function_answers() -> None:
     definition = json.loads((ROOT / "statemachines/batch.asl.json").read_text())
     outcomes = {choice["StringEquals"] for choice in definition["States"]["WhatNext"]["Choices"]}
-    assert outcomes == {"continue", "busy", "renew"}
+    assert outcomes == {"continue", "busy", "sleep", "renew"}
     assert all("TimeoutSeconds" in state for state in definition["States"].values() if state["Type"] == "Task")

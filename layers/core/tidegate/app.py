@@ -440,7 +440,9 @@ class BatchesPart:
         from tidegate.batches.business_calls import BusinessCalls
         from tidegate.batches.control import BatchControl
         from tidegate.batches.ends import BatchEnds
+        from tidegate.batches.outcomes import Outcomes
         from tidegate.batches.registry import Registry
+        from tidegate.batches.results import ItemResults
         from tidegate.batches.row_objects import RowBucket
         from tidegate.batches.rows import RowFiles
         from tidegate.batches.run_store import BatchRunStore
@@ -454,7 +456,9 @@ class BatchesPart:
         runs = BatchRunStore(app.table)
         calls = BusinessCalls(app.http, app.sign, project, clock)
         self.businesses = Registry(BusinessStore(app.table), app.notifications.callbacks.check, clock)
-        self.batches = Batches(self.store, self.businesses, calls, app.files.library, queue.queue, clock)
+        objects = RowBucket(app.s3, app.files.bucket)
+        outcomes, results = Outcomes(objects), ItemResults(app.table)
+        self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, clock)
         self.control = BatchControl(
             self.batches,
             self.store,
@@ -469,7 +473,7 @@ class BatchesPart:
         prepare = Preparations(
             self.store,
             runs,
-            RowFiles(RowBucket(app.s3, app.files.bucket)),
+            RowFiles(objects),
             app.http,
             app.sign,
             clock,
@@ -477,7 +481,7 @@ class BatchesPart:
             project,
         )
         pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
-        runner = SliceRunner(self.store, runs, prepare, clock, pace)
+        runner = SliceRunner(self.store, runs, prepare, outcomes, results, clock, pace)
         progress = app.notifications.progress
         self.machine = BatchSteps(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
         self.ends = BatchEnds(self.store, runs, clock)
@@ -714,6 +718,7 @@ class App:
         return [
             RecordOwners(self.table, "content/", keys.content),
             RecordOwners(self.table, "rows/", keys.content),
+            RecordOwners(self.table, "batches/", keys.batch),
             RecordOwners(self.table, "exports/", keys.request, still_rendered),
             RecordOwners(self.table, "staging/", keys.request, still_staged),
         ]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.batch_world import BatchWorld, batch_world
 from tests.support.moto_cloud import MotoCloud
+from tidegate.aws.sfn import execution_arn
 
 
 @pytest.fixture
@@ -39,7 +42,8 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     batch_id = world.create(biz_id, max_errors=3)
     shown = world.shown(batch_id)
     assert (shown["status"], shown["total"], shown["retries"], shown["retry_delay"]) == ("created", 5, 5, 3)
-    progress = {"processed": 0, "total": 5, "percent": 0.0, "errors": 0, "rate_now": 0.0, "offset": 0}
+    figures = ("processed", "errors", "succeeded", "failed", "abandoned", "failed_calls", "retrying", "awaiting")
+    progress = {"total": 5, "percent": 0.0, "rate_now": 0.0, "offset": 0} | dict.fromkeys(figures, 0)
     assert shown["progress"] == progress
     watched = world.cloud.app.notifications.records.find(world.project.id, batch_id)
     assert watched is not None
@@ -156,3 +160,98 @@ def test_cancelling_the_request_stops_the_batch_in_the_same_write(world: BatchWo
     shown = world.shown(batch_id)
     assert (shown["status"], shown["stop_reason"]) == ("stopped", "its request was cancelled")
     assert world.act(batch_id, "start")["status"] == "running"
+
+
+def step(world: BatchWorld, request_id: str) -> dict[str, Any]:
+    """What the machine does once."""
+    event = {"project_id": world.project.id, "request_id": request_id, "attempt": 1}
+    return world.cloud.app.batches.machine.step(event)
+
+
+def test_a_sleeping_batch_is_stopped_at_once(world: BatchWorld) -> None:
+    batch_id = world.create(world.register(), total=5, rate=0.01)
+    started = world.act(batch_id, "start")
+    world.admit()
+    told = step(world, started["request_id"])
+    assert (told["outcome"], told["seconds"]) == ("sleep", 60)
+    stopped = world.act(batch_id, "stop")
+    assert (stopped["status"], stopped["stop_reason"]) == ("stopped", "stopped on request")
+    assert stopped["progress"]["processed"] == 1
+
+
+def test_a_list_of_running_batches_costs_two_reads(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    biz_id = world.register()
+    for _ in range(6):
+        world.act(world.create(biz_id), "start")
+    client, reads = world.cloud.app.dynamodb, []
+    for name in ("get_item", "query", "batch_get_item"):
+        real = getattr(client, name)
+        monkeypatch.setattr(client, name, lambda real=real, name=name, **said: (reads.append(name), real(**said))[1])
+    page = world.cloud.app.batches.batches.list(world.project.id, None, 20, None)
+    assert [item["queue_status"] for item in page.items] == ["queued"] * 6
+    assert reads == ["query", "batch_get_item"]
+
+
+def test_a_start_whose_answer_was_lost_and_that_the_sdk_repeats_has_started_the_batch(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = world.create(world.register())
+    table = world.cloud.app.table
+    transact = table.transact
+
+    def twice(writes: Any, *args: Any, **kwargs: Any) -> None:
+        transact(writes, *args, **kwargs)
+        transact(writes, *args, **kwargs)
+
+    with monkeypatch.context() as lossy:
+        lossy.setattr(table, "transact", twice)
+        started = world.act(batch_id, "start")
+    assert (started["status"], started["queue_status"]) == ("running", "queued")
+
+
+def test_a_log_export_keeps_the_newest_lines_and_says_that_older_ones_are_left_out(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = world.create(world.register())
+    for number in range(4):
+        world.act(batch_id, "logs", {"items": [{"message": f"m{number}"}]}, expect=201)
+        world.cloud.clock.advance(1)
+    monkeypatch.setattr("tidegate.batches.batches.MOST_LOGS_EXPORTED", 2)
+    rows = world.cloud.app.batches.batches.log_rows(world.project.id, batch_id)
+    assert [row["message"] for row in rows][1:] == ["m2", "m3"]
+    assert (rows[0]["level"], rows[0]["message"]) == (
+        "warning",
+        "older lines are left out: an export holds the newest 2",
+    )
+
+
+def test_after_continue_as_new_the_successor_is_the_machine_that_is_asked_after_and_stopped() -> None:
+    with MotoCloud(BATCH_ROUNDS="1", BATCH_SLICE_SECONDS="1") as cloud, batch_world(cloud) as world:
+        started = world.act(world.create(world.register(), total=500, rate=10), "start")
+        world.admit()
+        told = step(world, started["request_id"])
+        assert told["outcome"] == "renew"
+        request = cloud.app.queue.queue.get(world.project.id, started["request_id"])
+        machine, following = cloud.app.settings.batch_machine_arn, told["successor"]
+        first = execution_arn(machine, f"{request.request_id}-1")
+        ended = {"status": "SUCCEEDED", "output": json.dumps(told)}
+        executions = {first: ended, execution_arn(machine, following["name"]): {"status": "RUNNING"}}
+        stopped: list[str] = []
+        machines = cloud.app.queue.runner._machines
+
+        class Client:
+            exceptions = machines._client.exceptions
+
+            def describe_execution(self, executionArn: str) -> dict[str, Any]:
+                return executions[executionArn]
+
+            def stop_execution(self, executionArn: str, cause: str) -> None:
+                stopped.append(executionArn)
+
+        machines._client = Client()
+        assert cloud.app.queue.runner.status(request) == "RUNNING"
+        cloud.clock.advance(120)
+        cloud.app.queue.recovery.request(world.project.id, request.request_id)
+        assert cloud.app.queue.queue.get(world.project.id, request.request_id).attempt == 1
+        cloud.app.queue.runner.stop(request, "cancel")
+    assert stopped == [execution_arn(machine, following["name"])]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.batch_world import BatchWorld, batch_world
 from tests.support.moto_cloud import MotoCloud
+from tidegate.errors import FetchTimeout
 
 
 @pytest.fixture
@@ -54,6 +55,40 @@ def test_a_business_that_does_not_take_the_batch_stops_it(world: BatchWorld, ans
     assert shown["stop_reason"].startswith("the business did not take it")
     world.business.answers.clear()
     assert world.act(batch_id, "start")["status"] == "waiting_biz"
+
+
+def test_a_business_that_is_slow_to_answer_before_run_has_not_refused(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = world.create(world.register("before_run"))
+    calls = world.cloud.app.batches.control._calls
+
+    def too_slow(*_: object) -> None:
+        raise FetchTimeout("No answer within 10 s")
+
+    with monkeypatch.context() as slow:
+        slow.setattr(calls, "ask", too_slow)
+        assert world.act(batch_id, "start")["status"] == "waiting_biz"
+    world.cloud.clock.advance(100)
+    compensate(world)
+    assert len(world.business.calls("/before-run")) == 1
+    assert world.act(batch_id, "biz-start", {})["status"] == "running"
+
+
+def test_a_business_that_never_answers_before_run_has_30_minutes_too(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = world.create(world.register("before_run"))
+
+    def too_slow(*_: object) -> None:
+        raise FetchTimeout("No answer within 10 s")
+
+    monkeypatch.setattr(world.cloud.app.batches.control._calls, "ask", too_slow)
+    world.act(batch_id, "start")
+    for _ in range(16):
+        world.cloud.clock.advance(120)
+        compensate(world)
+    assert world.shown(batch_id)["status"] == "stopped"
 
 
 def test_the_business_has_30_minutes(world: BatchWorld) -> None:

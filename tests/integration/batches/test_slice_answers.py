@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.support.batch_lab import PROJECT, SECRET, Lab
 from tests.support.http_servers import Handler, serve
 from tests.support.moto_cloud import MotoCloud
 from tidegate.batches.model import FINISHED, STOPPED
-from tidegate.batches.run_state import Verdict
+from tidegate.batches.run_state import SKIP_ADVICE, Verdict
 from tidegate.batches.slice import ENDED
 from tidegate.projects.audit import SYSTEM, act
 
@@ -83,7 +84,7 @@ def test_stop_ends_the_calls_within_two_seconds_at_an_exact_place_and_start_goes
     assert (stopped.status, stopped.stop_reason) == (STOPPED, "enough")
     assert max(at for at, _ in business.calls) < asked_at + 2
     assert progress.position == len(business.calls)
-    assert progress.ledger.bitmap == b""
+    assert progress.window.bitmap == b""
     before = len(business.calls)
     again = lab.start_again(batch)
     assert lab.run(again) == ENDED
@@ -118,10 +119,10 @@ def test_an_item_that_always_fails_is_tried_five_times_and_stops_the_batch_by_na
     assert lab.run(batch) == ENDED
     stopped, progress = lab.now(batch)
     assert stopped.status == STOPPED
-    assert stopped.stop_reason == "item 7 failed 5 times: The remote server answered 500"
+    assert stopped.stop_reason == f"item 7 failed 5 times: The remote server answered 500; {SKIP_ADVICE}"
     assert [said["attempt"] for _, said in business.calls if said["index"] == 7] == [1, 2, 3, 4, 5]
     assert len({headers["webhook-id"] for headers in business.headers if headers["webhook-id"].endswith(".7")}) == 1
-    assert progress.ledger.offset == 7
+    assert progress.window.offset == 7
     # No endless restart: another slice of the same run does nothing.
     made = len(business.calls)
     assert lab.run(batch) == ENDED
@@ -156,7 +157,7 @@ def test_max_errors_reached_stops_it_with_that_reason(lab: Lab, business: Busine
     batch = lab.batch(500, rate=50, max_errors=3)
     assert lab.run(batch) == ENDED
     stopped, progress = lab.now(batch)
-    assert (stopped.status, stopped.stop_reason) == (STOPPED, "max_errors reached: 3 items were abandoned")
+    assert (stopped.status, stopped.stop_reason) == (STOPPED, "max_errors reached: 3 items did not succeed")
     assert progress.errors == 3
 
 
@@ -175,7 +176,7 @@ def test_recovery_never_records_a_finish_as_stopped(lab: Lab, business: Business
     taken = lab.runs.acquire(batch, 1.0, 0.0)
     assert taken
     fence, progress = taken
-    lab.runs.save(batch, fence, type(progress)(progress.ledger, 0, 0.0, Verdict(FINISHED)), 0)
+    lab.runs.save(batch, fence, replace(progress, verdict=Verdict(FINISHED)), 0)
     lab.ask_to_stop(batch)
     assert lab.run(batch) == ENDED
     ended, _ = lab.now(batch)

@@ -40,9 +40,13 @@ write  PATCH  /v1/batches/{batch_id}
 write  POST   /v1/batches/{batch_id}/biz-start
 write  POST   /v1/batches/{batch_id}/biz-stop
 write  POST   /v1/batches/{batch_id}/data
+read   GET    /v1/batches/{batch_id}/items
+write  POST   /v1/batches/{batch_id}/items/{index}/result
 read   GET    /v1/batches/{batch_id}/logs
 write  POST   /v1/batches/{batch_id}/logs
 write  POST   /v1/batches/{batch_id}/logs/export
+write  POST   /v1/batches/{batch_id}/redrive
+read   GET    /v1/batches/{batch_id}/results
 write  POST   /v1/batches/{batch_id}/start
 write  POST   /v1/batches/{batch_id}/stop
 read   GET    /v1/biz

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.batches.answers import LONGEST_LINE, MOST_LINES, NOTHING, item_body, read_reply
-from tidegate.batches.run_state import ItemAnswer, ItemCall
+from tidegate.batches.answers import LONGEST_LINE, MOST_LINES, call_body, read_reply
+from tidegate.batches.run_state import ItemAnswer
 from tidegate.http.model import Reply
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -14,7 +14,7 @@ NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
 def heard(body: object, status: int = 200, **headers: str) -> tuple[ItemAnswer, tuple[tuple[str, str], ...]]:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    read = read_reply(Reply(status, headers, raw, "http://b/"), NOW)
+    (read,) = read_reply(Reply(status, headers, raw, "http://b/"), NOW, [0], grouped=False)
     return read.answer, read.lines
 
 
@@ -55,6 +55,23 @@ def test_log_lines_are_taken_as_they_come_but_not_without_end() -> None:
 
 
 def test_an_item_carries_its_data_if_it_has_any() -> None:
-    assert json.loads(item_body("bat-1", ItemCall(3, 2), NOTHING)) == {"batch_id": "bat-1", "index": 3, "attempt": 2}
-    assert json.loads(item_body("bat-1", ItemCall(3, 2), None))["job_data"] is None
-    assert json.loads(item_body("bat-1", ItemCall(3, 2), "\ud800"))["job_data"] == "\ud800"
+    item = {"index": 3, "attempt": 2}
+    assert json.loads(call_body("bat-1", [item], grouped=False)) == {"batch_id": "bat-1"} | item
+    assert json.loads(call_body("bat-1", [item | {"job_data": "\ud800"}], grouped=False))["job_data"] == "\ud800"
+    assert json.loads(call_body("bat-1", [item], grouped=True)) == {"batch_id": "bat-1", "items": [item]}
+
+
+def group(body: object) -> list[str]:
+    reply = Reply(200, {}, json.dumps(body).encode(), "http://b/")
+    return [read.answer.result for read in read_reply(reply, NOW, [4, 5], grouped=True)]
+
+
+def test_results_of_a_group_are_told_by_index_or_by_order() -> None:
+    assert group({"results": [{"index": 5, "result": "ok"}, {"index": 4, "result": "abandon"}]}) == ["abandon", "ok"]
+    assert group({"results": [{"result": "ok"}, {"result": "abandon"}]}) == ["ok", "abandon"]
+
+
+def test_an_item_that_the_results_leave_out_has_failed_and_the_others_have_not() -> None:
+    assert group({"results": [{"index": 5, "result": "ok"}]}) == ["error", "ok"]
+    assert group({"result": "ok"}) == ["error", "error"]
+    assert group({"results": [{"result": "ok"}]}) == ["error", "error"]

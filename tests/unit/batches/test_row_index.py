@@ -69,6 +69,32 @@ def test_every_row_of_a_csv_is_found_whatever_it_holds(rows: list[tuple[str, str
 
 
 @given(
+    st.binary(max_size=60)
+    | st.lists(st.sampled_from([b'"', b",", b"\n", b"\r", b" ", b"a", b"\xff"]), max_size=40).map(b"".join),
+    st.integers(1, 9),
+)
+def test_as_many_rows_are_parsed_as_were_counted_whatever_the_bytes(data: bytes, chunk: int) -> None:
+    for form in (CSV, NDJSON):
+        assert all_rows(data, form, chunk) == all_rows(data, form, 1000)
+
+
+def test_quotes_within_a_field_lose_no_row() -> None:
+    data = b'id,name\n1,5" disk\n2,cable\n3,8" disk\n4,mouse\n'
+    assert [row["name"] for row in all_rows(data, CSV)] == ['5" disk', "cable", '8" disk', "mouse"]
+
+
+def test_a_line_of_spaces_is_no_row_and_costs_none() -> None:
+    lines = [b"id", *(b"%d" % number for number in range(BLOCK_ROWS)), b"   ", b"last"]
+    rows = all_rows(b"\n".join(lines), CSV, 1000)
+    assert (len(rows), rows[-1]) == (BLOCK_ROWS + 1, {"id": "last"})
+    assert all_rows(b'id\n""\n', CSV) == [{"id": ""}]
+
+
+def test_lines_that_end_with_a_carriage_return_are_rows() -> None:
+    assert all_rows(b"id\r1\r2\r", CSV) == [{"id": "1"}, {"id": "2"}]
+
+
+@given(
     st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5)), max_size=30), st.integers(1, 9)
 )
 def test_every_line_of_ndjson_is_found(rows: list[dict[str, Any]], chunk: int) -> None:
@@ -92,9 +118,9 @@ def test_rows_are_read_by_range_a_block_ahead_and_the_index_is_made_once() -> No
     memory: Any = Memory(**{"content/p/sig": b"\n".join(lines)})
     source = RowSource("file-1", "sig", NDJSON)
     rows = RowFiles(memory).rows("p", source)
-    assert [rows.item(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
+    assert [rows.row(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
     wait_for_reads(memory, 2)
-    assert rows.item(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
+    assert rows.row(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
     wait_for_reads(memory, 3)
     memory.chunks = None
     assert RowFiles(memory).index("p", source).rows == 3 * BLOCK_ROWS + 10

@@ -1,26 +1,43 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.batches.run_state import FINISHED, STOPPED, ItemAnswer, ItemCall, Rules, RunState, Verdict
+from tidegate.batches.run_state import (
+    FINISHED,
+    SKIP_ADVICE,
+    STOPPED,
+    Carried,
+    Counts,
+    ItemAnswer,
+    ItemCall,
+    Rules,
+    RunState,
+    Verdict,
+)
+from tidegate.batches.run_store import pack_open, unpack_open
 from tidegate.batches.sliding_window import WindowState
 
 OK = ItemAnswer("ok")
 
 
 def play(
-    course: RunState, answers: dict[int, ItemAnswer] | None = None, start: float = 0.0
+    state: RunState, answers: dict[int, ItemAnswer] | None = None, start: float = 0.0
 ) -> list[tuple[float, ItemCall]]:
     """Calls everything one after another; each answer comes at once."""
     now, made = start, []
-    while (step := course.next(now)) is not None:
-        if isinstance(step, ItemCall):
-            made.append((now, step))
-            course.record(step, (answers or {}).get(step.index, OK), now)
+    while (step := state.next(now)) is not None:
+        if isinstance(step, tuple):
+            for call in step:
+                made.append((now, call))
+                state.record(call, (answers or {}).get(call.index, OK), now)
         else:
             now += step
     return made
@@ -31,41 +48,41 @@ def indexes(made: list[tuple[float, ItemCall]]) -> list[int]:
 
 
 def test_all_items_are_called_once_and_in_order() -> None:
-    course = RunState(25, Rules(rate=10), WindowState(0), now=0.0)
-    assert indexes(play(course)) == list(range(25))
-    assert course.verdict == Verdict(FINISHED)
+    state = RunState(25, Rules(rate=10), WindowState(0), now=0.0)
+    assert indexes(play(state)) == list(range(25))
+    assert state.verdict == Verdict(FINISHED)
 
 
 def test_an_item_that_always_fails_is_tried_five_times_three_seconds_apart_and_named() -> None:
-    course = RunState(1000, Rules(rate=10), WindowState(0), now=0.0)
-    made = play(course, {7: ItemAnswer("error", "no stock")})
+    state = RunState(1000, Rules(rate=10), WindowState(0), now=0.0)
+    made = play(state, {7: ItemAnswer("error", "no stock")})
     times = [moment for moment, call in made if call.index == 7]
     assert [call.attempt for _, call in made if call.index == 7] == [1, 2, 3, 4, 5]
     assert all(3 <= later - earlier < 3.2 for earlier, later in pairwise(times))
-    assert course.verdict == Verdict(STOPPED, "item 7 failed 5 times: no stock", failed=True)
-    assert course.window.offset == 7
+    assert state.verdict == Verdict(STOPPED, f"item 7 failed 5 times: no stock; {SKIP_ADVICE}", failed=True)
+    assert state.window.offset == 7
 
 
 def test_what_was_acknowledged_beyond_a_failed_item_is_not_called_again_after_a_restart() -> None:
-    course = RunState(150, Rules(rate=10), WindowState(0), now=0.0)
-    first = indexes(play(course, {7: ItemAnswer("error")}))
-    second = indexes(play(RunState(150, Rules(rate=10), course.window.ledger(), now=0.0)))
+    state = RunState(150, Rules(rate=10), WindowState(0), now=0.0)
+    first = indexes(play(state, {7: ItemAnswer("error")}))
+    second = indexes(play(RunState(150, Rules(rate=10), state.window.state(), now=0.0)))
     assert 7 in second
     assert set(first) & set(second) == {7}
     assert set(first) | set(second) == set(range(150))
 
 
 def test_an_abandoned_item_counts_as_an_error_and_the_batch_goes_on() -> None:
-    course = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
-    assert len(play(course, {7: ItemAnswer("abandon")})) == 20
-    assert (course.verdict, course.errors) == (Verdict(FINISHED), 1)
+    state = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
+    assert len(play(state, {7: ItemAnswer("abandon")})) == 20
+    assert (state.verdict, state.counted) == (Verdict(FINISHED), Counts(abandoned=1))
 
 
 def test_max_errors_reached_stops_it() -> None:
-    course = RunState(20, Rules(rate=10, max_errors=2), WindowState(0), now=0.0)
-    play(course, {3: ItemAnswer("abandon"), 5: ItemAnswer("abandon"), 9: ItemAnswer("abandon")})
-    assert course.verdict == Verdict(STOPPED, "max_errors reached: 2 items were abandoned", failed=True)
-    assert course.window.offset == 6
+    state = RunState(20, Rules(rate=10, max_errors=2), WindowState(0), now=0.0)
+    play(state, {3: ItemAnswer("abandon"), 5: ItemAnswer("abandon"), 9: ItemAnswer("abandon")})
+    assert state.verdict == Verdict(STOPPED, "max_errors reached: 2 items did not succeed", failed=True)
+    assert state.window.offset == 6
 
 
 def test_the_business_may_stop_or_finish() -> None:
@@ -78,45 +95,144 @@ def test_the_business_may_stop_or_finish() -> None:
 
 
 def test_finish_wins_over_a_stop_that_came_before() -> None:
-    course = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
-    call = course.next(0.0)
-    assert isinstance(call, ItemCall)
-    course.halt("asked to stop")
-    course.record(call, ItemAnswer("ok", stop="finish"), 0.1)
-    assert course.verdict == Verdict(FINISHED)
+    state = RunState(20, Rules(rate=10), WindowState(0), now=0.0)
+    calls = state.next(0.0)
+    assert isinstance(calls, tuple)
+    (call,) = calls
+    state.halt("asked to stop")
+    state.record(call, ItemAnswer("ok", stop="finish"), 0.1)
+    assert state.verdict == Verdict(FINISHED)
 
 
 def test_a_retry_after_is_honoured() -> None:
-    course = RunState(1, Rules(rate=10, retry_delay=1), WindowState(0), now=0.0)
-    times = [moment for moment, _ in play(course, {0: ItemAnswer("error", retry_after=9.0)})]
+    state = RunState(1, Rules(rate=10, retry_delay=1), WindowState(0), now=0.0)
+    times = [moment for moment, _ in play(state, {0: ItemAnswer("error", retry_after=9.0)})]
     assert times[1] >= 9
 
 
 def test_retries_count_against_the_rate() -> None:
-    course = RunState(100, Rules(rate=10, retry_delay=0.01), WindowState(0), now=0.0)
-    made = play(course, {index: ItemAnswer("error") for index in (1, 2, 3)})
+    state = RunState(100, Rules(rate=10, retry_delay=0.01), WindowState(0), now=0.0)
+    made = play(state, {index: ItemAnswer("error") for index in (1, 2, 3)})
     assert all(sum(1 for other, _ in made if at <= other < at + 1) <= 12 for at, _ in made)
+
+
+def in_slices(rate: float, seconds: float, slice_seconds: float, gap: float, most_calls: int) -> list[float]:
+    """When calls are made over many slices, each a new process that knows only what the last one stored; between two
+    of them `gap` passes, and where the next call is far the process ends early and sleeps."""
+    window, carried, now, made = WindowState(0), Carried(), 0.0, []
+    while now < seconds and len(made) < most_calls:
+        state = RunState(10**9, Rules(rate=rate), window, now, carried=carried)
+        end = now + slice_seconds
+        while now < end and len(made) < most_calls:
+            step = state.next(now)
+            if isinstance(step, tuple):
+                made.append(now)
+                state.record(step[0], OK, now)
+            elif state.next_at(now) > now + 10:
+                now = state.next_at(now) - 1
+                break
+            else:
+                now += max(step or 0.0, 0.0005)
+        now += gap
+        window, carried = state.window.state(), unpacked(state.carry())
+    return made
+
+
+def unpacked(carried: Carried) -> Carried:
+    return replace(carried, open_items=unpack_open(pack_open(carried.open_items)))
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.3, 1, 7, 50, 2000])
+def test_the_rate_holds_within_five_percent_over_any_ten_seconds_and_across_slices(rate: float) -> None:
+    most = max(400, int(rate * 22.5))
+    made = in_slices(rate, 10**6, slice_seconds=11 if rate > 1 else 240, gap=0.2, most_calls=most)
+    if rate * 10 < 20:
+        # Fewer than twenty calls in ten seconds: it is their distance that tells the rate.
+        distances = [later - earlier for earlier, later in pairwise(made)]
+        assert min(distances) >= 0.95 / rate
+        assert (len(made) - 1) / (made[-1] - made[0]) >= 0.95 * rate
+        return
+    starts = [0.5 * step for step in range(int(2 * (made[-1] - 10)))]
+    counts = [bisect_left(made, at + 10) - bisect_left(made, at) for at in starts]
+    assert max(counts) <= 10 * rate * 1.05
+    assert min(counts) >= 10 * rate * 0.95
+
+
+def awaiting(**more: Any) -> RunState:
+    state = RunState(3, Rules(rate=100, retries=2, retry_delay=1, **more), WindowState(0), now=0.0)
+    calls = state.next(0.0)
+    assert isinstance(calls, tuple)
+    state.await_result(calls[0], 60.0)
+    return state
+
+
+def test_an_asynchronous_result_settles_its_item_and_a_second_one_changes_nothing() -> None:
+    state = awaiting()
+    assert state.result(0, OK, 1.0)
+    assert state.result(0, ItemAnswer("abandon"), 2.0)
+    assert (state.window.position, state.counted) == (1, Counts())
+
+
+def test_a_result_that_comes_before_its_call_was_answered_is_kept_until_then() -> None:
+    state = RunState(3, Rules(rate=100), WindowState(0), now=0.0)
+    calls = state.next(0.0)
+    assert isinstance(calls, tuple)
+    assert not state.result(0, OK, 0.1)
+    assert not state.result(1, OK, 0.1)
+    state.await_result(calls[0], 60.0)
+    assert state.result(0, OK, 0.2)
+    assert state.window.position == 1
+
+
+def test_a_result_that_comes_after_its_time_spares_the_retry() -> None:
+    state = awaiting(most_open=1)
+    assert not isinstance(state.next(60.5), tuple) or state.counted.failed_calls == 1
+    assert state.result(0, OK, 60.6)
+    assert (state.window.position, [one.state for one in state.outcomes]) == (1, ["recovered"])
+
+
+def test_a_result_that_never_comes_is_a_failed_call_and_the_item_is_called_again() -> None:
+    state = awaiting(most_open=1)
+    assert state.next(30.0) == 0.05
+    assert state.next(60.5) == (ItemCall(1, 1),)
+    state.record(ItemCall(1, 1), OK, 60.6)
+    assert state.next(61.6) == (ItemCall(0, 2),)
+
+
+def test_what_awaits_a_result_is_carried_to_the_next_slice_and_not_called_again() -> None:
+    state = awaiting()
+    after = RunState(3, state.rules, state.window.state(), 5.0, carried=unpacked(state.carry()))
+    made: list[int] = []
+    for at in range(500, 600):
+        if isinstance(step := after.next(at / 100), tuple):
+            made += [call.index for call in step]
+            after.record(step[0], OK, at / 100)
+    assert (made, after.window.position, after.verdict) == ([1, 2], 2, None)
+    assert after.result(0, OK, 7.0)
+    assert after.verdict == Verdict(FINISHED)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.randoms(use_true_random=False))
 def test_in_any_order_with_any_crash_nothing_is_lost(total: int, start: int, chance: random.Random) -> None:
-    """Answers come in any order; now and then the runner dies and another goes on from the ledger."""
-    ledger, done, now = WindowState(min(start, total)), set(range(min(start, total))), 0.0
-    course = RunState(total, Rules(rate=3, retry_delay=0.1), ledger, now)
+    """Answers come in any order; now and then the runner dies and another goes on from the start."""
+    begin, done, now = WindowState(min(start, total)), set(range(min(start, total))), 0.0
+    state = RunState(total, Rules(rate=3, retry_delay=0.1), begin, now)
     flying: list[ItemCall] = []
-    while not course.over:
+    while not state.over:
         if chance.random() < 0.05:
-            course, flying = RunState(total, Rules(rate=3, retry_delay=0.1), course.window.ledger(), now), []
-        step = course.next(now)
-        if isinstance(step, ItemCall):
-            assert step.index not in done
-            flying.append(step)
+            kept = unpacked(state.carry())
+            state = RunState(total, Rules(rate=3, retry_delay=0.1), state.window.state(), now, carried=kept)
+            flying = []
+        step = state.next(now)
+        if isinstance(step, tuple):
+            assert step[0].index not in done
+            flying += step
         elif step is not None:
             now += step
         if flying and chance.random() < 0.5:
             call = flying.pop(chance.randrange(len(flying)))
             failed = call.attempt < 4 and chance.random() < 0.2
-            course.record(call, ItemAnswer("error") if failed else OK, now)
+            state.record(call, ItemAnswer("error") if failed else OK, now)
             done |= set() if failed else {call.index}
-    assert course.verdict == Verdict(FINISHED)
+    assert state.verdict == Verdict(FINISHED)
     assert done == set(range(total))

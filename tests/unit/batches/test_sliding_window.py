@@ -53,7 +53,7 @@ class AgainstNaiveModel(RuleBasedStateMachine):
     @rule(size=st.integers(1, 12))
     def crash_and_resume(self, size: int) -> None:
         """What was handed out but not acknowledged comes again; what was acknowledged does not."""
-        self.window = SlidingWindow(TOTAL, size, self.window.ledger())
+        self.window = SlidingWindow(TOTAL, size, self.window.state())
         self.size = size
         self.taken.clear()
 
@@ -62,21 +62,21 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         assert self.window.offset == self.offset
         assert self.window.position == sum(self.acknowledged)
         assert self.window.done == all(self.acknowledged)
-        ledger = self.window.ledger()
-        assert ledger.offset + ledger.acknowledged == sum(self.acknowledged)
+        state = self.window.state()
+        assert state.offset + state.acknowledged == sum(self.acknowledged)
 
 
 TestAgainstNaiveModel = AgainstNaiveModel.TestCase
 
 
 @given(st.integers(0, 10**10), st.sets(st.integers(1, 2000)))
-def test_a_ledger_survives_being_stored(offset: int, above: set[int]) -> None:
+def test_a_state_survives_being_stored(offset: int, above: set[int]) -> None:
     window = SlidingWindow(offset + 2001, 2001, WindowState(offset))
     for _ in range(2001):
         window.take()
     for place in above:
         window.acknowledge(offset + place)
-    again = SlidingWindow(offset + 2001, 2001, window.ledger())
+    again = SlidingWindow(offset + 2001, 2001, window.state())
     handed = set()
     while (index := again.take()) is not None:
         handed.add(index - offset)
@@ -96,7 +96,7 @@ def test_acknowledging_twice_changes_nothing() -> None:
         window.take()
     for index in (1, 1, 0, 0, 1):
         window.acknowledge(index)
-    assert (window.offset, window.ledger()) == (2, WindowState(2))
+    assert (window.offset, window.state()) == (2, WindowState(2))
 
 
 def test_ten_billion_items_cost_no_more_than_the_window() -> None:
@@ -104,5 +104,5 @@ def test_ten_billion_items_cost_no_more_than_the_window() -> None:
     while (index := window.take()) is not None:
         if index % 1000:
             window.acknowledge(index)
-    assert len(window.ledger().bitmap) <= 20_000 // 8 + 1
+    assert len(window.state().bitmap) <= 20_000 // 8 + 1
     assert window.offset == 10**10 - 30_000

@@ -199,6 +199,15 @@ def batch_logs(project_id: str, batch_id: str) -> str:
     return partition(project_id, "BATCH_LOG", batch_id)
 
 
+def batch_results(project_id: str, batch_id: str) -> str:
+    return partition(project_id, "BATCH_RESULT", batch_id)
+
+
+def batch_result(project_id: str, batch_id: str, index: int) -> dict[str, str]:
+    """A result that the business sent by itself, until the runner has counted it."""
+    return _key(project_id, "BATCH_RESULT", batch_id, sk=f"{index:016d}")
+
+
 def batch_item_logs(project_id: str, batch_id: str, index: int) -> str:
     return partition(project_id, "BATCH_LOG", batch_id, str(index))
 

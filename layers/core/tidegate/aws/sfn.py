@@ -30,11 +30,31 @@ class Machines:
             return None
         return found["status"]
 
+    def latest(self, machine_arn: str, name: str) -> str:
+        """The name of the execution that goes on where this one left off: a machine whose history grew too long
+        ends with the name of its successor in its output."""
+        while True:
+            try:
+                found = self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
+            except self._client.exceptions.ExecutionDoesNotExist:
+                return name
+            following = _successor(found.get("output"))
+            # The successor is started before this one ends; only one that ended tells of it.
+            if found["status"] != "SUCCEEDED" or following is None:
+                return name
+            name = following
+
     def stop(self, machine_arn: str, name: str, cause: str) -> None:
         try:
             self._client.stop_execution(executionArn=execution_arn(machine_arn, name), cause=cause[:200])
         except self._client.exceptions.ExecutionDoesNotExist:
             return
+
+
+def _successor(output: str | None) -> str | None:
+    told = json.loads(output) if output else None
+    following = told.get("successor") if isinstance(told, dict) else None
+    return str(following["name"]) if isinstance(following, dict) and "name" in following else None
 
 
 def execution_arn(machine_arn: str, name: str) -> str:

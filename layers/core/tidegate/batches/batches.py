@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
+from tidegate.aws.serialization import unknown_cursor
 from tidegate.batches.business_calls import BusinessCalls
-from tidegate.batches.model import ACTIVE, CREATED, FINISHED, Batch, LogLine, Progress, RowSource
+from tidegate.batches.model import (
+    ACTIVE,
+    ASYNC,
+    CREATED,
+    FINISHED,
+    ITEM_TIMEOUT,
+    LONGEST_SYNC_ITEM_TIMEOUT,
+    STOP,
+    SYNC,
+    Batch,
+    LogLine,
+    Progress,
+    RowSource,
+)
+from tidegate.batches.outcomes import RESULTS_LINK_SECONDS, Outcomes
 from tidegate.batches.registry import Registry
+from tidegate.batches.results import ItemResults
 from tidegate.batches.row_index import format_of
 from tidegate.batches.sliding_window import WindowState
 from tidegate.batches.store import BatchStore
@@ -20,10 +36,10 @@ from tidegate.errors import Invalid, RecordNotFound, WrongAuthCode, WrongState
 from tidegate.files.library import Library
 from tidegate.files.model import READY
 from tidegate.projects.audit import SYSTEM, act
-from tidegate.queue.model import WAITING
-from tidegate.queue.queue import RequestQueue
+from tidegate.queue.model import WAITING, Request
 
 LONGEST_DATA = 300_000
+_MAY_BE_UNSET = ("max_errors", "max_failed", "max_failed_percent")
 MOST_LOGS_EXPORTED = 50_000
 
 
@@ -44,6 +60,29 @@ class NewBatch:
     priority: int = 5
     file_id: str | None = None
     format: str | None = None
+    on_item_failure: str = STOP
+    max_failed: int | None = None
+    max_failed_percent: float | None = None
+    item_timeout: int = ITEM_TIMEOUT
+    ack: str = SYNC
+    items_per_call: int = 1
+
+
+# What a batch takes over from what its caller says, and a redrive from its batch.
+_TAKEN_OVER = (
+    "rate",
+    "concurrency",
+    "max_errors",
+    "retries",
+    "retry_delay",
+    "priority",
+    "on_item_failure",
+    "max_failed",
+    "max_failed_percent",
+    "item_timeout",
+    "ack",
+    "items_per_call",
+)
 
 
 class Batches:
@@ -53,14 +92,16 @@ class Batches:
         registry: Registry,
         calls: BusinessCalls,
         files: Library,
-        requests: RequestQueue,
+        outcomes: Outcomes,
+        results: ItemResults,
         clock: Clock,
     ) -> None:
         self._store = store
         self._registry = registry
         self._calls = calls
         self._files = files
-        self._requests = requests
+        self._outcomes = outcomes
+        self._results = results
         self._clock = clock
 
     def create(self, project_id: str, new: NewBatch, *, who: str = SYSTEM) -> Batch:
@@ -73,18 +114,16 @@ class Batches:
             biz_id=new.biz_id,
             name=new.name,
             total=_total(new),
-            rate=new.rate,
             status=CREATED,
             created_at=iso(now),
             start_index=new.start_index,
-            concurrency=new.concurrency,
-            max_errors=new.max_errors,
-            retries=new.retries,
-            retry_delay=new.retry_delay,
-            priority=new.priority,
             source=self._source(project_id, new),
+            **{name: getattr(new, name) for name in _TAKEN_OVER},
         )
         _refuse_large(new.job_data)
+        if new.ack == SYNC and new.item_timeout > LONGEST_SYNC_ITEM_TIMEOUT:
+            told = f'a synchronous answer is waited for {LONGEST_SYNC_ITEM_TIMEOUT} s at most; use ack: "async"'
+            raise _invalid("item_timeout", told)
         if business.before_create_url:
             what = about(batch) | {"job_data": new.job_data}
             self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
@@ -111,30 +150,30 @@ class Batches:
 
     def list(self, project_id: str, status: str | None, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
         page = self._store.list(project_id, limit, cursor, **({"status": status} if status else {}))
-        progress = self._store.progress_of(page.items)
-        items = [shown(batch, progress[batch.batch_id]) | self._waiting(batch) for batch in page.items]
+        details = self._store.details_of(page.items)
+        items = [self._with_queue(batch, *details[batch.batch_id]) for batch in page.items]
         return Listed(items, page.next_cursor)
 
     def shown(self, batch: Batch) -> dict[str, Any]:
-        progress, _ = self._store.progress(batch.project_id, batch.batch_id)
-        return shown(batch, progress) | self._waiting(batch)
+        return self._with_queue(batch, *self._store.details_of([batch])[batch.batch_id])
 
-    def _waiting(self, batch: Batch) -> dict[str, Any]:
+    @staticmethod
+    def _with_queue(batch: Batch, progress: Progress, request: Request | None) -> dict[str, Any]:
         """A started batch without a slot says so, and why it waits."""
-        if batch.status not in ACTIVE or batch.request_id is None:
-            return {}
-        request = self._requests.get(batch.project_id, batch.request_id)
+        if request is None:
+            return shown(batch, progress)
         waits = request.status in WAITING
         queued = {"queue_status": "queued" if waits else request.status, "channel": request.channel}
-        return queued | ({"last_wait_reason": request.last_wait_reason or "admission"} if waits else {})
+        reason = {"last_wait_reason": request.last_wait_reason or "admission"} if waits else {}
+        return shown(batch, progress) | queued | reason
 
     def update(self, project_id: str, batch_id: str, changes: Mapping[str, Any], *, who: str = SYSTEM) -> Batch:
-        """The rate and max_errors until it has finished, its data as its state allows."""
+        """The rate and the limits on failures until it has finished, its data as its state allows."""
         batch = self.get(project_id, batch_id)
         if batch.status == FINISHED:
             raise WrongState("a finished batch does not change")
         sets = {name: value for name, value in changes.items() if name != "job_data" and value is not None}
-        removes = [name for name, value in changes.items() if name == "max_errors" and value is None]
+        removes = [name for name, value in changes.items() if name in _MAY_BE_UNSET and value is None]
         if "job_data" in changes:
             self._set_data(batch, changes["job_data"], who)
         if not sets and not removes:
@@ -167,6 +206,68 @@ class Batches:
         if not self._registry.get(batch.project_id, batch.biz_id).accepts(auth_code):
             raise WrongAuthCode("the business gave another auth_code when it was registered")
 
+    def outcomes(
+        self, project_id: str, batch_id: str, state: str | None, limit: int, cursor: str | None
+    ) -> Listed[dict[str, Any]]:
+        """Items that did not simply succeed, by index."""
+        batch = self.get(project_id, batch_id)
+        if cursor is not None and not cursor.isdecimal():
+            raise unknown_cursor()
+        after = int(cursor) if cursor else None
+        found, last = self._outcomes.page(batch, self._parts(batch), state, limit, after)
+        return Listed(found, None if last is None else str(last))
+
+    def results(self, project_id: str, batch_id: str) -> dict[str, Any]:
+        """All of them as one JSONL file, behind a presigned link."""
+        batch = self.get(project_id, batch_id)
+        url, name = self._outcomes.link(batch, self._parts(batch))
+        return {"url": url, "file_name": name, "expires_in": RESULTS_LINK_SECONDS}
+
+    def redrive(self, project_id: str, batch_id: str, states: Sequence[str], *, who: str = SYSTEM) -> Batch:
+        """A new batch of the items that failed in this one, with the same rules; it is not started."""
+        batch = self.get(project_id, batch_id)
+        if batch.status in ACTIVE:
+            raise WrongState(
+                f"the batch is {batch.status}; its failed items can be redriven once it stopped or finished"
+            )
+        now = self._clock()
+        made = Batch(
+            batch_id=new_id("bat", now),
+            project_id=project_id,
+            biz_id=batch.biz_id,
+            name=f"{batch.name} (redrive)"[:200],
+            total=None,
+            status=CREATED,
+            created_at=iso(now),
+            redrive_of=batch.redrive_of or batch.batch_id,
+            **{name: getattr(batch, name) for name in _TAKEN_OVER},
+        )
+        total = self._outcomes.copy_items(batch, self._parts(batch), states, made)
+        if total == 0:
+            raise WrongState(f"no item of the batch is {' or '.join(states)}")
+        why = f"redrive of {batch_id}: {total} items"
+        line = act(project_id, made.batch_id, now, who, "batch.redrive", why, states=(None, CREATED))
+        made = replace(made, total=total)
+        self._store.add(made, Progress(WindowState(0)), None, line)
+        return made
+
+    def _parts(self, batch: Batch) -> int:
+        return self._store.progress(batch.project_id, batch.batch_id)[0].outcome_parts
+
+    def add_result(
+        self, project_id: str, batch_id: str, index: int, said: Mapping[str, Any], auth_code: str | None
+    ) -> bool:
+        """The outcome of one item with `ack: "async"`. False if one is there already, or the batch has finished."""
+        batch = self.get(project_id, batch_id)
+        self.authorize(batch, auth_code)
+        if batch.ack != ASYNC:
+            raise WrongState('the results of this batch are the answers of process_url; make it with ack: "async"')
+        if batch.redrive_of is None and batch.total is not None and index >= batch.total:
+            raise RecordNotFound(f"the batch has {batch.total} items; there is no item {index}")
+        if batch.status == FINISHED:
+            return False
+        return self._results.add(batch, index, dict(said), self._clock().timestamp())
+
     def add_logs(self, project_id: str, batch_id: str, lines: Sequence[Mapping[str, Any]]) -> int:
         self.get(project_id, batch_id)
         now = self._clock()
@@ -181,10 +282,15 @@ class Batches:
         return self._store.logs(project_id, batch_id, index=index, limit=limit, cursor=cursor)
 
     def log_rows(self, project_id: str, batch_id: str) -> Sequence[dict[str, Any]]:
-        """By time, then id: the rows of an export."""
+        """The newest lines, by time, then id: the rows of an export. It says so where older ones are left out."""
         self.get(project_id, batch_id)
-        lines = islice(self._store.all_logs(project_id, batch_id), MOST_LOGS_EXPORTED)
-        return [{name: asdict(line)[name] for name in ("time", "index", "level", "message")} for line in lines]
+        lines = list(islice(self._store.newest_logs(project_id, batch_id), MOST_LOGS_EXPORTED + 1))
+        if len(lines) > MOST_LOGS_EXPORTED:
+            oldest = lines[MOST_LOGS_EXPORTED]
+            told = f"older lines are left out: an export holds the newest {MOST_LOGS_EXPORTED}"
+            lines[MOST_LOGS_EXPORTED] = LogLine(oldest.log_id, oldest.time, told, level="warning")
+        lines.reverse()
+        return [{name: getattr(line, name) for name in ("time", "index", "level", "message")} for line in lines]
 
 
 def about(batch: Batch) -> dict[str, Any]:
@@ -194,13 +300,11 @@ def about(batch: Batch) -> dict[str, Any]:
 
 
 def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
-    names = ("status", "stop_reason", "concurrency", "max_errors", "retries", "retry_delay", "request_id")
+    names = ("status", "stop_reason", "request_id", "redrive_of", *_TAKEN_OVER)
     source = {"source": asdict(batch.source)} if batch.source else {}
     times = {"create_time": batch.created_at, "start_time": batch.start_time, "finish_time": batch.finish_time}
     fields = about(batch) | {name: getattr(batch, name) for name in names} | times | source
-    return {name: value for name, value in fields.items() if value is not None} | {
-        "progress": progress.shown(batch.total)
-    }
+    return {name: value for name, value in fields.items() if value is not None} | {"progress": progress.shown(batch)}
 
 
 def _total(new: NewBatch) -> int | None:

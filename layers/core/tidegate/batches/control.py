@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tidegate.batches.batches import Batches, about, shown
 from tidegate.batches.business_calls import BusinessCalls
 from tidegate.batches.model import (
+    ASK_AGAIN_SECONDS,
     BIZ_WAIT_SECONDS,
     FINISHED,
     STOPPED,
@@ -20,7 +22,7 @@ from tidegate.batches.model import (
 from tidegate.batches.registry import Registry
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.errors import Conflict, DomainError, WrongState
+from tidegate.errors import Conflict, DomainError, FetchTimeout, WrongState
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
 from tidegate.projects.audit import SYSTEM, AuditLine, act
@@ -78,21 +80,32 @@ class BatchControl:
         try:
             if url:
                 self._calls.ask(batch.project_id, url, f"{batch.batch_id}.run.{batch.run}", about(batch))
+        except FetchTimeout:
+            # Slow is not a refusal: it may be at it, and may start the batch any moment. It is asked again.
+            now = self._clock().timestamp()
+            return self._waits(batch, (now + ASK_AGAIN_SECONDS, "batch_ask"))
         except DomainError as error:
             self._stop_waiting(batch, f"the business did not take it: {error.detail}")
             raise
         until = self._clock().timestamp() + BIZ_WAIT_SECONDS
+        return self._waits(batch, (until, "batch_wait"))
+
+    def _waits(self, batch: Batch, due: tuple[float, str]) -> Batch:
         try:
-            return self._store.move(batch, WAITING_BIZ, {"asked_at": iso(self._clock())}, due=(until, "batch_wait"))
+            return self._store.move(batch, WAITING_BIZ, {"asked_at": batch.asked_at or iso(self._clock())}, due=due)
         except WrongState:
             # A business may start the batch before it has answered.
             return self._batches.get(batch.project_id, batch.batch_id)
 
     def ask_again(self, project_id: str, batch_id: str) -> bool:
-        """Due: whoever was to ask the business died before it knew the answer."""
+        """Due: whoever was to ask the business died before it knew the answer, or the business took too long."""
         batch = self._batches.get(project_id, batch_id)
         if batch.status != WAITING_BIZ:
             return False
+        if batch.asked_at and self._clock() > datetime.fromisoformat(batch.asked_at) + timedelta(
+            seconds=BIZ_WAIT_SECONDS
+        ):
+            return self.give_up_waiting(project_id, batch_id)
         self._ask(batch)
         return True
 
@@ -145,7 +158,11 @@ class BatchControl:
                 who=who,
             )
         except Conflict as error:
-            raise WrongState("the batch changed meanwhile") from error
+            present = self._batches.get(batch.project_id, batch.batch_id)
+            if present.request_id != request_id:
+                raise WrongState("the batch changed meanwhile") from error
+            # The answer to the write was lost and the SDK wrote again: the first one started the batch.
+            return present
         return self._batches.get(batch.project_id, batch.batch_id)
 
     def _stop(self, batch: Batch, reason: str, who: str, action: str) -> Batch:
@@ -158,10 +175,16 @@ class BatchControl:
             line = self._line(batch, status, who, action, reason)
             stopping = self._store.move(batch, status, {"stop_reason": reason}, line=line)
         request = self._queue.get(batch.project_id, batch.request_id or "")
-        if request.status in WAITING or request.status == PAUSED:
+        if request.status in WAITING or request.status == PAUSED or self._sleeps(batch):
             self._canceller().cancel(batch.project_id, request.request_id, who, reason)
             return self._batches.get(batch.project_id, batch.batch_id)
         return stopping
+
+    def _sleeps(self, batch: Batch) -> bool:
+        """Its machine waits for the next call to be due, and no function would notice the stop until then."""
+        progress, lease_until = self._store.progress(batch.project_id, batch.batch_id)
+        now = self._clock().timestamp()
+        return progress.asleep_until is not None and progress.asleep_until > now and lease_until < now
 
     def _stop_waiting(self, batch: Batch, reason: str, who: str = SYSTEM, action: str = "batch.stop") -> Batch:
         now = self._clock()

@@ -6,10 +6,10 @@ import hashlib
 import hmac
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.batches.run_state import Rules, Verdict
+from tidegate.batches.run_state import Carried, Counts, Rules, Verdict
 from tidegate.batches.sliding_window import WindowState
 from tidegate.errors import WrongState
 
@@ -22,15 +22,21 @@ TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     "ask_business": {CREATED: WAITING_BIZ, STOPPED: WAITING_BIZ},
     "biz_start": {WAITING_BIZ: RUNNING},
     "stop": {RUNNING: STOPPING, WAITING_BIZ: STOPPED, STOPPING: STOPPING},
-    "conclude_finished": {RUNNING: FINISHED, STOPPING: FINISHED},
-    "conclude_stopped": {RUNNING: STOPPED, STOPPING: STOPPED},
 }
 ACTIVE = frozenset({RUNNING, STOPPING})
 BIZ_WAIT_SECONDS = 30 * 60
+ASK_AGAIN_SECONDS = 60
 LOWEST_RATE = 0.001
 LONGEST_RATE = 10_000
 MOST_WORKERS = 256
 DEFAULT_WORKERS = 128
+ITEM_TIMEOUT = 30
+LONGEST_ITEM_TIMEOUT = 900
+# A function lives 900 s: it must hear the answer, and write it, within that.
+LONGEST_SYNC_ITEM_TIMEOUT = 600
+MOST_ITEMS_PER_CALL = 100
+STOP, SKIP = "stop", "skip"
+SYNC, ASYNC = "sync", "async"
 
 
 def next_state(action: str, status: str) -> str:
@@ -93,49 +99,93 @@ class Batch:
     request_id: str | None = None
     data_version: int = 0
     stop_reason: str | None = None
+    # When the business was asked to get ready.
+    asked_at: str | None = None
     start_time: str | None = None
     finish_time: str | None = None
+    on_item_failure: str = STOP
+    max_failed: int | None = None
+    max_failed_percent: float | None = None
+    item_timeout: int = ITEM_TIMEOUT
+    ack: str = SYNC
+    items_per_call: int = 1
+    # The batch whose failed items these are.
+    redrive_of: str | None = None
 
     @property
     def rules(self) -> Rules:
-        return Rules(self.rate, self.retries, self.retry_delay, self.max_errors)
+        serial = 1 if self.serial else None
+        return Rules(
+            rate=self.rate,
+            retries=self.retries,
+            retry_delay=self.retry_delay,
+            max_errors=self.max_errors,
+            skip_failed=self.on_item_failure == SKIP,
+            max_failed=self.max_failed,
+            max_failed_percent=self.max_failed_percent,
+            items_per_call=self.items_per_call,
+            item_seconds=self.item_timeout if self.ack == ASYNC else 0,
+            most_open=serial or (self.concurrency if self.ack == ASYNC else None),
+        )
+
+    @property
+    def serial(self) -> bool:
+        """The next item waits for the last one's answer, and sees the data as they are then."""
+        return self.rate <= 1 and self.items_per_call == 1
 
     @property
     def workers(self) -> int:
-        """A rate of 1 is serial: the next item waits for the last one's answer."""
-        if self.rate <= 1:
+        if self.serial:
             return 1
         return min(self.concurrency or min(math.ceil(self.rate), DEFAULT_WORKERS), MOST_WORKERS)
 
     @property
     def takes_data(self) -> bool:
         """Data changes between items only where no two are under way at once."""
-        return self.status in (CREATED, WAITING_BIZ, STOPPED) or (self.status == RUNNING and self.rate <= 1)
+        return self.status in (CREATED, WAITING_BIZ, STOPPED) or (self.status == RUNNING and self.serial)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What the runner writes each second, and a successor goes on from."""
 
-    ledger: WindowState
-    errors: int = 0
+    window: WindowState
+    counts: Counts = field(default_factory=Counts)
     rate_now: float = 0.0
     verdict: Verdict | None = None
+    carried: Carried = field(default_factory=Carried)
+    # How many parts of the outcomes in S3 count.
+    outcome_parts: int = 0
+    # Epoch seconds: nothing is to be done until then, and no function runs.
+    asleep_until: float | None = None
 
     @property
     def position(self) -> int:
-        return self.ledger.offset + self.ledger.acknowledged
+        return self.window.offset + self.window.acknowledged
 
-    def shown(self, total: int | None) -> dict[str, Any]:
+    @property
+    def errors(self) -> int:
+        return self.counts.failed + self.counts.abandoned
+
+    def shown(self, batch: Batch) -> dict[str, Any]:
+        total, done = batch.total, self.position - batch.start_index
         percent = None if total is None else round(100 * self.position / total, 2) if total else 100.0
-        return {
+        open_items = self.carried.open_items
+        told: dict[str, Any] = {
             "processed": self.position,
             "total": total,
             "percent": percent,
             "errors": self.errors,
+            "succeeded": done - self.errors,
+            "failed": self.counts.failed,
+            "abandoned": self.counts.abandoned,
+            "failed_calls": self.counts.failed_calls,
+            "retrying": sum(1 for item in open_items if not item.awaiting),
+            "awaiting": sum(1 for item in open_items if item.awaiting),
             "rate_now": self.rate_now,
-            "offset": self.ledger.offset,
+            "offset": self.window.offset,
         }
+        return told
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,13 +52,13 @@ def index_rows(chunks: Iterable[bytes], form: str) -> RowIndex:
     """One pass, holding one row and eight bytes for each thousand."""
     starts, rows, end = array("Q"), 0, 0
     columns: tuple[str, ...] = ()
-    records = _records(chunks, quoted=form == CSV)
+    records = _records(chunks, form)
     if form == CSV:
-        end, header = next(records, (0, b""))
-        columns = tuple(_fields(header.decode("utf-8-sig")))
-    for at, record in records:
+        end, header = next(records, (0, []))
+        columns = tuple(header)
+    for at, _ in records:
         if rows % BLOCK_ROWS == 0:
-            starts.append(at - len(record))
+            starts.append(end)
         rows += 1
         end = at
     starts.append(end)
@@ -68,10 +67,10 @@ def index_rows(chunks: Iterable[bytes], form: str) -> RowIndex:
 
 def parse_block(index: RowIndex, data: bytes) -> list[Any]:
     """The rows of one block: an object each, by the header of the CSV or as the NDJSON has it."""
+    records = _records([data], index.format)
     if index.format == NDJSON:
-        return [_json(record) for _, record in _records([data], quoted=False)]
-    lines = csv.reader(io.StringIO(data.decode("utf-8", "replace"), newline=""))
-    return [_row(index.columns, values) for values in lines if values]
+        return [_json(record) for _, record in records]
+    return [_row(index.columns, values) for _, values in records]
 
 
 def _row(columns: tuple[str, ...], values: list[str]) -> dict[str, Any]:
@@ -87,31 +86,74 @@ def _json(record: bytes) -> Any:
         return record.decode("utf-8", "replace").rstrip("\r\n")
 
 
-def _fields(line: str) -> list[str]:
-    return next(csv.reader(io.StringIO(line, newline="")), [])
+def _records(chunks: Iterable[bytes], form: str) -> Iterator[tuple[int, Any]]:
+    """(where it ends, what it holds) of each record that is not blank.
+
+    Rows are counted and parsed by this one reader: two readers that disagree about a quote would lose rows.
+    """
+    return _CsvRecords(chunks).read() if form == CSV else _json_lines(chunks)
 
 
-def _records(chunks: Iterable[bytes], *, quoted: bool) -> Iterator[tuple[int, bytes]]:
-    """(where it ends, the bytes) of each record that is not blank. In CSV a line break may stand within quotes."""
-    position, pending, open_record = 0, b"", b""
+def _json_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    position = 0
+    for line in _lines(chunks, lambda data: data.split(b"\n"), b"\n"):
+        position += len(line)
+        if line.strip():
+            yield position, line
+
+
+class _CsvRecords:
+    """Lets `csv.reader` take as many lines as its record needs, and counts their bytes."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = chunks
+        self._position = 0
+        self._record = 0
+        self._blank = True
+
+    def read(self) -> Iterator[tuple[int, list[str]]]:
+        csv.field_size_limit(LONGEST_ROW)
+        try:
+            for values in csv.reader(self._decoded()):
+                if values and not self._blank:
+                    yield self._position, values
+                self._record, self._blank = 0, True
+        except csv.Error as error:
+            raise Invalid(f"the row that ends near byte {self._position} cannot be read as CSV: {error}") from error
+
+    def _decoded(self) -> Iterator[str]:
+        for line in _lines(self._chunks, _split_universal, b""):
+            text = line
+            if self._position == 0:
+                text = line.removeprefix(b"\xef\xbb\xbf")
+            self._position += len(line)
+            self._record += len(line)
+            _refuse_endless(self._record)
+            self._blank = self._blank and not line.strip()
+            # Replacing what is not UTF-8 keeps every ASCII byte, so quotes and commas stay where they are.
+            yield text.decode("utf-8", "replace")
+
+
+def _split_universal(data: bytes) -> list[bytes]:
+    """Lines with their ends (LF, CR LF or CR); the last entry is what has no end yet."""
+    lines = data.splitlines(keepends=True)
+    if lines and lines[-1].endswith(b"\n"):
+        return [*lines, b""]
+    # A CR at the very end may be half of a CR LF.
+    return lines or [b""]
+
+
+def _lines(chunks: Iterable[bytes], split: Callable[[bytes], list[bytes]], end: bytes) -> Iterator[bytes]:
+    pending = b""
     for chunk in chunks:
-        lines = (pending + chunk).split(b"\n")
-        pending = lines.pop()
-        for line in lines:
-            position += len(line) + 1
-            open_record += line + b"\n"
-            if quoted and open_record.count(b'"') % 2:
-                _refuse_endless(open_record)
-                continue
-            if open_record.strip():
-                yield position, open_record
-            open_record = b""
-        _refuse_endless(pending)
-    last = open_record + pending
-    if last.strip():
-        yield position + len(pending), last
+        *whole, pending = split(pending + chunk)
+        for line in whole:
+            yield line + end
+        _refuse_endless(len(pending))
+    if pending:
+        yield pending
 
 
-def _refuse_endless(record: bytes) -> None:
-    if len(record) > LONGEST_ROW:
-        raise Invalid(f"a row is longer than {LONGEST_ROW} bytes")
+def _refuse_endless(length: int) -> None:
+    if length > LONGEST_ROW:
+        raise Invalid(f"a row is longer than {LONGEST_ROW} bytes; is a closing quote missing?")

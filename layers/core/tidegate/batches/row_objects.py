@@ -1,11 +1,12 @@
-"""Rows of files in the bucket: streams, byte ranges, and the indexes kept beside them."""
+"""Objects of batches in the bucket: rows of files, their indexes, outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidegate.aws.s3 import Bucket
+from tidegate.aws.s3_sink import S3Sink
 from tidegate.errors import RecordNotFound
 
 if TYPE_CHECKING:
@@ -34,3 +35,33 @@ class RowBucket:
 
     def put(self, key: str, data: bytes) -> None:
         self._client.put_object(Bucket=self._bucket.name, Key=key, Body=data)
+
+    def size(self, key: str) -> int | None:
+        found = self._bucket.head(key)
+        return found.size if found else None
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket.name, Prefix=prefix):
+            yield from (entry["Key"] for entry in page.get("Contents", []))
+
+    def lines(self, key: str) -> Iterator[bytes]:
+        pending = b""
+        for chunk in self.chunks(key):
+            *whole, pending = (pending + chunk).split(b"\n")
+            yield from whole
+        if pending:
+            yield pending
+
+    def stream(self, key: str, portions: Iterable[bytes], content_type: str) -> None:
+        """Written as it comes, in as much memory as one part of an upload."""
+        sink = S3Sink(self._client, self._bucket.name, key, content_type)
+        try:
+            for portion in portions:
+                sink.write(portion)
+            sink.close()
+        except BaseException:
+            sink.abort()
+            raise
+
+    def link(self, key: str, seconds: int, file_name: str) -> str:
+        return self._bucket.presign_get(key, seconds, disposition=f'attachment; filename="{file_name}"')

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from tidegate.batches.model import RowSource
-from tidegate.batches.row_index import BLOCK_ROWS, RowIndex, index_rows, parse_block
+from tidegate.batches.row_index import BLOCK_ROWS, NDJSON, RowIndex, index_rows, parse_block
 from tidegate.batches.row_objects import RowBucket
 from tidegate.files.model import content_object
 
@@ -29,11 +29,15 @@ class RowFiles:
         self._objects.put(key, made.to_bytes())
         return made
 
-    def rows(self, project_id: str, source: RowSource) -> RowItems:
-        return RowItems(self._objects, content_object(project_id, source.signature), self.index(project_id, source))
+    def rows(self, project_id: str, source: RowSource) -> Rows:
+        return Rows(self._objects, content_object(project_id, source.signature), self.index(project_id, source))
+
+    def of_object(self, key: str) -> Rows:
+        """The lines of an NDJSON object of our own."""
+        return Rows(self._objects, key, index_rows(self._objects.chunks(key), NDJSON))
 
 
-class RowItems:
+class Rows:
     """Workers ask in nearly ascending order: the block after the one in use is read before it is needed."""
 
     def __init__(self, objects: RowBucket, key: str, index: RowIndex) -> None:
@@ -44,7 +48,11 @@ class RowItems:
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
         self._blocks: OrderedDict[int, Future[list[Any]]] = OrderedDict()
 
-    def item(self, index: int) -> Any:
+    @property
+    def count(self) -> int:
+        return self._index.rows
+
+    def row(self, index: int) -> Any:
         block = index // BLOCK_ROWS
         with self._lock:
             wanted = self._block(block)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from array import array
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +12,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, update
 from tidegate.batches.model import RUNNING, STOPPED, STOPPING, Batch, Progress
-from tidegate.batches.run_state import Verdict
+from tidegate.batches.run_state import Carried, Counts, OpenItem, Verdict
 from tidegate.batches.sliding_window import WindowState
 from tidegate.errors import LeaseLost
 
@@ -18,21 +20,57 @@ from tidegate.errors import LeaseLost
 def progress_from(item: Mapping[str, Any]) -> Progress:
     verdict = item.get("verdict")
     return Progress(
-        ledger=WindowState(item["offset"], bytes(item.get("bitmap") or b"")),
-        errors=item["errors"],
+        window=WindowState(item["offset"], bytes(item.get("bitmap") or b"")),
+        # `errors` is what an older version counted: all of them were abandoned.
+        counts=Counts(item.get("failed", 0), item.get("abandoned", item.get("errors", 0)), item.get("failed_calls", 0)),
         rate_now=item.get("rate_now", 0.0),
         verdict=Verdict(**verdict) if verdict else None,
+        carried=_carried(item),
+        outcome_parts=item.get("outcome_parts", 0),
+        asleep_until=item.get("asleep_until"),
     )
 
 
 def progress_attributes(progress: Progress) -> dict[str, Any]:
+    carried = progress.carried
     return {
-        "offset": progress.ledger.offset,
-        "bitmap": progress.ledger.bitmap,
-        "errors": progress.errors,
+        "offset": progress.window.offset,
+        "bitmap": progress.window.bitmap,
+        "failed": progress.counts.failed,
+        "abandoned": progress.counts.abandoned,
+        "failed_calls": progress.counts.failed_calls,
         "rate_now": progress.rate_now,
         "verdict": asdict(progress.verdict) if progress.verdict else None,
+        "tokens": carried.tokens,
+        "tokens_at": carried.tokens_at,
+        "open_items": pack_open(carried.open_items),
+        "reopened": sorted(carried.reopened),
+        "outcome_parts": progress.outcome_parts,
+        "asleep_until": progress.asleep_until,
     }
+
+
+def _carried(item: Mapping[str, Any]) -> Carried:
+    return Carried(
+        tokens=item.get("tokens", 1.0),
+        tokens_at=item.get("tokens_at"),
+        open_items=unpack_open(bytes(item.get("open_items") or b"")),
+        reopened=frozenset(int(index) for index in item.get("reopened", ())),
+    )
+
+
+def pack_open(items: Iterable[OpenItem]) -> bytes:
+    """Thousands of items may wait for a retry: three numbers each, compressed, within one small record."""
+    numbers = array("q")
+    for item in items:
+        numbers.extend((item.index, item.attempt * 2 + item.awaiting, round(item.at * 1000)))
+    return zlib.compress(numbers.tobytes(), 1) if numbers else b""
+
+
+def unpack_open(data: bytes) -> tuple[OpenItem, ...]:
+    numbers = array("q", zlib.decompress(data) if data else b"")
+    triples = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    return tuple(OpenItem(index, flags // 2, at / 1000, bool(flags & 1)) for index, flags, at in triples)
 
 
 class BatchRunStore:
@@ -73,7 +111,7 @@ class BatchRunStore:
                 keys.batch_progress(batch.project_id, batch.batch_id),
                 {"lease_until": 0, "rate_now": 0},
                 # A verdict that was carried out must not end the next run.
-                removes=("verdict",),
+                removes=("verdict", "asleep_until"),
                 condition="#fence = :fence",
                 fence=fence,
             ),
@@ -99,10 +137,11 @@ class BatchRunStore:
     @staticmethod
     def _save(batch: Batch, fence: int, progress: Progress, lease_until: float | None) -> Write:
         lease = {} if lease_until is None else {"lease_until": lease_until}
+        attributes = progress_attributes(progress)
         return update(
             keys.batch_progress(batch.project_id, batch.batch_id),
-            progress_attributes(progress) | lease,
-            removes=() if progress.verdict else ("verdict",),
+            attributes | lease,
+            removes=[name for name in ("verdict", "tokens_at", "asleep_until") if attributes[name] is None],
             condition="#fence = :fence",
             fence=fence,
         )

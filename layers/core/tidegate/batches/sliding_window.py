@@ -24,14 +24,15 @@ class SlidingWindow:
     The offset moves only past a contiguous prefix. What it holds grows with the window, never with the total.
     """
 
-    def __init__(self, total: int, size: int, ledger: WindowState) -> None:
+    def __init__(self, total: int, size: int, start: WindowState) -> None:
         if size < 1:
             raise ValueError("a window holds at least one item")
         self._total = total
         self._size = size
-        self.offset = ledger.offset
-        self._next = ledger.offset
-        self._above = {ledger.offset + place for place in _set_bits(ledger.bitmap)}
+        self.offset = start.offset
+        self._next = start.offset
+        self._held: set[int] = set()
+        self._above = {start.offset + place for place in _set_bits(start.bitmap)}
 
     @property
     def done(self) -> bool:
@@ -50,9 +51,25 @@ class SlidingWindow:
         """The index that `take` would hand out."""
         # After a resume the offset may pass what was acknowledged before, all at once.
         self._next = max(self._next, self.offset)
-        while self._next in self._above:
+        while self._next in self._above or self._next in self._held:
             self._next += 1
         return self._next if self._next < min(self.offset + self._size, self._total) else None
+
+    def room(self, most: int) -> int:
+        """How many indexes `take` has to hand out, at most `most`; after a resume some of them may be done already."""
+        if self.peek() is None:
+            return 0
+        return min(most, min(self.offset + self._size, self._total) - self._next)
+
+    def hold(self, index: int) -> bool:
+        """Keeps an index back that is still open from before: `take` does not hand it out. False if it is done."""
+        if self.is_done(index) or index >= self._total:
+            return False
+        self._held.add(index)
+        return True
+
+    def is_done(self, index: int) -> bool:
+        return index < self.offset or index in self._above
 
     def take(self) -> int | None:
         index = self.peek()
@@ -61,16 +78,17 @@ class SlidingWindow:
         return index
 
     def acknowledge(self, index: int) -> None:
-        if index >= max(self._next, self.offset):
+        if index >= max(self._next, self.offset) and index not in self._held:
             raise ValueError(f"item {index} was never handed out")
         if index < self.offset:
             return
+        self._held.discard(index)
         self._above.add(index)
         while self.offset in self._above:
             self._above.remove(self.offset)
             self.offset += 1
 
-    def ledger(self) -> WindowState:
+    def state(self) -> WindowState:
         if not self._above:
             return WindowState(self.offset)
         field = bytearray((max(self._above) - self.offset) // 8 + 1)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools import Logger
 
 from tidegate.batches.batches import shown
-from tidegate.batches.item_call import CountedItems, ItemCaller, Items, ListedItems
+from tidegate.batches.item_call import ItemCaller
+from tidegate.batches.items import DataItems, Items, RedrivenItems, RowsWithData
 from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business, Progress
+from tidegate.batches.outcomes import redriven_items
 from tidegate.batches.rows import RowFiles
 from tidegate.batches.run_state import Verdict
 from tidegate.batches.run_store import BatchRunStore
-from tidegate.batches.slice import ENDED, SliceRunner
+from tidegate.batches.slice import ENDED, SliceEnd, SliceRunner
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
@@ -35,7 +37,7 @@ HEARTBEAT_SECONDS = 30.0
 
 
 class RequestCharge:
-    """Implements `batch_slice.Charge` by the request of the run."""
+    """The right to run, by the request of the run: its heartbeat, its progress, its end."""
 
     def __init__(
         self, request: Request, queue: RequestQueue, ends: BatchRunStore, live: ProgressFeed, clock: Clock
@@ -52,7 +54,7 @@ class RequestCharge:
         now = time.monotonic()
         try:
             if now >= self._beat_at:
-                self._queue.heartbeat(*self._here, progress.shown(batch.total))
+                self._queue.heartbeat(*self._here, progress.shown(batch))
                 self._beat_at = now + HEARTBEAT_SECONDS
             else:
                 self._queue.running(*self._here)
@@ -97,10 +99,20 @@ class Preparations:
         return ItemCaller(batch, url, project, self._http, self._sign, self._clock)
 
     def items(self, batch: Batch) -> Items:
-        if batch.source:
-            return self._rows.rows(batch.project_id, batch.source)
-        job_data = self._batches.job_data(batch.project_id, batch.batch_id)
-        return ListedItems(job_data) if isinstance(job_data, list) else CountedItems(job_data)
+        if batch.redrive_of:
+            rows = self._rows.of_object(redriven_items(batch))
+            return RedrivenItems(rows.row, rows.count, batch.redrive_of)
+        data = self._data(batch)
+        return (
+            RowsWithData(self._rows.rows(batch.project_id, batch.source).row, data) if batch.source else DataItems(data)
+        )
+
+    def _data(self, batch: Batch) -> Callable[[], Any]:
+        """Read for each item of a serial batch: its business may change them before it answers the item before."""
+        if batch.serial:
+            return lambda: self._batches.job_data(batch.project_id, batch.batch_id)
+        known = self._batches.job_data(batch.project_id, batch.batch_id)
+        return lambda: known
 
     def total(self, batch: Batch) -> int:
         """A file is counted when its batch first runs; a smaller total, if one was given, holds."""
@@ -137,32 +149,32 @@ class BatchSteps:
         here = {name: event[name] for name in ("project_id", "request_id", "attempt")}
         turn = {"round": event.get("round", 0) + 1, "generation": event.get("generation", 1)}
         try:
-            outcome = self._slice(self._queue.running(**here), event)
+            ended = self._slice(self._queue.running(**here), event)
         except LeaseLost as error:
             logger.info("another attempt, or nobody, has this batch", **here, why=error.detail)
-            outcome = ENDED
+            ended = SliceEnd(ENDED)
         except DomainError as error:
             logger.warning("a slice failed", **here, code=error.code, why=error.detail)
             self._queue.finish(**here, error=error)
-            outcome = ENDED
-        if outcome != ENDED and turn["round"] >= self._rounds:
+            ended = SliceEnd(ENDED)
+        if ended.outcome != ENDED and turn["round"] >= self._rounds:
             following = {**here, "round": 0, "generation": turn["generation"] + 1}
             name = f"{here['request_id']}-{here['attempt']}-{following['generation']}"
             return {**here, **turn, "outcome": RENEW, "successor": {"name": name, "input": following}}
-        return {**here, **turn, "outcome": outcome}
+        return {**here, **turn, "outcome": ended.outcome, "seconds": ended.seconds}
 
-    def _slice(self, request: Request, event: Mapping[str, Any]) -> str:
+    def _slice(self, request: Request, event: Mapping[str, Any]) -> SliceEnd:
         if "failure" in event:
             failure = event["failure"]
             raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
         batch = self._batches.get(request.project_id, request.payload["batch_id"])
         if batch is None or batch.run != request.payload["run"] or batch.status == FINISHED:
             self._queue.finish(request.project_id, request.request_id, request.attempt, result={"status": "outdated"})
-            return ENDED
+            return SliceEnd(ENDED)
         if batch.status == STOPPED:
             # Someone retries the failed request: its batch goes on where it stopped.
             batch = self._batches.move(batch, RUNNING)
         charge = RequestCharge(request, self._queue, self._ends, self._live, self._clock)
-        outcome = self._runner.run(batch, charge)
-        logger.info("a slice is over", batch_id=batch.batch_id, outcome=outcome)
-        return outcome
+        ended = self._runner.run(batch, charge)
+        logger.info("a slice is over", batch_id=batch.batch_id, outcome=ended.outcome, seconds=ended.seconds)
+        return ended

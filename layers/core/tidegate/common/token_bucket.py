@@ -4,6 +4,8 @@ from __future__ import annotations
 
 # What may be saved, as a part of a second's tokens: enough to make up for a late thread, and no more.
 _SAVED = 0.04
+# A sleep may end a rounding error early; that must not cost another sleep.
+_ROUNDING = 1e-9
 
 
 class TokenBucket:
@@ -11,17 +13,36 @@ class TokenBucket:
         """With `burst_seconds` that much of the rate may be saved up, and the bucket starts full."""
         self.rate = rate
         self._saved_seconds = _SAVED if burst_seconds is None else burst_seconds
+        self._most = 1.0
         self._tokens = 1.0 if burst_seconds is None else self._capacity
         self._at = now
 
-    def take(self, now: float) -> float:
-        """0 when a token was spent, else the seconds until there is one."""
+    @property
+    def state(self) -> tuple[float, float]:
+        """(tokens, when they were counted), for `restore`."""
+        return self._tokens, self._at
+
+    def restore(self, tokens: float, at: float, now: float) -> None:
+        """Goes on from another bucket's state: a new process must not start with a token that was spent."""
+        self._tokens, self._at = min(tokens, self._capacity), min(at, now)
         self._fill(now)
-        # A sleep may end a rounding error early; that must not cost another sleep.
-        if self._tokens >= 1 - 1e-9:
-            self._tokens = max(0.0, self._tokens - 1)
+
+    def take(self, now: float, count: int = 1) -> float:
+        """0 when `count` tokens were spent, else the seconds until there are as many."""
+        self._most = max(self._most, float(count))
+        self._fill(now)
+        if self._tokens >= count - _ROUNDING:
+            self._tokens = max(0.0, self._tokens - count)
             return 0.0
-        return (1 - self._tokens) / self.rate
+        return (count - self._tokens) / self.rate
+
+    def give_back(self, count: int) -> None:
+        self._tokens = min(self._capacity, self._tokens + count)
+
+    def wait(self, now: float, count: int = 1) -> float:
+        """The seconds until `count` tokens are there; spends none."""
+        self._fill(now)
+        return max(0.0, (count - _ROUNDING - self._tokens) / self.rate)
 
     @property
     def saved(self) -> bool:
@@ -35,7 +56,7 @@ class TokenBucket:
 
     @property
     def _capacity(self) -> float:
-        return max(1.0, self.rate * self._saved_seconds)
+        return max(self._most, self.rate * self._saved_seconds)
 
     def _fill(self, now: float) -> None:
         if now > self._at:

@@ -13,7 +13,9 @@ from tidegate.queue.policies import Policy
 
 
 class RequestRunner:
-    """Starts, asks after and stops the machine of a request's type; an execution is named by request and attempt."""
+    """Starts, asks after and stops the machine of a request's type; an execution is named by request and attempt.
+
+    A long one goes on in another execution, which is then the one that is asked after and stopped."""
 
     def __init__(self, machines: Machines, arns: Mapping[str, str], policies: Mapping[str, Policy]) -> None:
         self._machines = machines
@@ -33,11 +35,13 @@ class RequestRunner:
             raise Busy("the machine could not be started") from error
 
     def status(self, request: Request) -> str | None:
-        return self._machines.status(self._machine(request), _name(request))
+        machine = self._machine(request)
+        return self._machines.status(machine, self._machines.latest(machine, _name(request)))
 
     def stop(self, request: Request, why: str) -> None:
+        machine = self._machine(request)
         try:
-            self._machines.stop(self._machine(request), _name(request), why)
+            self._machines.stop(machine, self._machines.latest(machine, _name(request)), why)
         except (ClientError, BotoCoreError) as error:
             raise Busy("the machine could not be stopped") from error
 

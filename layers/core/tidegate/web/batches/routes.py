@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from aws_lambda_powertools.event_handler import Response
-from aws_lambda_powertools.event_handler.openapi.params import Query
+from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 
 from tidegate.app import app
 from tidegate.batches.batches import NewBatch
@@ -19,11 +19,18 @@ from tidegate.web.batches.schemas import (
     BizStopBody,
     DataBody,
     Index,
+    ItemAnswer,
+    ItemList,
+    ItemState,
     LogAnswer,
     LogList,
     LogsAdded,
     LogsBody,
     LogsExported,
+    RedriveBody,
+    ResultBody,
+    ResultsAnswer,
+    ResultTaken,
 )
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -62,7 +69,11 @@ def show(batch_id: str) -> Response[BatchAnswer]:
 
 
 @router.patch(
-    "/v1/batches/<batch_id>", scope="write", tags=_TAGS, summary="Change the rate, max_errors or data", status_code=202
+    "/v1/batches/<batch_id>",
+    scope="write",
+    tags=_TAGS,
+    summary="Change the rate, the limits on failures or the data",
+    status_code=202,
 )
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     caller, changes = router.caller, body.model_dump(exclude_unset=True)
@@ -114,6 +125,57 @@ def set_data(batch_id: str, body: DataBody) -> Response[BatchAnswer]:
         caller.project_id, batch_id, body.job_data, body.auth_code, who=caller.key_id
     )
     return answer(_shown(changed), 202)
+
+
+@router.get(
+    "/v1/batches/<batch_id>/items",
+    scope="read",
+    tags=_TAGS,
+    summary="Items that failed, were abandoned or succeeded only after retries",
+)
+def items(
+    batch_id: str,
+    state: Annotated[ItemState | None, Query(description="failed, abandoned or recovered")] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+) -> ItemList:
+    page = app().batches.batches.outcomes(router.caller.project_id, batch_id, state, limit, cursor)
+    return ItemList(items=[ItemAnswer.model_validate(item) for item in page.items], next_cursor=page.next_cursor)
+
+
+@router.get(
+    "/v1/batches/<batch_id>/results", scope="read", tags=_TAGS, summary="The same as a JSONL file, behind a link"
+)
+def results(batch_id: str) -> ResultsAnswer:
+    return ResultsAnswer.model_validate(app().batches.batches.results(router.caller.project_id, batch_id))
+
+
+@router.post(
+    "/v1/batches/<batch_id>/items/<index>/result",
+    scope="write",
+    tags=_TAGS,
+    summary='The result of one item, with ack "async"',
+    status_code=202,
+)
+def item_result(batch_id: str, index: Annotated[int, Path(ge=0, le=10**15)], body: ResultBody) -> Response[ResultTaken]:
+    said = body.model_dump(exclude={"auth_code"}, exclude_none=True)
+    project_id = router.caller.project_id
+    taken = app().batches.batches.add_result(project_id, batch_id, index, said, body.auth_code)
+    return answer(ResultTaken(accepted=taken), 202)
+
+
+@router.post(
+    "/v1/batches/<batch_id>/redrive",
+    scope="write",
+    tags=_TAGS,
+    summary="A new batch of the failed items only",
+    status_code=201,
+    middlewares=[idempotent],
+)
+def redrive(batch_id: str, body: RedriveBody | None = None) -> Response[BatchAnswer]:
+    caller, states = router.caller, (body or RedriveBody()).states
+    made = app().batches.batches.redrive(caller.project_id, batch_id, states, who=caller.key_id)
+    return answer(_shown(made), 201)
 
 
 @router.post(

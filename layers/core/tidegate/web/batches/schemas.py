@@ -4,13 +4,26 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from tidegate.batches.model import LONGEST_RATE, LOWEST_RATE, MOST_WORKERS
+from tidegate.batches.model import (
+    ITEM_TIMEOUT,
+    LONGEST_ITEM_TIMEOUT,
+    LONGEST_RATE,
+    LOWEST_RATE,
+    MOST_ITEMS_PER_CALL,
+    MOST_WORKERS,
+)
 from tidegate.web.schemas import Answer, Body, Priority, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=2000)]
 Index = Annotated[int, Field(ge=0, le=10**15)]
 Rate = Annotated[float, Field(ge=LOWEST_RATE, le=LONGEST_RATE)]
-MaxErrors = Annotated[int, Field(ge=1, le=10**15)]
+MaxErrors = Annotated[int, Field(ge=1, le=10**15, description="stop once so many items did not succeed")]
+MaxFailed = Annotated[int, Field(ge=0, le=10**15, description="tolerate so many items that did not succeed")]
+MaxFailedPercent = Annotated[float, Field(ge=0, le=100, description="the same, as a share of the total")]
+OnItemFailure = Annotated[
+    str, Field(pattern="^(stop|skip)$", description="what an item that used up its retries does to the batch")
+]
+ItemState = Annotated[str, Field(pattern="^(failed|abandoned|recovered)$")]
 AuthCode = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -63,11 +76,24 @@ class BatchBody(Body):
     retry_delay: Annotated[float, Field(ge=0, le=3600)] = 3
     priority: Priority = 5
     source: SourceBody | None = None
+    on_item_failure: OnItemFailure = "stop"
+    max_failed: MaxFailed | None = None
+    max_failed_percent: MaxFailedPercent | None = None
+    item_timeout: Annotated[
+        int, Field(ge=1, le=LONGEST_ITEM_TIMEOUT, description="seconds for an answer; over 600 only with ack async")
+    ] = ITEM_TIMEOUT
+    ack: Annotated[
+        str, Field(pattern="^(sync|async)$", description="async: process_url answers 202, the result comes by itself")
+    ] = "sync"
+    items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
 
 
 class BatchPatch(Body):
     rate: Rate | None = None
     max_errors: MaxErrors | None = None
+    on_item_failure: OnItemFailure | None = None
+    max_failed: MaxFailed | None = None
+    max_failed_percent: MaxFailedPercent | None = None
     job_data: Any = None
 
 
@@ -76,6 +102,12 @@ class ProgressAnswer(Answer):
     total: int | None = None
     percent: float | None = None
     errors: int
+    succeeded: int
+    failed: int
+    abandoned: int
+    failed_calls: int
+    retrying: int
+    awaiting: int
     rate_now: float
     offset: int
 
@@ -100,6 +132,13 @@ class BatchAnswer(Answer):
     max_errors: int | None = None
     retries: int
     retry_delay: float
+    on_item_failure: str
+    max_failed: int | None = None
+    max_failed_percent: float | None = None
+    item_timeout: int
+    ack: str
+    items_per_call: int
+    redrive_of: str | None = None
     source: SourceAnswer | None = None
     request_id: str | None = None
     queue_status: str | None = None
@@ -127,6 +166,44 @@ class BizStopBody(Body):
 class DataBody(Body):
     job_data: Any
     auth_code: AuthCode | None = None
+
+
+class ResultBody(Body):
+    """What process_url would have answered."""
+
+    result: Annotated[str, Field(pattern="^(ok|error|abandon)$")]
+    msg: Annotated[str, Field(max_length=1000)] | None = None
+    stop: Annotated[str, Field(pattern="^(stop|finish)$")] | None = None
+    logs: list[Any] | None = None
+    auth_code: AuthCode | None = None
+
+
+class ResultTaken(Answer):
+    accepted: bool
+
+
+class ItemAnswer(Answer):
+    index: int
+    state: str
+    attempts: int
+    answer: dict[str, Any]
+    job_data: Any = None
+    batch_data: Any = None
+
+
+class ItemList(Answer):
+    items: list[ItemAnswer]
+    next_cursor: str | None = None
+
+
+class ResultsAnswer(Answer):
+    url: str
+    file_name: str
+    expires_in: int
+
+
+class RedriveBody(Body):
+    states: Annotated[list[ItemState], Field(min_length=1, max_length=3)] = ["failed"]
 
 
 class LogBody(Body):

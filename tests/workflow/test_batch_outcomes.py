@@ -1,0 +1,159 @@
+"""Outcomes of items over the HTTP API, with the real machine on moto: kept, listed, downloaded, redriven."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tests.support.batch_world import BatchWorld, batch_world
+from tests.support.moto_cloud import MotoCloud
+from tests.workflow.test_batch_machine import stored_file
+
+
+@pytest.fixture
+def world(running_cloud: MotoCloud) -> Iterator[BatchWorld]:
+    with batch_world(running_cloud) as made:
+        yield made
+
+
+def run(world: BatchWorld, batch_id: str) -> dict[str, Any]:
+    world.act(batch_id, "start")
+    world.admit()
+    return world.ended(batch_id)
+
+
+def downloaded(world: BatchWorld, batch_id: str) -> list[dict[str, Any]]:
+    link = world.http("GET", f"/v1/batches/{batch_id}/results").json()["url"]
+    key = unquote(urlsplit(link).path).split("/", 2)[2]
+    stored = world.cloud.client("s3").get_object(Bucket=world.cloud.app.settings.files_bucket, Key=key)
+    return [json.loads(line) for line in stored["Body"].read().splitlines()]
+
+
+def test_failed_items_are_listed_downloaded_and_redriven_as_they_were(world: BatchWorld) -> None:
+    broken, tried = {3, 7, 11}, {5}
+
+    def process(said: dict[str, Any]) -> tuple[int, Any]:
+        if said["index"] in broken:
+            return 200, {"result": "error", "msg": f"no stock of {said['job_data']['sku']}"}
+        if said["index"] in tried:
+            tried.clear()
+            return 500, {}
+        return 200, {"result": "abandon", "msg": "gone"} if said["index"] == 9 else {"result": "ok"}
+
+    world.business.answers["/process"] = process
+    data = [{"sku": f"s{number}"} for number in range(14)]
+    batch_id = world.create(
+        world.register(), total=14, job_data=data, retries=2, retry_delay=0, on_item_failure="skip", concurrency=4
+    )
+    shown = run(world, batch_id)
+    figures = {name: shown["progress"][name] for name in ("processed", "succeeded", "failed", "abandoned", "errors")}
+    assert figures == {"processed": 14, "succeeded": 10, "failed": 3, "abandoned": 1, "errors": 4}
+    page = world.http("GET", f"/v1/batches/{batch_id}/items?state=failed&limit=2").json()
+    rest = world.http("GET", f"/v1/batches/{batch_id}/items?state=failed&limit=2&cursor={page['next_cursor']}").json()
+    failed = page["items"] + rest["items"]
+    assert [(item["index"], item["attempts"], item["job_data"]) for item in failed] == [
+        (index, 2, {"sku": f"s{index}"}) for index in (3, 7, 11)
+    ]
+    assert failed[0]["answer"] == {"result": "error", "msg": "no stock of s3"}
+    assert [(line["index"], line["state"]) for line in downloaded(world, batch_id)] == [
+        (3, "failed"),
+        (5, "recovered"),
+        (7, "failed"),
+        (9, "abandoned"),
+        (11, "failed"),
+    ]
+    broken.clear()
+    made = world.act(batch_id, "redrive", expect=201)
+    assert (made["status"], made["total"], made["redrive_of"]) == ("created", 3, batch_id)
+    before = len(world.business.calls())
+    assert run(world, made["batch_id"])["status"] == "finished"
+    again = sorted(world.business.calls()[before:], key=lambda said: said["index"])
+    assert [(said["index"], said["job_data"], said["redrive_of"]) for said in again] == [
+        (index, {"sku": f"s{index}"}, batch_id) for index in (3, 7, 11)
+    ]
+    refused = world.http("POST", f"/v1/batches/{made['batch_id']}/redrive")
+    assert (refused.status, refused.json()["detail"]) == (409, "no item of the batch is failed")
+
+
+def test_an_item_that_stopped_the_batch_is_listed_and_recovered_by_a_later_run(world: BatchWorld) -> None:
+    broken = {2}
+    world.business.answers["/process"] = lambda said: (200, {"result": "error" if said["index"] in broken else "ok"})
+    batch_id = world.create(world.register(), total=4, retries=1)
+    assert run(world, batch_id)["status"] == "stopped"
+    (failed,) = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
+    assert (failed["index"], failed["state"]) == (2, "failed")
+    broken.clear()
+    assert run(world, batch_id)["status"] == "finished"
+    (now,) = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
+    assert (now["index"], now["state"]) == (2, "recovered")
+
+
+def test_a_stopped_batch_goes_on_without_the_item_once_it_is_told_to_skip(world: BatchWorld) -> None:
+    world.business.answers["/process"] = lambda said: (200, {"result": "error" if said["index"] == 4 else "ok"})
+    batch_id = world.create(world.register(), total=5, retries=1)
+    stopped = run(world, batch_id)
+    assert "set on_item_failure to skip" in stopped["stop_reason"]
+    assert world.http("PATCH", f"/v1/batches/{batch_id}", {"on_item_failure": "skip"}).status == 202
+    shown = run(world, batch_id)
+    assert (shown["status"], shown["progress"]["failed"], shown["progress"]["succeeded"]) == ("finished", 1, 4)
+
+
+def test_the_data_of_a_batch_go_with_each_row_of_its_file(world: BatchWorld) -> None:
+    file_id = stored_file(world, "people.csv", b"id\n1\n2\n")
+    body = {
+        "biz_id": world.register(),
+        "name": "rows",
+        "rate": 50,
+        "source": {"file_id": file_id},
+        "job_data": {"c": 9},
+    }
+    batch_id = world.http("POST", "/v1/batches", body).json()["batch_id"]
+    assert run(world, batch_id)["status"] == "finished"
+    assert sorted((said["job_data"]["id"], said["batch_data"]["c"]) for said in world.business.calls()) == [
+        ("1", 9),
+        ("2", 9),
+    ]
+
+
+def test_asynchronous_results_come_before_after_or_twice_and_all_count_once(world: BatchWorld) -> None:
+    def result(batch_id: str, index: int, **said: Any) -> int:
+        body = {"result": "ok"} | said
+        return world.http("POST", f"/v1/batches/{batch_id}/items/{index}/result", body).status
+
+    def process(said: dict[str, Any]) -> tuple[int, Any]:
+        if said["index"] == 0:
+            assert result(said["batch_id"], 0) == 202
+        return 202, {}
+
+    world.business.answers["/process"] = process
+    batch_id = world.create(world.register(), total=4, rate=20, ack="async", item_timeout=60)
+    world.act(batch_id, "start")
+    world.admit()
+    deadline = time.monotonic() + 10
+    while len(world.business.calls()) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert result(batch_id, 1) == 202
+    assert result(batch_id, 1, result="error") == 202
+    assert result(batch_id, 2, result="abandon", msg="gone") == 202
+    assert result(batch_id, 3) == 202
+    assert result(batch_id, 4) == 404
+    shown = world.ended(batch_id)
+    assert (shown["status"], shown["progress"]["succeeded"], shown["progress"]["abandoned"]) == ("finished", 3, 1)
+    assert result(batch_id, 3) == 202
+    assert len(world.business.calls()) == 4
+    (item,) = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
+    assert (item["index"], item["answer"]) == (2, {"result": "abandon", "msg": "gone"})
+
+
+def test_a_result_for_a_batch_that_answers_synchronously_is_refused(world: BatchWorld) -> None:
+    batch_id = world.create(world.register())
+    assert world.http("POST", f"/v1/batches/{batch_id}/items/0/result", {"result": "ok"}).status == 409
+    body = {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1, "item_timeout": 700}
+    assert world.http("POST", "/v1/batches", body).status == 422
+    assert world.http("POST", "/v1/batches", body | {"ack": "async"}).status == 201
