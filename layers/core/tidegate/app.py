@@ -224,7 +224,7 @@ class QueuePart:
             app.request_views,
             app.request_endings,
         )
-        self.control = Control(self.queue, self.store, self.pokes, self.runner, clock)
+        self.control = Control(self.queue, self.store, self.pokes, self.runner, clock, app.request_restarts)
         self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
         self.admission = Admission(
             self.store, self.channel_store, app.projects.store, self.runner, clock, self.policies, capacities
@@ -512,7 +512,19 @@ class IngestPart:
         writes: list[Any] = self._files.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
         if ended.subscription_id and "source_url" in ended.payload:
             url = str(ended.payload["source_url"])
-            writes.append(self.store.forget_write(ended.project_id, ended.subscription_id, url))
+            writes += self.store.forget_writes(ended.project_id, ended.subscription_id, url)
+        return writes
+
+    def with_file_again(self, request: Request) -> list[Any]:
+        """A failed request that is retried: its file is on its way again, and scans know of it."""
+        payload = request.payload
+        brings = request.type == "download"
+        writes: list[Any] = self._files.again_writes(
+            request.project_id, str(payload.get("file_id")), brings_content=brings
+        )
+        if request.subscription_id and payload.get("fingerprint"):
+            entry = (str(payload["source_url"]), str(payload["fingerprint"]))
+            writes += self.store.remember_writes(request.project_id, request.subscription_id, *entry)
         return writes
 
 
@@ -659,6 +671,14 @@ class App:
             "associate": lambda ended: self.ingest.without_file(ended),
             "export": lambda ended: self.exports.store.ending(ended),
             "batch": lambda ended: self.batches.ends.writes(ended),
+        }
+
+    @cached_property
+    def request_restarts(self) -> dict[str, Ending]:
+        """Type of a request → what else is written in the transaction that retries a failed one."""
+        return {
+            "download": lambda request: self.ingest.with_file_again(request),
+            "associate": lambda request: self.ingest.with_file_again(request),
         }
 
     @cached_property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -181,3 +183,93 @@ def test_another_projects_subscription_is_404(library: Library, source: FileSour
 
     for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/download"), ("GET", "/tasks")]:
         assert library.cloud.http(method, f"/v1/subscriptions/{subscription}{path}", key=other.key).status == 404
+
+
+def fire(library: Library, seconds: float) -> int:
+    library.cloud.clock.advance(seconds)
+    return int(library.cloud.invoke("scan_subscriptions", {})["fired"])
+
+
+def test_one_shot_schedule_fires_once_and_lets_other_scans_go_on(library: Library, source: FileSource) -> None:
+    manifest(source)
+    at = library.cloud.clock() + timedelta(minutes=3)
+    once = subscribe(library, source.url("/list.json"), schedule=f"cron({at.minute} {at.hour} {at.day} 11 ? {at.year})")
+    every = subscribe(library, source.url("/list.json"), schedule="rate(5 minutes)")
+
+    assert fire(library, 240) == 1, "the one moment has come"
+    library.run()
+    assert fire(library, 120) == 1, "the other goes on"
+    library.run()
+    assert fire(library, 3600) == 1
+
+    assert (len(tasks(library, once)), len(tasks(library, every))) == (1, 2)
+
+
+def test_stored_schedule_that_cannot_be_read_stops_no_other_scan(library: Library, source: FileSource) -> None:
+    manifest(source)
+    broken = subscribe(library, source.url("/list.json"), schedule="rate(5 minutes)")
+    subscribe(library, source.url("/list.json"), schedule="rate(6 minutes)")
+    written = update(keys.subscription(library.project.id, broken), {"schedule": "every now and then"})
+    library.cloud.app.table.write(written)
+
+    assert fire(library, 600) >= 1
+    assert fire(library, 3600) == 0 or tasks(library, broken) != []
+
+
+def test_schedule_whose_moment_has_passed_is_422(library: Library, source: FileSource) -> None:
+    body = {"name": "x", "source_url": source.url("/l"), "schedule": "cron(0 0 1 1 ? 2020)"}
+
+    refused = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
+
+    assert refused.status == 422
+    assert "does not fire" in str(refused.json())
+
+
+def test_failed_download_returns_although_the_list_answers_304(library: Library, source: FileSource) -> None:
+    manifest(source, "/late")
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+    assert paths(library) == set()
+
+    source.files["/late"] = Hosted(b"here now")
+    scan(library, subscription)
+
+    assert paths(library) == {"/late"}
+    assert scan(library, subscription)["result"]["unchanged"] is True, "and then 304 counts again"
+
+
+def test_retried_download_brings_its_file_back_and_no_scan_downloads_it_twice(
+    library: Library, source: FileSource
+) -> None:
+    body = b"here now"
+    signature = hashlib.sha256(body).hexdigest()
+    manifest(source, {"url": "/late", "sha256": signature})
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+    failed = next(task for task in tasks(library, subscription) if task["type"] == "download")
+    assert failed["status"] == "failed"
+
+    path = f"/v1/requests/{failed['request_id']}/retry"
+    assert library.cloud.http("POST", path, key=library.project.key).status == 200
+
+    listed = library.cloud.http("GET", "/v1/files", key=library.project.key).json()["items"]
+    assert [file["state"] for file in listed] == ["coming"]
+    assert listed[0].get("error") is None
+    content = library.cloud.app.files.contents.get(library.project.id, signature)
+    assert content is not None, "POST /v1/downloads takes the signature again"
+    assert content.state == "coming"
+
+    source.files["/late"] = Hosted(body)
+    scan(library, subscription)
+    downloads = [task["status"] for task in tasks(library, subscription) if task["type"] == "download"]
+    assert downloads == ["completed"]
+    assert paths(library) == {"/late"}
+
+
+def test_downloads_of_a_scan_by_hand_have_its_priority(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    manifest(source, "/a")
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+
+    assert {task["priority"] for task in tasks(library, subscription)} == {3}

@@ -65,7 +65,7 @@ class Scan:
         reply = self._http.send(
             "GET",
             subscription.source_url,
-            headers={"if-none-match": subscription.etag} if subscription.etag else {},
+            headers={"if-none-match": subscription.known_etag} if subscription.known_etag else {},
             credential=credential,
             allow_private=allow_private,
             limits=_LIMITS,
@@ -99,6 +99,8 @@ class Scan:
                 entry.url,
                 credentials=subscription.credentials,
                 channel=step.request.channel,
+                priority=step.request.priority,
+                fingerprint=entry.fingerprint,
                 subscription_id=subscription.subscription_id,
                 extra_writes=self._store.seen_writes(subscription, entry),
             )

@@ -30,6 +30,10 @@ def _due(subscription: Subscription) -> dict[str, Any]:
     return keys.scheduled(subscription.subscription_id, subscription.due_at) if subscription.due_at else {}
 
 
+def _moment(due_at: int | None) -> dict[str, Any]:
+    return {"due_at": due_at} if due_at else {}
+
+
 class SubscriptionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -50,28 +54,32 @@ class SubscriptionStore:
 
     def due(self, now: float) -> Iterator[Subscription]:
         for shard in range(keys.DUE_SHARDS):
-            bounds = (0, int(now))
             pk = keys.schedule_partition(shard)
-            for item in self._table.query(pk, index="due", sk_between=bounds, limit=100).items:
-                yield _subscription(item)
+            # All at once: those that are fired leave the index while it is read.
+            found = list(self._table.query_all(pk, index="due", sk_between=(0, int(now))))
+            yield from map(_subscription, found)
 
-    def fired_write(self, subscription: Subscription, due_at: int, request_id: str) -> Write:
+    def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
         """Moves the schedule on in the transaction that queues the scan: of two who try, one does both."""
         return update(
             keys.subscription(subscription.project_id, subscription.subscription_id),
-            {"due_at": due_at, "last_request_id": request_id},
+            {"last_request_id": request_id} | _moment(due_at),
+            removes=() if due_at else keys.DUE_ATTRIBUTES,
             condition="#due_at = :seen AND #status = :active",
             seen=subscription.due_at,
             active=ACTIVE,
         )
 
-    def skip(self, subscription: Subscription, due_at: int) -> None:
+    def skip(self, subscription: Subscription, due_at: int | None) -> None:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)
-        self._quietly(update(key, {"due_at": due_at}, condition="#due_at = :seen", seen=subscription.due_at))
+        removes = () if due_at else keys.DUE_ATTRIBUTES
+        same = "#due_at = :seen"
+        self._quietly(update(key, _moment(due_at), removes=removes, condition=same, seen=subscription.due_at))
 
     def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Write:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)
-        return update(key, {"etag": etag, "last_scan": at}, removes=() if etag else ("etag",))
+        sets = {"etag": etag, "etag_failures": subscription.failures, "last_scan": at}
+        return update(key, sets, removes=() if etag else ("etag",))
 
     def seen(self, project_id: str, subscription_id: str) -> dict[str, str]:
         """What the manifest's entries were when they were queued: url → fingerprint."""
@@ -93,9 +101,19 @@ class SubscriptionStore:
             check(keys.subscription(project_id, subscription_id), "#status = :active", active=ACTIVE),
         ]
 
-    def forget_write(self, project_id: str, subscription_id: str, url: str) -> Write:
-        """The next scan takes the entry for new."""
-        return delete(keys.manifest_entry(project_id, subscription_id, url))
+    def forget_writes(self, project_id: str, subscription_id: str, url: str) -> Writes:
+        """The next scan reads the whole list, whatever its ETag, and takes the entry for new."""
+        if self.get(project_id, subscription_id) is None:
+            return []
+        failed = update(keys.subscription(project_id, subscription_id), adds={"failures": 1})
+        return [delete(keys.manifest_entry(project_id, subscription_id, url)), failed]
+
+    def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
+        """A failed download of the entry is tried again: scans need not queue another."""
+        if self.get(project_id, subscription_id) is None:
+            return []
+        known = keys.manifest_entry(project_id, subscription_id, url)
+        return [put(known | {"url": url, "fingerprint": fingerprint})]
 
     def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
         """From now on it is due for compensation, until everything of it is gone."""

@@ -17,7 +17,7 @@ from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.projects import Projects
 from tidegate.queue.channels import Channels
-from tidegate.queue.model import DEFAULT_PRIORITY, Request
+from tidegate.queue.model import DEFAULT_PRIORITY, PRIORITIES, Request
 from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
 from tidegate.queue.queue import RequestQueue
 
@@ -57,10 +57,12 @@ class IngestSubmit:
         priority: int = DEFAULT_PRIORITY,
         subscription_id: str | None = None,
         who: str = SYSTEM,
+        fingerprint: str | None = None,
         extra_writes: Sequence[Any] = (),
     ) -> tuple[File, Request]:
+        """`fingerprint` is that of the subscription's entry that led here."""
         self.check_url(project_id, source_url)
-        payload = {"source_url": source_url, "credentials": credentials}
+        payload = {"source_url": source_url, "credentials": credentials, "fingerprint": fingerprint}
         return self._with_file(
             "download", project_id, announced, payload, channel, priority, subscription_id, who, extra_writes
         )
@@ -72,11 +74,12 @@ class IngestSubmit:
         payload: Mapping[str, Any],
         *,
         subscription_id: str | None = None,
-        priority: int = DEFAULT_PRIORITY,
+        priority: int | None = None,
         channel: str | None = None,
         who: str = SYSTEM,
     ) -> Request:
         """A request as `POST /v1/requests` describes it; its payload is already of its type's shape."""
+        priority = priority or PRIORITIES.get(type, DEFAULT_PRIORITY)
         if subscription_id:
             self._subscription(project_id, subscription_id)
         if type == "check":

@@ -25,6 +25,14 @@ class Subscription:
     last_scan: str | None = None
     last_request_id: str | None = None
     due_at: int | None = None
+    # How many of its downloads have failed, in all and when `etag` was noted.
+    failures: int = 0
+    etag_failures: int = 0
+
+    @property
+    def known_etag(self) -> str | None:
+        """What a scan may ask with. None once a download failed: its entry is in a list that has not changed."""
+        return self.etag if self.failures == self.etag_failures else None
 
     def shown(self) -> dict[str, Any]:
         names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")

@@ -5,24 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.common.schedules import next_run
-from tidegate.errors import Conflict, QuotaExceeded, RecordNotFound, WrongState
+from tidegate.common.schedules import following_run, next_run
+from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, Subscription
 from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.queue.control import Control
-from tidegate.queue.model import TERMINAL, Request
+from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.store import RequestStore
 
 logger = Logger(service="tidegate", child=True)
-
-# A person asked: 1 to 3. The schedule asks: 4 to 6.
-_BY_HAND, _BY_SCHEDULE = 3, 5
 
 
 class Subscriptions:
@@ -65,19 +63,25 @@ class Subscriptions:
     def download(self, project_id: str, subscription_id: str, who: str) -> Request:
         """Looks at the source now, and queues what is new or changed."""
         self.get(project_id, subscription_id)
-        return self._intake.scan(project_id, subscription_id, priority=_BY_HAND, who=who)
+        return self._intake.scan(project_id, subscription_id, priority=BY_HAND, who=who)
 
     def tasks(self, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
         self.get(project_id, subscription_id)
         return self._requests.of_subscription(project_id, subscription_id, limit, cursor)
 
     def fire(self) -> int:
-        """Once a minute: queues a scan for each subscription whose time has come."""
-        return sum(self._fire(subscription) for subscription in self._store.due(self._clock().timestamp()))
+        """Once a minute: queues a scan for each subscription whose time has come. Returns how many."""
+        fired = 0
+        for subscription in self._store.due(self._clock().timestamp()):
+            try:
+                fired += self._fire(subscription)
+            except (DomainError, BotoCoreError, ClientError):
+                # It stays due and is tried again in a minute; the scans of everybody else go on.
+                logger.exception("a scheduled scan was not queued", subscription_id=subscription.subscription_id)
+        return fired
 
     def _fire(self, subscription: Subscription) -> bool:
-        now = self._clock()
-        due_at = int(next_run(str(subscription.schedule), now).timestamp())
+        due_at = self._after(subscription)
         if self._still_scanning(subscription):
             self._store.skip(subscription, due_at)
             return False
@@ -88,7 +92,7 @@ class Subscriptions:
             self._intake.scan(
                 subscription.project_id,
                 subscription.subscription_id,
-                priority=_BY_SCHEDULE,
+                priority=BY_SCHEDULE,
                 who="schedule",
                 request_id=request_id,
                 extra_writes=[fired],
@@ -104,6 +108,15 @@ class Subscriptions:
             self._store.skip(subscription, due_at)
             return False
         return True
+
+    def _after(self, subscription: Subscription) -> int | None:
+        """The scan after the one that is due now; None if this was the last, as with a schedule of one moment."""
+        try:
+            following = following_run(str(subscription.schedule), self._clock())
+        except Invalid:
+            logger.exception("the schedule cannot be read", subscription_id=subscription.subscription_id)
+            return None
+        return int(following.timestamp()) if following else None
 
     def _still_scanning(self, subscription: Subscription) -> bool:
         if not subscription.last_request_id:

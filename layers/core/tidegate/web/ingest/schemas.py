@@ -1,22 +1,19 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from tidegate.common.schedules import next_run
+from tidegate.common.schedules import check_schedule
 from tidegate.errors import Invalid
 from tidegate.http.credentials import read_origin
 from tidegate.web.queue.request_payloads import CredentialName, Url
 from tidegate.web.schemas import Answer, Body, Number, Text
 
-_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
-
 
 def _fires(value: str) -> str:
     try:
-        next_run(value, _ANY_TIME)
+        check_schedule(value)
     except Invalid as error:
         raise ValueError(error.detail) from error
     return value
