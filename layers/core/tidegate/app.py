@@ -484,19 +484,23 @@ class IngestPart:
         from tidegate.ingest.store import SubscriptionStore
         from tidegate.ingest.submit import IngestSubmit
         from tidegate.ingest.subscriptions import Subscriptions
+        from tidegate.ingest.unfinished import UnfinishedStore
 
         settings, clock, queue, files = app.settings, app.clock, app.queue, app.files.store
         projects = app.projects.projects
         self._files = files
         self.parts = MultipartStore(app.s3, settings.files_bucket)
         self.store = SubscriptionStore(app.table)
+        self.unfinished = UnfinishedStore(app.table, clock)
         self.submit = IngestSubmit(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
         self.subscriptions = Subscriptions(self.store, queue.store, queue.queue, queue.control, self.submit, clock)
         parts, credentials = self.parts, app.projects.credentials
         self.steps = IngestSteps(
             queue.queue,
             {
-                "download": Download(Fetcher(app.http, parts), parts, files, projects, credentials),
+                "download": Download(
+                    Fetcher(app.http, parts, self.unfinished), parts, files, projects, credentials, self.unfinished
+                ),
                 "scan": Scan(app.http, self.store, self.submit, projects, credentials, clock),
                 "associate": Associate(parts, files),
                 "check": Check(app.http, parts, files, projects, credentials),

@@ -16,7 +16,6 @@ from tidegate.app import App
 from tidegate.aws import keys
 from tidegate.compensation.interval import PollState, after
 
-
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 

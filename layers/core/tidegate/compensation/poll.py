@@ -82,7 +82,7 @@ class Compensator:
             return False
 
     def revive(self) -> PollState:
-        """Once a minute, from outside: starts the ticks again if they were ever lost, or sleep while work is overdue."""
+        """Once a minute, from outside: starts the ticks again if they were lost, or sleep while work is overdue."""
         now = self._clock()
         poll = self._store.read()
         if poll is None:

@@ -58,11 +58,18 @@ class IngestSubmit:
         subscription_id: str | None = None,
         who: str = SYSTEM,
         fingerprint: str | None = None,
+        mirrors: Sequence[str] = (),
         extra_writes: Sequence[Any] = (),
     ) -> tuple[File, Request]:
         """`fingerprint` is that of the subscription's entry that led here."""
-        self.check_url(project_id, source_url)
-        payload = {"source_url": source_url, "credentials": credentials, "fingerprint": fingerprint}
+        for url in (source_url, *mirrors):
+            self.check_url(project_id, url)
+        payload = {
+            "source_url": source_url,
+            "credentials": credentials,
+            "fingerprint": fingerprint,
+            "mirrors": [*mirrors] or None,
+        }
         return self._with_file(
             "download", project_id, announced, payload, channel, priority, subscription_id, who, extra_writes
         )
@@ -93,6 +100,7 @@ class IngestSubmit:
             return made[1]
         url = str(payload["source_url"])
         named: dict[str, Any] = {"credentials": payload.get("credentials"), "channel": channel, "priority": priority}
+        named["mirrors"] = payload.get("mirrors") or ()
         return self.download(project_id, announced, url, subscription_id=subscription_id, who=who, **named)[1]
 
     def scan(
