@@ -480,6 +480,7 @@ class IngestPart:
         from tidegate.ingest.fetch import Fetcher
         from tidegate.ingest.library_steps import Associate, Check
         from tidegate.ingest.scan import Scan
+        from tidegate.ingest.source_list import SourceReader
         from tidegate.ingest.steps import IngestSteps
         from tidegate.ingest.store import SubscriptionStore
         from tidegate.ingest.submit import IngestSubmit
@@ -493,7 +494,10 @@ class IngestPart:
         self.store = SubscriptionStore(app.table)
         self.unfinished = UnfinishedStore(app.table, clock)
         self.submit = IngestSubmit(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
-        self.subscriptions = Subscriptions(self.store, queue.store, queue.queue, queue.control, self.submit, clock)
+        self.sources = SourceReader(app.http)
+        self.subscriptions = Subscriptions(
+            self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, clock
+        )
         parts, credentials = self.parts, app.projects.credentials
         self.steps = IngestSteps(
             queue.queue,
@@ -501,7 +505,7 @@ class IngestPart:
                 "download": Download(
                     Fetcher(app.http, parts, self.unfinished), parts, files, projects, credentials, self.unfinished
                 ),
-                "scan": Scan(app.http, self.store, self.submit, projects, credentials, clock),
+                "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock),
                 "associate": Associate(parts, files),
                 "check": Check(app.http, parts, files, projects, credentials),
             },

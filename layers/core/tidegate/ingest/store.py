@@ -11,7 +11,7 @@ from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, check, delete, put, put_new, update
 from tidegate.common.listing import Listed
-from tidegate.ingest.manifests import Entry
+from tidegate.ingest.feeds.entry import Entry
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, Subscription
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
@@ -23,7 +23,7 @@ Writes = list[Write]
 
 
 def _subscription(item: Item) -> Subscription:
-    return Subscription(**{name: item[name] for name in _FIELDS if name in item})
+    return Subscription(**{name: item[name] for name in _FIELDS if item.get(name) is not None})
 
 
 def _due(subscription: Subscription) -> dict[str, Any]:
@@ -39,7 +39,8 @@ class SubscriptionStore:
         self._table = table
 
     def add(self, subscription: Subscription, line: AuditLine) -> None:
-        item = keys.subscription(subscription.project_id, subscription.subscription_id) | asdict(subscription)
+        given = {name: value for name, value in asdict(subscription).items() if value is not None}
+        item = keys.subscription(subscription.project_id, subscription.subscription_id) | given
         listing = {"gsi1pk": keys.subscriptions_list(subscription.project_id), "gsi1sk": subscription.subscription_id}
         self._table.transact([put_new(item | listing | _due(subscription)), audit_write(line)])
 
@@ -49,8 +50,28 @@ class SubscriptionStore:
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
         pk = keys.subscriptions_list(project_id)
-        page = self._table.find(pk, limit=limit, cursor=cursor, wanted={"status": ACTIVE})
-        return Listed([_subscription(item) for item in page.items], page.cursor)
+        page = self._table.find(pk, limit=limit, cursor=cursor, wanted={})
+        found = [_subscription(item) for item in page.items]
+        return Listed([one for one in found if one.status != DELETING], page.cursor)
+
+    def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
+        """False if it was changed or deleted meanwhile. `read_again`: the next scan does not ask for changes only."""
+        names = [name for name in _FIELDS if getattr(new, name) != getattr(old, name)]
+        sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None} | _due(new)
+        gone = [name for name in names if getattr(new, name) is None and name not in keys.DUE_ATTRIBUTES]
+        write = update(
+            keys.subscription(old.project_id, old.subscription_id),
+            sets,
+            adds={"failures": 1} if read_again else None,
+            removes=[*gone, *(() if new.due_at else keys.DUE_ATTRIBUTES)],
+            condition="#status = :was",
+            was=old.status,
+        )
+        try:
+            self._table.transact([write, audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
 
     def due(self, now: float) -> Iterator[Subscription]:
         for shard in range(keys.DUE_SHARDS):
@@ -98,7 +119,7 @@ class SubscriptionStore:
                 "attribute_not_exists(#pk) OR #fingerprint <> :new",
                 new=entry.fingerprint,
             ),
-            check(keys.subscription(project_id, subscription_id), "#status = :active", active=ACTIVE),
+            check(keys.subscription(project_id, subscription_id), "#status <> :deleting", deleting=DELETING),
         ]
 
     def forget_writes(self, project_id: str, subscription_id: str, url: str) -> Writes:

@@ -13,7 +13,7 @@ from tidegate.files.model import COMING, File
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
 from tidegate.ingest.store import SubscriptionStore
-from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.ingest.subscription_model import DELETING, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.projects import Projects
 from tidegate.queue.channels import Channels
@@ -41,10 +41,11 @@ class IngestSubmit:
         self._http = http
         self._clock = clock
 
-    def check_url(self, project_id: str, url: str) -> None:
-        self._http.check_url(
-            url, allow_private=self._projects.get(project_id).allow_private_urls, project_id=project_id
-        )
+    def check_url(self, project_id: str, url: str) -> bool:
+        """UrlNotAllowed if the project may not fetch it. Returns whether its URLs may be private."""
+        allow_private = self._projects.get(project_id).allow_private_urls
+        self._http.check_url(url, allow_private=allow_private, project_id=project_id)
+        return allow_private
 
     def download(
         self,
@@ -187,6 +188,6 @@ class IngestSubmit:
 
     def _subscription(self, project_id: str, subscription_id: str) -> Subscription:
         found = self._subscriptions.get(project_id, subscription_id)
-        if found is None or found.status != ACTIVE:
+        if found is None or found.status == DELETING:
             raise RecordNotFound("no such subscription")
         return found

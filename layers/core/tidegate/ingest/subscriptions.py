@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
@@ -11,15 +13,19 @@ from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.common.schedules import following_run, next_run
 from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound, WrongState
+from tidegate.http.model import Limits
+from tidegate.ingest.source_list import Selection, SourceList, SourceReader
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
-from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.ingest.subscription_model import ACTIVE, DELETING, PAUSED, Subscription
 from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.queue.control import Control
 from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.store import RequestStore
 
+# An API call lasts half a minute.
+_PREVIEW_LIMITS = Limits(total=20, max_bytes=32 * 1024 * 1024)
 logger = Logger(service="tidegate", child=True)
 
 
@@ -31,6 +37,7 @@ class Subscriptions:
         queue: RequestQueue,
         control: Control,
         intake: IngestSubmit,
+        sources: SourceReader,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -38,6 +45,7 @@ class Subscriptions:
         self._queue = queue
         self._control = control
         self._intake = intake
+        self._sources = sources
         self._clock = clock
 
     def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
@@ -53,9 +61,45 @@ class Subscriptions:
 
     def get(self, project_id: str, subscription_id: str) -> Subscription:
         found = self._store.get(project_id, subscription_id)
-        if found is None or found.status != ACTIVE:
+        if found is None or found.status == DELETING:
             raise RecordNotFound("no such subscription")
         return found
+
+    def change(self, project_id: str, subscription_id: str, changes: Mapping[str, Any], *, who: str) -> Subscription:
+        """Sets the named fields; None takes one away."""
+        old = self.get(project_id, subscription_id)
+        if "source_url" in changes:
+            self._intake.check_url(project_id, str(changes["source_url"]))
+        new = replace(old, **changes)
+        return self._write(old, new, who, "subscription.update", ", ".join(sorted(changes)))
+
+    def pause(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
+        """Its schedule rests. Twice is once."""
+        old = self.get(project_id, subscription_id)
+        return old if old.status == PAUSED else self._write(old, replace(old, status=PAUSED), who, "subscription.pause")
+
+    def resume(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
+        old = self.get(project_id, subscription_id)
+        again = replace(old, status=ACTIVE)
+        return old if old.status == ACTIVE else self._write(old, again, who, "subscription.resume")
+
+    def _write(self, old: Subscription, new: Subscription, who: str, action: str, why: str = "") -> Subscription:
+        now = self._clock()
+        moved = (new.schedule, new.status) != (old.schedule, old.status)
+        if moved:
+            fires = new.schedule if new.status == ACTIVE else None
+            new = replace(new, due_at=int(next_run(fires, now).timestamp()) if fires else None)
+        line = act(new.project_id, new.subscription_id, now, who, action, why)
+        reads = ("source_url", "format", "include", "exclude", "file_path", "credentials")
+        read_again = any(getattr(new, name) != getattr(old, name) for name in reads)
+        if not self._store.change(old, new, line, read_again=read_again):
+            raise Conflict("the subscription was changed by someone else meanwhile; read it again")
+        return new
+
+    def preview(self, project_id: str, url: str, selection: Selection) -> SourceList:
+        """What a subscription of this source would bring now. Nothing is queued."""
+        allow_private = self._intake.check_url(project_id, url)
+        return self._sources.read(project_id, url, selection, allow_private=allow_private, limits=_PREVIEW_LIMITS)
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
         return self._store.list(project_id, limit, cursor)
@@ -92,7 +136,7 @@ class Subscriptions:
             self._intake.scan(
                 subscription.project_id,
                 subscription.subscription_id,
-                priority=BY_SCHEDULE,
+                priority=subscription.priority or BY_SCHEDULE,
                 who="schedule",
                 request_id=request_id,
                 extra_writes=[fired],
