@@ -27,6 +27,9 @@ class Files:
     def has_content(self, project_id: str, signature: str) -> bool:
         return False
 
+    def require_room(self, project_id: str, size: int) -> None:
+        return None
+
     def finish_writes(self, file: File, **_: Any) -> list[Any]:
         return []
 
@@ -46,8 +49,16 @@ def main(url: str) -> None:
     assert app().ingest.steps
     projects: Any = SimpleNamespace(get=lambda _: SimpleNamespace(allow_private_urls=True))
     files: Any = Files()
+    unfinished: Any = SimpleNamespace(
+        get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
+    )
     download = Download(
-        Fetcher(app().http, app().ingest.parts), app().ingest.parts, files, projects, app().projects.credentials
+        Fetcher(app().http, app().ingest.parts, unfinished),
+        app().ingest.parts,
+        files,
+        projects,
+        app().projects.credentials,
+        unfinished,
     )
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)

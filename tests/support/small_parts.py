@@ -21,5 +21,6 @@ def small_parts(size: int, parallel_from: int) -> Iterator[None]:
         patch.object(ingest, "PART_BYTES", size),
         patch.object(ingest_fetch, "PART_BYTES", size),
         patch.object(ingest, "PARALLEL_FROM", parallel_from),
+        patch.object(ingest_fetch, "PARALLEL_FROM", parallel_from),
     ):
         yield

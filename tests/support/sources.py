@@ -6,9 +6,10 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tests.support.http_servers import Handler, serve
 
@@ -27,10 +28,29 @@ class Hosted:
     tell_length: bool = True
     needs_cookie: str | None = None
     redirect: str | None = None
+    # What tells one version from another: "strong" and "weak" are ETags, "date" is Last-Modified, "none" is neither.
+    validator: str = "strong"
+    last_modified: str = "Mon, 16 Nov 2020 05:00:00 GMT"
+    # False: conditions are not looked at, as simple servers do.
+    obeys: bool = True
+    # Ranges are sent, and Accept-Ranges is not.
+    silent_about_ranges: bool = False
+    served: int = 0
 
     @property
     def etag(self) -> str:
-        return f'"{hashlib.sha256(self.body).hexdigest()[:16]}"'
+        strong = f'"{digest_of(self.body)}"'
+        return {"strong": strong, "weak": f"W/{strong}"}.get(self.validator, "")
+
+    def refuses(self, handler: Handler) -> bool:
+        etag, changed = handler.headers.get("If-Match"), handler.headers.get("If-Unmodified-Since")
+        other = (etag and etag != self.etag) or (changed and changed != self.last_modified)
+        return bool(self.obeys and other)
+
+
+@lru_cache(maxsize=8)
+def digest_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
 
 
 @dataclass
@@ -42,6 +62,8 @@ class FileSource:
     seen: list[tuple[str, str]] = field(default_factory=list)
     # All headers of each request, names in lower case.
     headers: list[dict[str, str]] = field(default_factory=list)
+    # Called before each answer; True if it has answered itself.
+    hook: Callable[[Handler], bool] = lambda _handler: False
     # Seconds before each answer.
     delay: float = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -60,6 +82,8 @@ class FileSource:
             if hosted and cut:
                 hosted.cuts -= 1
         time.sleep(self.delay)
+        if self.hook(handler):
+            return
         if hosted is None:
             handler.answer(404)
         elif refusal:
@@ -68,9 +92,9 @@ class FileSource:
             handler.answer(302, Location=hosted.redirect)
         elif hosted.needs_cookie and handler.headers.get("Cookie") != hosted.needs_cookie:
             handler.answer(401)
-        elif handler.headers.get("If-None-Match") == hosted.etag:
+        elif hosted.etag and handler.headers.get("If-None-Match") == hosted.etag:
             handler.answer(304, ETag=hosted.etag)
-        elif handler.headers.get("If-Match", hosted.etag) != hosted.etag:
+        elif hosted.refuses(handler):
             handler.answer(412)
         else:
             self._send(handler, hosted, wanted if hosted.ranges else "", cut)
@@ -83,8 +107,11 @@ class FileSource:
         body = hosted.body[start : end + 1]
         handler.send_response(206 if match else 200)
         handler.send_header("Content-Type", hosted.content_type)
-        handler.send_header("ETag", hosted.etag)
-        if hosted.ranges:
+        if hosted.etag:
+            handler.send_header("ETag", hosted.etag)
+        if hosted.validator == "date":
+            handler.send_header("Last-Modified", hosted.last_modified)
+        if hosted.ranges and not hosted.silent_about_ranges:
             handler.send_header("Accept-Ranges", "bytes")
         if match:
             handler.send_header("Content-Range", f"bytes {start}-{end}/{len(hosted.body)}")
@@ -92,7 +119,10 @@ class FileSource:
         handler.end_headers()
         if handler.command == "HEAD":
             return
-        handler.wfile.write(body[: len(body) // 2] if cut else body)
+        sent = body[: len(body) // 2] if cut else body
+        # A probe and the first answer of a file in parts are closed unread.
+        hosted.served += len(sent) if match else 0
+        handler.wfile.write(sent)
         if cut or not hosted.tell_length:
             handler.wfile.flush()
             handler.close_connection = True

@@ -226,7 +226,7 @@ class QueuePart:
             app.request_views,
             app.request_endings,
         )
-        self.control = Control(self.queue, self.store, self.pokes, self.runner, clock)
+        self.control = Control(self.queue, self.store, self.pokes, self.runner, clock, app.request_restarts)
         self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
         self.admission = Admission(
             self.store, self.channel_store, app.projects.store, self.runner, clock, self.policies, capacities
@@ -520,24 +520,32 @@ class IngestPart:
         from tidegate.ingest.fetch import Fetcher
         from tidegate.ingest.library_steps import Associate, Check
         from tidegate.ingest.scan import Scan
+        from tidegate.ingest.source_list import SourceReader
         from tidegate.ingest.steps import IngestSteps
         from tidegate.ingest.store import SubscriptionStore
         from tidegate.ingest.submit import IngestSubmit
         from tidegate.ingest.subscriptions import Subscriptions
+        from tidegate.ingest.unfinished import UnfinishedStore
 
         settings, clock, queue, files = app.settings, app.clock, app.queue, app.files.store
         projects = app.projects.projects
         self._files = files
         self.parts = MultipartStore(app.s3, settings.files_bucket)
         self.store = SubscriptionStore(app.table)
+        self.unfinished = UnfinishedStore(app.table, clock)
         self.submit = IngestSubmit(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
-        self.subscriptions = Subscriptions(self.store, queue.store, queue.queue, queue.control, self.submit, clock)
+        self.sources = SourceReader(app.http)
+        self.subscriptions = Subscriptions(
+            self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, clock
+        )
         parts, credentials = self.parts, app.projects.credentials
         self.steps = IngestSteps(
             queue.queue,
             {
-                "download": Download(Fetcher(app.http, parts), parts, files, projects, credentials),
-                "scan": Scan(app.http, self.store, self.submit, projects, credentials, clock),
+                "download": Download(
+                    Fetcher(app.http, parts, self.unfinished), parts, files, projects, credentials, self.unfinished
+                ),
+                "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock),
                 "associate": Associate(parts, files),
                 "check": Check(app.http, parts, files, projects, credentials),
             },
@@ -552,7 +560,19 @@ class IngestPart:
         writes: list[Any] = self._files.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
         if ended.subscription_id and "source_url" in ended.payload:
             url = str(ended.payload["source_url"])
-            writes.append(self.store.forget_write(ended.project_id, ended.subscription_id, url))
+            writes += self.store.forget_writes(ended.project_id, ended.subscription_id, url)
+        return writes
+
+    def with_file_again(self, request: Request) -> list[Any]:
+        """A failed request that is retried: its file is on its way again, and scans know of it."""
+        payload = request.payload
+        brings = request.type == "download"
+        writes: list[Any] = self._files.again_writes(
+            request.project_id, str(payload.get("file_id")), brings_content=brings
+        )
+        if request.subscription_id and payload.get("fingerprint"):
+            entry = (str(payload["source_url"]), str(payload["fingerprint"]))
+            writes += self.store.remember_writes(request.project_id, request.subscription_id, *entry)
         return writes
 
 
@@ -699,6 +719,14 @@ class App:
             "associate": lambda ended: self.ingest.without_file(ended),
             "export": lambda ended: self.exports.store.ending(ended),
             "batch": lambda ended: self.batches.ends.writes(ended),
+        }
+
+    @cached_property
+    def request_restarts(self) -> dict[str, Ending]:
+        """Type of a request → what else is written in the transaction that retries a failed one."""
+        return {
+            "download": lambda request: self.ingest.with_file_again(request),
+            "associate": lambda request: self.ingest.with_file_again(request),
         }
 
     @cached_property

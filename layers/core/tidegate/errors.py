@@ -19,6 +19,8 @@ class DomainError(Exception):
     status = 500
     title = "Internal error"
     retryable = False
+    # Set where a failed attempt got further than the one before: it then does not count against the retries.
+    progressed = False
 
     def __init__(
         self, detail: str = "", *, errors: Sequence[FieldError] = (), retry_after: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +14,9 @@ from tests.support.moto_cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.compensation.interval import PollState
+from tidegate.compensation.interval import PollState, after
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 
 class Ticks:
@@ -235,3 +237,35 @@ def test_the_minute_tells_how_many_wait(cloud: MotoCloud, capsys: pytest.Capture
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
     assert [line["WaitingRequests"] for line in told] == [[3.0]]
     assert {"CompensationInterval", "StartQueueSize"} <= set(told[0])
+
+
+def test_dead_worker_is_found_within_150_s_although_the_poll_sleeps_for_300_s(ticks: Ticks) -> None:
+    cloud = ticks.cloud
+    cloud.app.compensation.poll.revive()
+    for _ in range(40):
+        ticks.next()
+    project, queue = cloud.project(), cloud.app.queue.queue
+    request = queue.submit(project.id, "associate", "no_cookie", {})
+    cloud.deliver("AdmissionQueue")
+    running = queue.get(project.id, request.request_id)
+    queue.heartbeat(project.id, request.request_id, running.attempt)
+    cloud.app.queue.runner.stop(running, "its machine dies")
+    heard = cloud.clock()
+
+    for _ in range(3):
+        # What EventBridge does once a minute.
+        cloud.clock.advance(50)
+        cloud.app.compensation.poll.revive()
+        while ticks.waiting and min(due for due, _ in ticks.waiting) <= cloud.clock():
+            ticks.next()
+
+    assert (cloud.clock() - heard).total_seconds() <= 150
+    assert queue.get(project.id, request.request_id).status == "pending", "it is to be tried again"
+
+
+def test_poll_does_not_sleep_past_what_is_known_to_be_due() -> None:
+    quiet = PollState(7, 29, None, NOON)
+
+    assert (after(quiet, NOON, 0).next_poll - NOON).total_seconds() == 300
+    assert (after(quiet, NOON, 0, upcoming=75).next_poll - NOON).total_seconds() == 75
+    assert (after(quiet, NOON, 0, upcoming=0.5).next_poll - NOON).total_seconds() == 10

@@ -133,8 +133,8 @@ def test_a_connection_cut_at_50_percent_resumes_and_the_stored_bytes_are_right(
     assert library.objects() == {content_object(library.project.id, sha(large)): large}
 
 
-def test_a_cut_that_cannot_be_resumed_restarts_later_and_leaves_nothing(library: Library, source: FileSource) -> None:
-    source.files["/a.bin"] = Hosted(SMALL, ranges=False, cuts=1)
+def test_source_that_is_always_cut_is_tried_later_and_leaves_nothing(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(SMALL, ranges=False, cuts=6)
     asked = library.ask(source.url("/a.bin"))
     library.run()
     waiting = library.request(asked["request_id"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -49,13 +51,13 @@ def test_a_scan_queues_what_the_manifest_lists_and_only_what_is_new_or_changed(
     subscription = subscribe(library, source.url("/list.json"))
 
     first = scan(library, subscription)
-    assert first["result"] == {"listed": 2, "queued": 2, "refused": 0}
+    assert first["result"] == {"listed": 2, "queued": 2, "refused": 0, "format": "json"}
     assert paths(library) == {"/a", "/data/b.csv"}
 
     assert scan(library, subscription)["result"]["unchanged"] is True, "304"
 
     manifest(source, "/a", {"url": "/b", "path": "/data/b.csv", "etag": "2"}, "/c")
-    assert scan(library, subscription)["result"] == {"listed": 3, "queued": 2, "refused": 0}
+    assert scan(library, subscription)["result"] == {"listed": 3, "queued": 2, "refused": 0, "format": "json"}
     done = [(task["type"], task["status"]) for task in tasks(library, subscription)]
     assert sorted(done) == [("download", "completed")] * 4 + [("scan", "completed")] * 3
 
@@ -83,6 +85,7 @@ def test_one_url_that_may_not_be_fetched_does_not_stop_the_others(library: Libra
         "listed": 2,
         "queued": 1,
         "refused": 1,
+        "format": "json",
     }
 
 
@@ -181,3 +184,192 @@ def test_another_projects_subscription_is_404(library: Library, source: FileSour
 
     for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/download"), ("GET", "/tasks")]:
         assert library.cloud.http(method, f"/v1/subscriptions/{subscription}{path}", key=other.key).status == 404
+
+
+def fire(library: Library, seconds: float) -> int:
+    library.cloud.clock.advance(seconds)
+    return int(library.cloud.invoke("scan_subscriptions", {})["fired"])
+
+
+def test_one_shot_schedule_fires_once_and_lets_other_scans_go_on(library: Library, source: FileSource) -> None:
+    manifest(source)
+    at = library.cloud.clock() + timedelta(minutes=3)
+    once = subscribe(library, source.url("/list.json"), schedule=f"cron({at.minute} {at.hour} {at.day} 11 ? {at.year})")
+    every = subscribe(library, source.url("/list.json"), schedule="rate(5 minutes)")
+
+    assert fire(library, 240) == 1, "the one moment has come"
+    library.run()
+    assert fire(library, 120) == 1, "the other goes on"
+    library.run()
+    assert fire(library, 3600) == 1
+
+    assert (len(tasks(library, once)), len(tasks(library, every))) == (1, 2)
+
+
+def test_stored_schedule_that_cannot_be_read_stops_no_other_scan(library: Library, source: FileSource) -> None:
+    manifest(source)
+    broken = subscribe(library, source.url("/list.json"), schedule="rate(5 minutes)")
+    subscribe(library, source.url("/list.json"), schedule="rate(6 minutes)")
+    written = update(keys.subscription(library.project.id, broken), {"schedule": "every now and then"})
+    library.cloud.app.table.write(written)
+
+    assert fire(library, 600) >= 1
+    assert fire(library, 3600) == 0 or tasks(library, broken) != []
+
+
+def test_schedule_whose_moment_has_passed_is_422(library: Library, source: FileSource) -> None:
+    body = {"name": "x", "source_url": source.url("/l"), "schedule": "cron(0 0 1 1 ? 2020)"}
+
+    refused = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
+
+    assert refused.status == 422
+    assert "does not fire" in str(refused.json())
+
+
+def test_failed_download_returns_although_the_list_answers_304(library: Library, source: FileSource) -> None:
+    manifest(source, "/late")
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+    assert paths(library) == set()
+
+    source.files["/late"] = Hosted(b"here now")
+    scan(library, subscription)
+
+    assert paths(library) == {"/late"}
+    assert scan(library, subscription)["result"]["unchanged"] is True, "and then 304 counts again"
+
+
+def test_retried_download_brings_its_file_back_and_no_scan_downloads_it_twice(
+    library: Library, source: FileSource
+) -> None:
+    body = b"here now"
+    signature = hashlib.sha256(body).hexdigest()
+    manifest(source, {"url": "/late", "sha256": signature})
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+    failed = next(task for task in tasks(library, subscription) if task["type"] == "download")
+    assert failed["status"] == "failed"
+
+    path = f"/v1/requests/{failed['request_id']}/retry"
+    assert library.cloud.http("POST", path, key=library.project.key).status == 200
+
+    listed = library.cloud.http("GET", "/v1/files", key=library.project.key).json()["items"]
+    assert [file["state"] for file in listed] == ["coming"]
+    assert listed[0].get("error") is None
+    content = library.cloud.app.files.contents.get(library.project.id, signature)
+    assert content is not None, "POST /v1/downloads takes the signature again"
+    assert content.state == "coming"
+
+    source.files["/late"] = Hosted(body)
+    scan(library, subscription)
+    downloads = [task["status"] for task in tasks(library, subscription) if task["type"] == "download"]
+    assert downloads == ["completed"]
+    assert paths(library) == {"/late"}
+
+
+def test_downloads_of_a_scan_by_hand_have_its_priority(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    manifest(source, "/a")
+    subscription = subscribe(library, source.url("/list.json"))
+    scan(library, subscription)
+
+    assert {task["priority"] for task in tasks(library, subscription)} == {3}
+
+
+RSS = """<rss><channel><item><enclosure url="/ep/one.mp3" length="3"/></item>
+<item><enclosure url="/ep/two.ogg" length="3"/></item></channel></rss>"""
+
+
+def call(library: Library, method: str, path: str, **more: Any) -> Any:
+    return library.cloud.http(method, f"/v1/subscriptions{path}", key=library.project.key, **more)
+
+
+def test_preview_lists_what_would_come_and_queues_nothing(library: Library, source: FileSource) -> None:
+    source.files["/feed"] = Hosted(RSS.encode(), content_type="application/rss+xml")
+    body = {"source_url": source.url("/feed"), "include": ["*.mp3"], "file_path": "/pod/{name}"}
+
+    answer = call(library, "POST", "/preview", json=body)
+
+    assert answer.status == 200, answer.body
+    shown = answer.json()
+    assert (shown["format"], shown["listed"], shown["chosen"]) == ("rss", 2, 1)
+    assert [item["file_path"] for item in shown["items"]] == ["/pod/one.mp3"]
+    listed = library.cloud.http("GET", "/v1/queue", key=library.project.key).json()["items"]
+    assert listed == []
+
+
+def test_feed_brings_its_chosen_files_under_their_names(library: Library, source: FileSource) -> None:
+    source.files |= {"/feed": Hosted(RSS.encode(), content_type="text/xml"), "/ep/one.mp3": Hosted(b"one")}
+    subscription = subscribe(library, source.url("/feed"), exclude=["*.ogg"], file_path="/pod/{name}")
+
+    assert scan(library, subscription)["result"] == {"listed": 2, "queued": 1, "refused": 0, "format": "rss"}
+    assert paths(library) == {"/pod/one.mp3"}
+
+
+def test_checksums_are_checked_when_the_files_come(library: Library, source: FileSource) -> None:
+    good, bad = hashlib.sha256(b"good").hexdigest(), hashlib.sha256(b"other").hexdigest()
+    source.files["/SHA256SUMS"] = Hosted(f"{good}  good\n{bad}  bad\n".encode(), content_type="text/plain")
+    source.files |= {"/good": Hosted(b"good"), "/bad": Hosted(b"bad")}
+
+    subscription = subscribe(library, source.url("/SHA256SUMS"))
+    scan(library, subscription)
+
+    assert paths(library) == {"/good"}
+    codes = [task["error"]["code"] for task in tasks(library, subscription) if task["status"] == "failed"]
+    assert codes == ["signature_mismatch"]
+
+
+def test_pages_of_a_listing_are_all_read(library: Library, source: FileSource) -> None:
+    def page(key: str, more: str) -> Hosted:
+        body = f"<ListBucketResult><Contents><Key>{key}</Key><Size>1</Size></Contents>{more}</ListBucketResult>"
+        return Hosted(body.encode(), content_type="application/xml")
+
+    token = "<IsTruncated>true</IsTruncated><NextContinuationToken>t2</NextContinuationToken>"
+    source.files |= {"/?list-type=2": page("a", token), "/?continuation-token=t2&list-type=2": page("b", "")}
+    source.files |= {"/a": Hosted(b"a"), "/b": Hosted(b"b")}
+
+    scan(library, subscribe(library, source.url("/?list-type=2")))
+
+    assert paths(library) == {"/a", "/b"}
+
+
+def test_subscription_is_changed_and_read_anew(library: Library, source: FileSource) -> None:
+    source.files |= {"/a": Hosted(b"a"), "/b": Hosted(b"b")}
+    manifest(source, "/a", "/b")
+    subscription = subscribe(library, source.url("/list.json"), exclude=["b"])
+    scan(library, subscription)
+    assert paths(library) == {"/a"}
+
+    changed = call(
+        library, "PATCH", f"/{subscription}", json={"exclude": [], "name": "all", "schedule": "rate(1 hour)"}
+    )
+    assert (changed.status, changed.json()["name"], changed.json()["schedule"]) == (200, "all", "rate(1 hour)")
+    scan(library, subscription)
+
+    assert paths(library) == {"/a", "/b"}
+    assert fire(library, 3700) == 1
+    library.run()
+    assert call(library, "PATCH", f"/{subscription}", json={"schedule": None}).json().get("schedule") is None
+    assert fire(library, 7200) == 0
+
+
+@pytest.mark.parametrize("changes", [{"name": None}, {"file_path": "/x"}, {"format": "gopher"}, {"colour": 1}])
+def test_change_that_makes_no_sense_is_422(library: Library, source: FileSource, changes: dict[str, Any]) -> None:
+    subscription = subscribe(library, source.url("/list.json"))
+
+    assert call(library, "PATCH", f"/{subscription}", json=changes).status == 422
+
+
+def test_paused_subscription_rests_until_it_is_resumed(library: Library, source: FileSource) -> None:
+    manifest(source)
+    subscription = subscribe(library, source.url("/list.json"), schedule="rate(5 minutes)")
+
+    assert call(library, "POST", f"/{subscription}/pause").json()["status"] == "paused"
+    assert fire(library, 3600) == 0
+    assert call(library, "GET", "").json()["items"][0]["status"] == "paused"
+    assert call(library, "POST", f"/{subscription}/resume").json()["status"] == "active"
+    assert fire(library, 301) == 1
+    actions = [
+        line["action"] for line in library.cloud.http("GET", "/v1/audit", key=library.project.key).json()["items"]
+    ]
+    assert {"subscription.pause", "subscription.resume"} <= set(actions)

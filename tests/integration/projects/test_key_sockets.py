@@ -26,7 +26,7 @@ def revoke(cloud: MotoCloud, key: str, *, by: str | None = None) -> int:
 def compensate(cloud: MotoCloud) -> list[str]:
     """What the compensation poll would find now; the kinds that it took care of."""
     table = cloud.app.compensation.poll._store
-    found = table.overdue(cloud.clock(), 100)
+    found = table.due(cloud.clock(), 100)
     return [item["due_kind"] for item in found if cloud.app.due_handlers[item["due_kind"]](item) is not False]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.common.schedules import next_run
+from tidegate.common.schedules import following_run, next_run
 from tidegate.errors import Invalid
 
 NOW = datetime(2026, 11, 16, 5, 30, 20, tzinfo=UTC)
@@ -27,6 +27,7 @@ NOW = datetime(2026, 11, 16, 5, 30, 20, tzinfo=UTC)
         ("cron(0 8 ? * 1,7 *)", "2026-11-21T08:00:00"),
         ("cron(0 0 29 2 ? *)", "2028-02-29T00:00:00"),
         ("cron(0 12 1 JAN,JUL ? 2027-2028)", "2027-01-01T12:00:00"),
+        ("cron(0 0 1 1 ? 2040)", "2040-01-01T00:00:00"),
     ],
 )
 def test_the_next_run(expression: str, expected: str) -> None:
@@ -48,3 +49,9 @@ def test_a_daily_run_is_within_a_day_and_never_now(moment: datetime, minute: int
     found = next_run(f"cron({minute} {hour} * * ? *)", after)
     assert after < found <= after + timedelta(days=1, minutes=1)
     assert (found.minute, found.hour) == (minute, hour)
+
+
+def test_one_shot_has_no_run_after_its_moment() -> None:
+    once = "cron(33 14 16 11 ? 2026)"
+    assert following_run(once, NOW) == datetime(2026, 11, 16, 14, 33, tzinfo=UTC)
+    assert following_run(once, datetime(2026, 11, 16, 14, 33, tzinfo=UTC)) is None

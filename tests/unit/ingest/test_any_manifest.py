@@ -13,7 +13,8 @@ from tests.support.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.errors import SourceBroken, UrlNotAllowed
 from tidegate.files.model import path_fault
 from tidegate.http.client import SafeHttp
-from tidegate.ingest.manifests import MAX_ENTRIES, Entry, entries_of
+from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry
+from tidegate.ingest.feeds.read import listing_of
 from tidegate.web.schemas import plain_name
 
 BASES = ("https://files.example/pub/list.json", "http://files.example/", "https://files.example/pub/")
@@ -50,11 +51,26 @@ pages = st.lists(
     | TEXT,
     max_size=8,
 ).map("".join)
-bodies = st.binary(max_size=200) | (manifests | pages).map(lambda text: text.encode("utf-8", "surrogatepass"))
+feeds = st.lists(
+    st.builds('<item><enclosure url="{}" length="{}"/></item>'.format, links, TEXT)
+    | st.builds('<entry><link rel="enclosure" href="{}"/></entry>'.format, links)
+    | st.builds("<Contents><Key>{}</Key><Size>{}</Size></Contents>".format, links, TEXT)
+    | st.builds("<url><loc>{}</loc></url>".format, links)
+    | st.sampled_from(["<?xml version='1.0'?>", "<!--", "-->", "<!DOCTYPE a [<!ENTITY b 'c'>]>", "&b;", "]]>", "<"]),
+    max_size=6,
+).flatmap(
+    lambda parts: st.sampled_from(
+        ["rss", "feed", "ListBucketResult", "urlset", "sitemapindex", "other", "rdf:RDF"]
+    ).map(lambda root: f"<{root}>{''.join(parts)}</{root}>")
+)
+sums = st.lists(st.builds("{}  {}".format, st.sampled_from(["a" * 64, "b" * 40, "x"]), TEXT), max_size=4).map("\n".join)
+bodies = st.binary(max_size=200) | (manifests | pages | feeds | sums).map(
+    lambda text: text.encode("utf-8", "surrogatepass")
+)
 
 
 @examples(400)
-@given(bodies, st.sampled_from(["application/json", "text/html", ""]), st.sampled_from(BASES))
+@given(bodies, st.sampled_from(["application/json", "text/html", "application/xml", ""]), st.sampled_from(BASES))
 @example(b'["http://["]', "application/json", BASES[0])
 @example(b'<a href="http://[">x</a>', "text/html", BASES[0])
 @example(b"<![x[", "text/html", BASES[0])
@@ -62,9 +78,11 @@ bodies = st.binary(max_size=200) | (manifests | pages).map(lambda text: text.enc
 @example(rb'[{"url": "/x", "name": "\ud800"}]', "application/json", BASES[0])
 @example(b'[{"url": "/x", "name": "..", "size": true}]', "application/json", BASES[0])
 @example(b'[{"url": "/x", "size": -1}]', "application/json", BASES[0])
+@example(b"<!--a-->" * 8000, "application/xml", BASES[0])
+@example(b"<!DOCTYPE l [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;'>]><rss>&b;</rss>", "application/xml", BASES[0])
 def test_any_answer_is_a_manifest_or_a_plain_refusal(body: bytes, content_type: str, base: str) -> None:
     try:
-        entries = entries_of(body, content_type, base)
+        entries = listing_of(body, content_type, base).entries
     except SourceBroken:
         return
 
@@ -96,7 +114,7 @@ NOWHERE = SafeHttp(resolver=no_address)
 @given(pages, st.sampled_from(BASES))
 def test_an_index_lists_only_what_lies_below_it(page: str, base: str) -> None:
     try:
-        entries = entries_of(page.encode("utf-8", "replace"), "text/html", base)
+        entries = listing_of(page.encode("utf-8", "replace"), "text/html", base).entries
     except SourceBroken:
         return
 

@@ -7,14 +7,14 @@ import json
 import pytest
 
 from tidegate.errors import SourceBroken
-from tidegate.ingest.manifests import entries_of
+from tidegate.ingest.feeds.read import listing_of
 
 BASE = "https://files.example/pub/list.json"
 JSON = "application/json"
 
 
 def entry_of(item: object) -> dict[str, object]:
-    (found,) = entries_of(json.dumps([item]).encode(), JSON, BASE)
+    (found,) = listing_of(json.dumps([item]).encode(), JSON, BASE).entries
     return {name: getattr(found, name) for name in ("url", "path", "name", "signature", "size")}
 
 
@@ -43,7 +43,7 @@ def test_a_described_file_keeps_what_it_says() -> None:
 @pytest.mark.parametrize("field", ["etag", "size", "signature", "last_modified", "version"])
 def test_the_fingerprint_changes_with_whatever_tells_of_a_change(field: str) -> None:
     def fingerprint(**item: object) -> str:
-        return entries_of(json.dumps({"files": [{"url": "/x", **item}]}).encode(), JSON, BASE)[0].fingerprint
+        return listing_of(json.dumps({"files": [{"url": "/x", **item}]}).encode(), JSON, BASE).entries[0].fingerprint
 
     assert fingerprint(**{field: 1}) != fingerprint(**{field: 2})
     assert fingerprint(**{field: 1}) == fingerprint(**{field: 1})
@@ -55,11 +55,11 @@ def test_the_fingerprint_changes_with_whatever_tells_of_a_change(field: str) -> 
 )
 def test_what_is_no_manifest_is_refused(body: str) -> None:
     with pytest.raises(SourceBroken):
-        entries_of(body.encode(), JSON, BASE)
+        listing_of(body.encode(), JSON, BASE)
 
 
 def test_a_file_listed_twice_is_one() -> None:
-    assert len(entries_of(b'["/x", "/x#part"]', JSON, BASE)) == 1
+    assert len(listing_of(b'["/x", "/x#part"]', JSON, BASE).entries) == 1
 
 
 def test_an_index_of_apache_or_nginx_lists_its_files_only() -> None:
@@ -68,6 +68,6 @@ def test_an_index_of_apache_or_nginx_lists_its_files_only() -> None:
         <tr><td><a href="a.zip">a.zip</a></td><td>2026-11-16 05:00</td><td>4K</td></tr>
         <tr><td><a href="b.zip">b.zip</a></td><td>2026-11-16 05:00</td><td>4K</td></tr></table>"""
 
-    found = entries_of(page, "text/html", "https://files.example/pub/")
+    found = listing_of(page, "text/html", "https://files.example/pub/").entries
 
     assert [entry.url for entry in found] == ["https://files.example/pub/a.zip", "https://files.example/pub/b.zip"]

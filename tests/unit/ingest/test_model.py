@@ -24,9 +24,10 @@ def test_parts_cover_a_file_once_and_in_order(size: int, skipped: int) -> None:
 
 def test_what_the_first_answer_says_of_the_file() -> None:
     source = source_of({"content-length": str(PART_BYTES * 9), "accept-ranges": "bytes", "etag": 'W/"1"'})
-    assert source.parallel
+    assert source.in_parts(signed=True)
+    assert not source.in_parts(signed=False), "a weak ETag does not say that bytes are the same"
     assert source.strong_etag is None, "a weak ETag does not promise equal bytes"
-    assert not source_of({"content-length": "99999999999", "etag": '"1"'}).parallel
+    assert not source_of({"content-length": "99999999999", "etag": '"1"'}).in_parts(signed=True)
     assert not source_of({"accept-ranges": "bytes", "content-encoding": "gzip"}).ranges
     assert source_of({}).size is None
 

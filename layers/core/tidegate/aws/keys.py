@@ -230,6 +230,19 @@ def request(project_id: str, request_id: str) -> dict[str, str]:
     return _key(project_id, "REQUEST", request_id)
 
 
+def unfinished(project_id: str, request_id: str) -> dict[str, str]:
+    """What a download has brought so far."""
+    return _key(project_id, "REQUEST", request_id, sk="UNFINISHED")
+
+
+def request_log(project_id: str, request_id: str) -> str:
+    return partition(project_id, "REQUEST_LOG", request_id)
+
+
+def request_log_line(project_id: str, request_id: str, at: str, line_id: str) -> dict[str, str]:
+    return {"pk": request_log(project_id, request_id), "sk": f"{at}#{line_id}"}
+
+
 def requests_list(project_id: str) -> str:
     return partition(project_id, "REQUESTS")
 

@@ -34,10 +34,21 @@ class MultipartStore(Bucket):
     def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None:
         self._s3.upload_part(Bucket=self.name, Key=key, UploadId=upload_id, PartNumber=number, Body=cast(bytes, data))
 
-    def complete(self, key: str, upload_id: str) -> StoredObject:
-        """Of the parts that S3 holds, so that parts of earlier invocations count. Twice is once."""
+    def parts(self, key: str, upload_id: str) -> dict[int, StoredObject] | None:
+        """The parts that S3 holds, by their numbers; None if there is no such upload."""
+        pages = self._s3.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
         try:
-            etag = self._complete(key, upload_id)
+            found = [part for page in pages for part in page.get("Parts", [])]
+        except ClientError as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
+            return None
+        return {part["PartNumber"]: StoredObject(part["Size"], part["ETag"]) for part in found}
+
+    def complete(self, key: str, upload_id: str, count: int | None = None) -> StoredObject:
+        """Of the first `count` parts that S3 holds, so that parts of earlier invocations count. Twice is once."""
+        try:
+            etag = self._complete(key, upload_id, count)
         except ClientError as error:
             stored = self.head(key)
             if code_of(error) != "NoSuchUpload" or stored is None:
@@ -48,15 +59,21 @@ class MultipartStore(Bucket):
             raise Conflict("another object took the place of the one that was completed")
         return stored
 
-    def _complete(self, key: str, upload_id: str) -> str:
+    def _complete(self, key: str, upload_id: str, count: int | None) -> str:
         pages = self._s3.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
         parts: Any = [
-            {"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for page in pages for part in page.get("Parts", [])
+            {"PartNumber": part["PartNumber"], "ETag": part["ETag"]}
+            for page in pages
+            for part in page.get("Parts", [])
+            if count is None or part["PartNumber"] <= count
         ]
         completed = self._s3.complete_multipart_upload(
             Bucket=self.name, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
         )
         return completed["ETag"]
+
+    def read_range(self, key: str, start: int, last: int) -> bytes:
+        return bytes(self._s3.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}")["Body"].read())
 
     def abort(self, key: str, upload_id: str) -> None:
         try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from calendar import monthrange
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from tidegate.errors import Invalid
 
@@ -15,7 +15,7 @@ _FIELD = re.compile(r"(\*|\d+(?:-\d+)?)(?:/(\d+))?")
 _SECONDS = {"minute": 60, "hour": 3600, "day": 86400}
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-_HORIZON_DAYS = 366 * 5
+_FIRST_YEAR, _LAST_YEAR = 1970, 2199
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Cron:
     weekdays: frozenset[int] | None
     years: frozenset[int]
 
-    def on(self, day: datetime) -> bool:
+    def on(self, day: date) -> bool:
         weekday = day.isoweekday() % 7 + 1
         return (
             day.year in self.years
@@ -38,26 +38,51 @@ class Cron:
 
 
 def next_run(expression: str, after: datetime) -> datetime:
-    """The first moment later than `after` at which the schedule fires."""
+    """The first moment later than `after` at which the schedule fires. Invalid if there is none."""
+    found = following_run(expression, after)
+    if found is None:
+        raise Invalid(f"{expression} does not fire after {after:%Y-%m-%d %H:%M} UTC")
+    return found
+
+
+def following_run(expression: str, after: datetime) -> datetime | None:
+    """As `next_run`, or None for a schedule whose last moment has passed."""
     rate = _RATE.fullmatch(expression.strip())
     if rate:
         return after + timedelta(seconds=int(rate[1]) * _SECONDS[rate[2]])
     cron = _parse(expression.strip())
     start = after.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    for moment in _moments(cron, start):
-        if moment >= start:
-            return moment
-    raise Invalid(f"{expression} never fires")
+    day = _first_day(cron, start.date())
+    if day == start.date() and (moment := _on(cron, day, start)):
+        return moment
+    if day == start.date():
+        day = _first_day(cron, day + timedelta(days=1))
+    return _on(cron, day, start) if day else None
 
 
-def _moments(cron: Cron, start: datetime) -> Iterator[datetime]:
-    midnight = start.replace(hour=0, minute=0)
-    for offset in range(_HORIZON_DAYS):
-        day = midnight + timedelta(days=offset)
-        if cron.on(day):
-            for hour in sorted(cron.hours):
-                for minute in sorted(cron.minutes):
-                    yield day.replace(hour=hour, minute=minute)
+def check_schedule(expression: str) -> None:
+    """Invalid if the expression cannot be read, or names a day that no year has."""
+    next_run(expression, datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC))
+
+
+def _first_day(cron: Cron, start: date) -> date | None:
+    """The first day from `start` on that the schedule allows. Months that it does not name are not walked through."""
+    for year in sorted(year for year in cron.years if year >= start.year):
+        for month in sorted(cron.months):
+            for number in range(1, monthrange(year, month)[1] + 1):
+                day = date(year, month, number)
+                if day >= start and cron.on(day):
+                    return day
+    return None
+
+
+def _on(cron: Cron, day: date, start: datetime) -> datetime | None:
+    for hour in sorted(cron.hours):
+        for minute in sorted(cron.minutes):
+            moment = datetime(day.year, day.month, day.day, hour, minute, tzinfo=start.tzinfo)
+            if moment >= start:
+                return moment
+    return None
 
 
 def _parse(expression: str) -> Cron:
@@ -73,7 +98,7 @@ def _parse(expression: str) -> Cron:
         days=None if day in ("?", "*") else _values(day, 1, 31),
         months=_values(_named(month, _MONTHS), 1, 12),
         weekdays=None if weekday in ("?", "*") else _values(_named(weekday, _DAYS), 1, 7),
-        years=_values(year, 1970, 2199),
+        years=_values(year, _FIRST_YEAR, _LAST_YEAR),
     )
 
 

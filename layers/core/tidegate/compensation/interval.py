@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, Self
 
 BASE_SECONDS = 10
@@ -59,10 +60,18 @@ def first(now: datetime) -> PollState:
     return PollState(generation=0, multiplier=0, last_poll=None, next_poll=now)
 
 
-def after(poll: PollState, now: datetime, found: int, *, held_back: bool = False) -> PollState:
-    """The state that follows a poll. Starts held back by their lane are looked at again as soon as it is free."""
+def after(
+    poll: PollState, now: datetime, found: int, *, held_back: bool = False, upcoming: float | None = None
+) -> PollState:
+    """The state that follows a poll. Starts held back by their lane are looked at again as soon as it is free.
+
+    `upcoming` is in how many seconds something known may be overdue, as a running request whose worker dies now: the
+    poll does not sleep past that moment.
+    """
     multiplier = 1 if found else min(poll.multiplier + 1, _STEPS)
     wait = LANE_SECONDS if held_back else interval(multiplier)
+    if upcoming is not None:
+        wait = min(wait, max(BASE_SECONDS, ceil(upcoming)))
     return PollState(poll.generation + 1, multiplier, now, now + timedelta(seconds=wait), poll.compensated_total)
 
 
@@ -73,3 +82,8 @@ def triggered(poll: PollState, now: datetime) -> PollState:
 def is_lost(poll: PollState, now: datetime) -> bool:
     """A tick that should have polled a while ago has died on the way."""
     return now > poll.next_poll + timedelta(seconds=OVERDUE_SECONDS)
+
+
+def is_asleep(poll: PollState, now: datetime) -> bool:
+    """The next poll is so far away that overdue work should not wait for it."""
+    return poll.next_poll - now > timedelta(seconds=OVERDUE_SECONDS)

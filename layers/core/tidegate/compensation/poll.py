@@ -10,7 +10,7 @@ from typing import Any
 
 from tidegate.common.ids import Clock
 from tidegate.compensation import interval as compensation
-from tidegate.compensation.interval import OVERDUE_SECONDS, PollState
+from tidegate.compensation.interval import LONGEST_SECONDS, OVERDUE_SECONDS, PollState
 from tidegate.compensation.store import CompensationStore
 from tidegate.compensation.ticks import TickQueue
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act
@@ -47,9 +47,14 @@ class Compensator:
         The next tick is sent before the work, too, so that a failing start cannot end the polling.
         """
         now = self._clock()
-        overdue = self._store.overdue(now - timedelta(seconds=OVERDUE_SECONDS), MOST_AT_ONCE)
+        due = self._store.due(now + timedelta(seconds=LONGEST_SECONDS), MOST_AT_ONCE)
+        late = now.timestamp() - OVERDUE_SECONDS
+        overdue = [item for item in due if int(item["due_at"]) <= late]
+        upcoming = next((int(item["due_at"]) - late for item in due if int(item["due_at"]) > late), None)
         lanes = [item["due_lane"] for item in overdue if item.get("due_lane")]
-        following = compensation.after(poll, now, len(overdue), held_back=len(lanes) != len(set(lanes)))
+        following = compensation.after(
+            poll, now, len(overdue), held_back=len(lanes) != len(set(lanes)), upcoming=upcoming
+        )
         if not self._store.replace(poll, following):
             return None
         self._send(following, now)
@@ -77,12 +82,16 @@ class Compensator:
             return False
 
     def revive(self) -> PollState:
-        """Once a minute, from outside: starts the ticks again if they were ever lost."""
+        """Once a minute, from outside: starts the ticks again if they were lost, or sleep while work is overdue."""
         now = self._clock()
         poll = self._store.read()
         if poll is None:
             return self._begin(None, compensation.triggered(compensation.first(now), now), now)
-        return self._begin(poll, compensation.triggered(poll, now), now) if compensation.is_lost(poll, now) else poll
+        wanted = compensation.is_lost(poll, now) or (compensation.is_asleep(poll, now) and self._is_late(now))
+        return self._begin(poll, compensation.triggered(poll, now), now) if wanted else poll
+
+    def _is_late(self, now: datetime) -> bool:
+        return bool(self._store.due(now - timedelta(seconds=OVERDUE_SECONDS), 1))
 
     def trigger(self, who: str = SYSTEM) -> PollState:
         now = self._clock()

@@ -38,8 +38,8 @@ class CompensationStore:
     def count(self, compensated: int) -> None:
         self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
 
-    def overdue(self, before: datetime, limit: int) -> list[Item]:
-        """Oldest first, from every shard of the index."""
+    def due(self, before: datetime, limit: int) -> list[Item]:
+        """What is due before then, oldest first, from every shard of the index."""
         found: list[Item] = []
         for shard in range(keys.DUE_SHARDS):
             bounds = (0, int(before.timestamp()))

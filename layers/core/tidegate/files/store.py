@@ -87,13 +87,14 @@ class FileStore:
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
         """A file that an ingest is to bring; its content counts as coming, unless it is known already."""
-        writes = [put_new(file_item(file))]
-        if brings_content and file.signature and not self.has_content(file.project_id, file.signature):
-            content = {"signature": file.signature, "state": COMING, "brought_by": file.file_id}
-            not_here = "attribute_not_exists(#state) OR #state <> :ready"
-            key = keys.content(file.project_id, file.signature)
-            writes.append(update(key, content, condition=not_here, ready=READY))
-        return writes
+        return [put_new(file_item(file)), *(self._content_coming_writes(file) if brings_content else [])]
+
+    def _content_coming_writes(self, file: File) -> Writes:
+        if not file.signature or self.has_content(file.project_id, file.signature):
+            return []
+        content = {"signature": file.signature, "state": COMING, "brought_by": file.file_id}
+        not_here = "attribute_not_exists(#state) OR #state <> :ready"
+        return [update(keys.content(file.project_id, file.signature), content, condition=not_here, ready=READY)]
 
     def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
         """A file that will not come. Its content is not coming any more either, if nobody else brought it."""
@@ -106,6 +107,17 @@ class FileStore:
             key = keys.content(project_id, str(file.signature))
             writes.append(update(key, {"state": FAILED}, condition="#state = :coming", coming=COMING))
         return writes
+
+    def again_writes(self, project_id: str, file_id: str, *, brings_content: bool) -> Writes:
+        """A file that did not come is on its way again."""
+        file = self.get(project_id, file_id)
+        if file is None or file.state != FAILED:
+            return []
+        again = replace(file, state=COMING, error=None)
+        return [
+            *self.finish_writes(again, was=(FAILED,)),
+            *(self._content_coming_writes(again) if brings_content else []),
+        ]
 
     def finish(self, file: File, *, was: Sequence[str], line: AuditLine) -> File:
         """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_multipart import MultipartStore
-from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
+from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File, content_object
 from tidegate.files.store import FileStore
-from tidegate.ingest.fetch import Fetched, Fetcher, Remote
-from tidegate.ingest.model import Unfinished, staging_object
+from tidegate.ingest.fetch import Fetched, Fetcher, Remote, Wanted
+from tidegate.ingest.model import part_count, parts_of, staging_object
 from tidegate.ingest.ports import Outcome, Step
+from tidegate.ingest.ranges import SourceChanged
+from tidegate.ingest.unfinished import UnfinishedStore
 from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
+from tidegate.queue.model import Request
+
+_READ_AHEAD = 4
 
 
 class Download:
@@ -26,12 +33,14 @@ class Download:
         files: FileStore,
         projects: Projects,
         credentials: CredentialStore,
+        unfinished: UnfinishedStore,
     ) -> None:
         self._fetcher = fetcher
         self._parts = parts
         self._files = files
         self._projects = projects
         self._credentials = credentials
+        self._unfinished = unfinished
 
     def __call__(self, step: Step) -> Outcome:
         request = step.request
@@ -39,14 +48,28 @@ class Download:
         if file is None:
             raise RecordNotFound("the file's record is gone")
         if file.signature and self._is_here(request.project_id, file.signature):
-            return self._done(file, file.signature, file.size, etag=None, fetched=0)
-        key = staging_object(request.project_id, request.request_id, request.attempt)
-        begun = Unfinished(**step.state) if step.state else None
-        got = self._fetcher.fetch(self._remote(step), key, step.pulse, step.seconds_left, begun)
-        if isinstance(got, Unfinished):
-            return Outcome(state=got.as_data())
-        digest = self._keep(request.project_id, key, file, got)
-        return self._done(file, digest, got.size, got.etag, fetched=got.size)
+            return self._done(request, file, file.signature, file.size, etag=None, fetched=0)
+        wanted = Wanted(
+            request,
+            staging_object(request.project_id, request.request_id, request.attempt),
+            signed=file.signature is not None,
+            require_room=lambda size: self._require_room(request.project_id, size),
+        )
+        got = self._fetcher.fetch(self._remote(step), wanted, step.pulse, step.seconds_left)
+        if got is None:
+            return Outcome(state={"goes_on": True})
+        digest = self._keep(step, file, got)
+        return self._done(request, file, digest, got.size, got.etag, fetched=got.size)
+
+    def discard(self, request: Request) -> None:
+        """Removes what an ended request has brought and nobody will ask for."""
+        self._fetcher.discard(request)
+
+    def _require_room(self, project_id: str, size: int) -> None:
+        try:
+            self._files.require_room(project_id, size)
+        except QuotaExceeded as error:
+            raise NoSpace(f"{size} bytes do not fit: {error.detail}") from error
 
     def _remote(self, step: Step) -> Remote:
         request = step.request
@@ -56,53 +79,84 @@ class Download:
         # A manifest may well name files on other servers: they are fetched without the subscription's credential.
         if credential and not request.subscription_id:
             credential.require(url, plain_text=allow_private)
-        return Remote(url, credential, allow_private, request.project_id)
+        mirrors = tuple(str(mirror) for mirror in request.payload.get("mirrors") or ())
+        return Remote(url, credential, allow_private, request.project_id, mirrors)
 
     def _is_here(self, project_id: str, signature: str) -> bool:
         known = self._files.has_content(project_id, signature)
         return known and self._parts.head(content_object(project_id, signature)) is not None
 
-    def _keep(self, project_id: str, key: str, file: File, got: Fetched) -> str:
+    def _keep(self, step: Step, file: File, got: Fetched) -> str:
         """Moves what came to its content's place, if it is what was announced. Content that is there stays as it is."""
+        project_id = step.request.project_id
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
             if not self._is_here(project_id, got.digest):
                 self._parts.put(content_object(project_id, got.digest), got.small)
             return got.digest
-        upload_id = str(got.upload_id)
-        if got.digest is not None:
-            try:
-                check(file, got.size, got.digest)
-            except SignatureMismatch:
-                self._parts.abort(key, upload_id)
-                raise
+        key, upload_id = got.upload or ("", "")
         try:
-            return self._move(project_id, key, file, got.digest, self._parts.complete(key, upload_id))
+            if got.digest is not None:
+                check(file, got.size, got.digest)
+            stored = self._parts.complete(key, upload_id, part_count(got.size))
+            return self._move(step, key, file, got, stored)
+        except SignatureMismatch:
+            self._parts.abort(key, upload_id)
+            self._fetcher.discard(step.request)
+            raise
         except (Conflict, RecordNotFound) as error:
             # A step may run twice, and the other run is done with it: the next attempt finds what that one brought.
+            self._fetcher.discard(step.request)
             raise WorkerLost("another run of this step took away what was staged") from error
 
-    def _move(self, project_id: str, key: str, file: File, digest: str | None, stored: StoredObject) -> str:
+    def _move(self, step: Step, key: str, file: File, got: Fetched, stored: StoredObject) -> str:
+        project_id = step.request.project_id
+        digest = got.digest or self._read_again(step, key, stored)
         try:
-            digest = digest or self._read_again(key)
             check(file, stored.size, digest)
-            if not self._is_here(project_id, digest):
-                self._parts.copy(key, content_object(project_id, digest), only_if=stored)
-        finally:
+        except SignatureMismatch as error:
             self._parts.delete(key)
+            if got.validated:
+                raise
+            # The source could not tell its versions apart, so this may be a mixture of two: fetch it once more.
+            self._fetcher.discard(step.request)
+            raise SourceChanged(error.detail) from error
+        if not self._is_here(project_id, digest):
+            self._parts.copy(key, content_object(project_id, digest), only_if=stored)
+        self._parts.delete(key)
         return digest
 
-    def _read_again(self, key: str) -> str:
-        """A digest cannot be carried from one invocation to the next: what came in several is hashed from S3."""
+    def _read_again(self, step: Step, key: str, stored: StoredObject) -> str:
+        """A digest cannot be carried from one invocation to the next: what came in several is hashed from S3.
+
+        Several ranges are read ahead, and the request is kept alive meanwhile.
+        """
         hashed = hashlib.sha256()
-        for chunk in self._parts.read(key)[1]:
-            hashed.update(chunk)
+        ranges = [(start, last) for _, start, last in parts_of(stored.size)]
+        with ThreadPoolExecutor(_READ_AHEAD) as pool:
+            ahead: deque[Future[bytes]] = deque()
+            try:
+                for number in range(len(ranges) + _READ_AHEAD):
+                    if number < len(ranges):
+                        ahead.append(pool.submit(self._parts.read_range, key, *ranges[number]))
+                    if ahead and number >= _READ_AHEAD - 1:
+                        hashed.update(ahead.popleft().result())
+                        step.pulse({"bytes": stored.size, "total": stored.size, "step": "verify"})
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return hashed.hexdigest()
 
-    def _done(self, file: File, digest: str, size: int | None, etag: str | None, fetched: int) -> Outcome:
+    def _done(
+        self, request: Request, file: File, digest: str, size: int | None, etag: str | None, fetched: int
+    ) -> Outcome:
         ready = replace(file, state=READY, signature=digest, size=size, source_etag=etag, error=None)
         result: dict[str, Any] = {"file_id": file.file_id, "signature": digest, "size": size, "fetched_bytes": fetched}
-        return Outcome(result, self._files.finish_writes(ready, was=(COMING, FAILED)))
+        try:
+            writes = self._files.finish_writes(ready, was=(COMING, FAILED))
+        except QuotaExceeded as error:
+            raise NoSpace(f"{size} bytes do not fit: {error.detail}") from error
+        return Outcome(result, [*writes, self._unfinished.forget_write(request)])
 
 
 def check(file: File, size: int, digest: str) -> None:

@@ -1,11 +1,12 @@
-"""The arithmetic of fetching a file in parts, and what is remembered between two invocations."""
+"""The arithmetic of fetching a file in parts, and how two answers are known to be of one version of it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 
 from tidegate.common.json_input import whole_number
 from tidegate.http.model import MEGABYTE
@@ -15,6 +16,8 @@ MAX_PARTS = 10_000
 MAX_BYTES = PART_BYTES * MAX_PARTS
 # Below this, one stream is as fast as several.
 PARALLEL_FROM = 4 * PART_BYTES
+# A file may change twice within the second that Last-Modified tells; RFC 9110 trusts it once it is older than that.
+_SETTLED_SECONDS = 60
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
@@ -26,41 +29,72 @@ class Source:
     size: int | None
     etag: str | None
     ranges: bool
+    # Only if it can tell two versions apart.
+    last_modified: str | None = None
 
     @property
     def strong_etag(self) -> str | None:
         return self.etag if self.etag and not self.etag.startswith("W/") else None
 
     @property
-    def parallel(self) -> bool:
-        return self.ranges and self.size is not None and self.size >= PARALLEL_FROM
+    def validated(self) -> bool:
+        """Whether answers to later requests can be known to be of the same bytes."""
+        return bool(self.strong_etag or self.last_modified)
 
+    def in_parts(self, *, signed: bool) -> bool:
+        """Whether parts of several answers may be put together. `signed`: the SHA-256 of the whole will be checked."""
+        return self.ranges and self.size is not None and self.size >= PARALLEL_FROM and (self.validated or signed)
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """A fetch that goes on in another invocation: all parts before `next_part` are stored."""
+    def conditions(self) -> dict[str, str]:
+        """Headers with which a source refuses to send a part of another version."""
+        if self.strong_etag:
+            return {"if-match": self.strong_etag}
+        return {"if-unmodified-since": self.last_modified} if self.last_modified else {}
 
-    upload_id: str
-    next_part: int
-    size: int
-    etag: str | None
-
-    def as_data(self) -> dict[str, Any]:
-        return asdict(self)
+    def is_same(self, headers: Mapping[str, str]) -> bool:
+        """Whether an answer is of this version, as far as it tells: not every server looks at conditions."""
+        etag, changed = headers.get("etag"), headers.get("last-modified")
+        size = total_of(headers)
+        return (
+            (not etag or not self.etag or etag.removeprefix("W/") == self.etag.removeprefix("W/"))
+            and (not changed or not self.last_modified or changed == self.last_modified)
+            and (size is None or size == self.size)
+        )
 
 
 def source_of(headers: Mapping[str, str]) -> Source:
     length = headers.get("content-length", "")
     encoded = headers.get("content-encoding", "identity") != "identity"
     ranges = headers.get("accept-ranges", "").strip().lower() == "bytes" and not encoded
-    return Source(whole_number(length), headers.get("etag"), ranges)
+    changed = headers.get("last-modified")
+    settled = changed if _is_settled(changed, headers.get("date")) else None
+    return Source(whole_number(length), headers.get("etag"), ranges, settled)
+
+
+def _is_settled(changed: str | None, date: str | None) -> bool:
+    moments = [_moment(changed), _moment(date)]
+    if moments[0] is None or moments[1] is None:
+        return False
+    return (moments[1] - moments[0]).total_seconds() >= _SETTLED_SECONDS
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text) if text else None
+    except ValueError:
+        return None
+    return found if found is not None and found.tzinfo is not None else None
 
 
 def parts_of(size: int, first: int = 1) -> Iterator[tuple[int, int, int]]:
     """(number, first byte, last byte) of each part, from part `first` on."""
-    for number in range(first, (size + PART_BYTES - 1) // PART_BYTES + 1):
+    for number in range(first, part_count(size) + 1):
         start = (number - 1) * PART_BYTES
         yield number, start, min(start + PART_BYTES, size) - 1
+
+
+def part_count(size: int) -> int:
+    return (size + PART_BYTES - 1) // PART_BYTES
 
 
 def starts_at(headers: Mapping[str, str]) -> int | None:
@@ -69,6 +103,12 @@ def starts_at(headers: Mapping[str, str]) -> int | None:
     return whole_number(found[1]) if found else None
 
 
+def total_of(headers: Mapping[str, str]) -> int | None:
+    """The size of the whole file, as a 206 answer tells it."""
+    found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
+    return whole_number(found[3]) if found else None
+
+
 def staging_object(project_id: str, request_id: str, attempt: int) -> str:
-    """Where content lies until it is whole and right; nobody but this attempt of its request knows it."""
+    """Where content lies until it is whole and right; `attempt` is the one that began it, later ones go on with it."""
     return f"staging/{project_id}/{request_id}/{attempt}"

@@ -12,30 +12,37 @@ from tidegate.ingest.model import Source, starts_at
 _CHUNK = 256 * 1024
 
 
-def same_version(source: Source) -> dict[str, str]:
-    """A source that changes while it is fetched must not be stitched together from two versions."""
-    return {"if-match": source.strong_etag} if source.strong_etag else {}
+class SourceChanged(UpstreamError):
+    """What was fetched of the source so far is of another version than what it sends now."""
 
 
 class Ranged(AbstractContextManager[Stream]):
-    """A stream that must be the asked-for part."""
+    """A stream that must be the asked-for part, of the same version as the other parts."""
 
-    def __init__(self, opened: AbstractContextManager[Stream], start: int) -> None:
+    def __init__(self, opened: AbstractContextManager[Stream], start: int, source: Source) -> None:
         self._opened = opened
         self._start = start
+        self._source = source
 
     def __enter__(self) -> Stream:
         stream = self._opened.__enter__()
         try:
-            if stream.status == 412:
-                raise UpstreamError("the source changed while it was fetched")
-            stream.raise_for_status()
-            if stream.status != 206 or starts_at(stream.headers) != self._start:
-                raise UpstreamError("the source did not send the part that was asked for")
+            self._check(stream)
         except BaseException as error:
             self._opened.__exit__(type(error), error, error.__traceback__)
             raise
         return stream
+
+    def _check(self, stream: Stream) -> None:
+        if stream.status == 412:
+            raise SourceChanged("the source changed while it was fetched (412)")
+        if stream.status == 416:
+            raise SourceChanged("the source is shorter than it was (416)")
+        stream.raise_for_status()
+        if stream.status != 206 or starts_at(stream.headers) != self._start:
+            raise SourceChanged(f"the source answered {stream.status} and not the part that was asked for")
+        if not self._source.is_same(stream.headers):
+            raise SourceChanged("the source changed while it was fetched: its ETag, Last-Modified or size is another")
 
     def __exit__(self, *error: object) -> bool | None:
         return self._opened.__exit__(*error)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`scan`: reads a subscription's manifest and queues what is new or changed."""
+"""`scan`: reads what a subscription's source lists and queues what is new or changed."""
 
 from __future__ import annotations
 
@@ -8,31 +8,29 @@ from typing import Any
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed
 from tidegate.files.library import Announcement
-from tidegate.http.client import SafeHttp
-from tidegate.http.model import Limits, Reply
-from tidegate.ingest.manifests import Entry, entries_of
+from tidegate.ingest.feeds.entry import Entry
 from tidegate.ingest.ports import Outcome, Step
+from tidegate.ingest.source_list import SourceList, SourceReader
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
-from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.ingest.subscription_model import DELETING, Subscription
 from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 
 _AT_ONCE = 8
-_LIMITS = Limits(total=120, max_bytes=32 * 1024 * 1024)
 
 
 class Scan:
     def __init__(
         self,
-        http: SafeHttp,
+        sources: SourceReader,
         store: SubscriptionStore,
         intake: IngestSubmit,
         projects: Projects,
         credentials: CredentialStore,
         clock: Clock,
     ) -> None:
-        self._http = http
+        self._sources = sources
         self._store = store
         self._intake = intake
         self._projects = projects
@@ -42,37 +40,33 @@ class Scan:
     def __call__(self, step: Step) -> Outcome:
         request = step.request
         subscription = self._store.get(request.project_id, str(request.subscription_id))
-        if subscription is None or subscription.status != ACTIVE:
+        if subscription is None or subscription.status == DELETING:
             raise RecordNotFound("the subscription is gone")
-        reply = self._manifest(subscription)
-        if reply.status == 304:
-            done = self._store.scanned_write(subscription, subscription.etag, iso(self._clock()))
-            return Outcome({"unchanged": True, "listed": 0, "queued": 0}, [done])
-        entries = entries_of(reply.body, reply.headers.get("content-type", ""), reply.url)
+        found = self._read(step, subscription)
+        written = self._store.scanned_write(subscription, found.etag, iso(self._clock()))
+        if found.entries is None:
+            return Outcome({"unchanged": True, "listed": 0, "queued": 0}, [written])
         seen = self._store.seen(subscription.project_id, subscription.subscription_id)
-        fresh = [entry for entry in entries if seen.get(entry.url) != entry.fingerprint]
+        fresh = [entry for entry in found.entries if seen.get(entry.url) != entry.fingerprint]
         refused = self._queue_all(step, subscription, fresh)
-        result: dict[str, Any] = {"listed": len(entries), "queued": len(fresh) - refused, "refused": refused}
-        written = self._store.scanned_write(subscription, reply.headers.get("etag"), iso(self._clock()))
-        return Outcome(result, [written])
+        result: dict[str, Any] = {"listed": found.listed, "queued": len(fresh) - refused, "refused": refused}
+        return Outcome(result | {"format": found.format}, [written])
 
-    def _manifest(self, subscription: Subscription) -> Reply:
+    def _read(self, step: Step, subscription: Subscription) -> SourceList:
         allow_private = self._projects.get(subscription.project_id).allow_private_urls
         credential = None
         if subscription.credentials:
             credential = self._credentials.get(subscription.project_id, subscription.credentials)
             credential.require(subscription.source_url, plain_text=allow_private)
-        reply = self._http.send(
-            "GET",
+        return self._sources.read(
+            subscription.project_id,
             subscription.source_url,
-            headers={"if-none-match": subscription.etag} if subscription.etag else {},
+            subscription.selection,
+            etag=subscription.known_etag,
             credential=credential,
             allow_private=allow_private,
-            limits=_LIMITS,
-            project_id=subscription.project_id,
+            on_page=step.pulse,
         )
-        reply.raise_for_status()
-        return reply
 
     def _queue_all(self, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:
         """Several at a time: a manifest may list thousands. Answers how many may not be fetched."""
@@ -99,6 +93,8 @@ class Scan:
                 entry.url,
                 credentials=subscription.credentials,
                 channel=step.request.channel,
+                priority=step.request.priority,
+                fingerprint=entry.fingerprint,
                 subscription_id=subscription.subscription_id,
                 extra_writes=self._store.seen_writes(subscription, entry),
             )
@@ -111,5 +107,5 @@ class Scan:
     def _again_or_gone(self, subscription: Subscription, error: Conflict) -> None:
         """Queued by an earlier run of this very scan; or the subscription is being deleted: then there is no use."""
         present = self._store.get(subscription.project_id, subscription.subscription_id)
-        if present is None or present.status != ACTIVE:
+        if present is None or present.status == DELETING:
             raise LeaseLost("the subscription is being deleted") from error

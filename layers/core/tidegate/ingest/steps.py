@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.ingest.ports import Outcome, Step
-from tidegate.queue.model import Request
+from tidegate.queue.model import CANCELLED, Request
 from tidegate.queue.ports import Refused
 from tidegate.queue.queue import RequestQueue
 
@@ -69,6 +69,7 @@ class IngestSteps:
             outcome = self._step(event, attempt, seconds_left)
         except LeaseLost as lost:
             logger.info("stopped", **passed, why=lost.detail)
+            self._discard(attempt)
             return passed | {"more": False}
         except DomainError as error:
             return self._end(passed, attempt, error=error)
@@ -81,6 +82,13 @@ class IngestSteps:
         beat = Beat(self._queue, request, self._tell, self._monotonic)
         return self._work[request.type](Step(request, beat, seconds_left, event.get("state")))
 
+    def _discard(self, attempt: tuple[str, str, int]) -> None:
+        """Parts that nobody will ask for. Those of a request that waits, is paused or can be retried are kept."""
+        request = self._queue.get(*attempt[:2])
+        discard = getattr(self._work.get(request.type), "discard", None)
+        if discard and request.status == CANCELLED:
+            discard(request)
+
     def _end(self, passed: dict[str, Any], attempt: tuple[str, str, int], **outcome: Any) -> dict[str, Any]:
         try:
             ended = self._queue.finish(*attempt, **outcome)
@@ -89,4 +97,5 @@ class IngestSteps:
             logger.info("to be done again", **passed, why=refused.detail)
             ended = self._queue.finish(*attempt, error=WorkerLost("what the project stores changed meanwhile"))
         logger.info("ended", **passed, status=ended.status, code=(ended.error or {}).get("code"))
+        self._discard(attempt)
         return passed | {"more": False, "status": ended.status}

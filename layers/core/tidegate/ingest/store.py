@@ -11,7 +11,7 @@ from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, check, delete, put, put_new, update
 from tidegate.common.listing import Listed
-from tidegate.ingest.manifests import Entry
+from tidegate.ingest.feeds.entry import Entry
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, Subscription
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
@@ -23,11 +23,15 @@ Writes = list[Write]
 
 
 def _subscription(item: Item) -> Subscription:
-    return Subscription(**{name: item[name] for name in _FIELDS if name in item})
+    return Subscription(**{name: item[name] for name in _FIELDS if item.get(name) is not None})
 
 
 def _due(subscription: Subscription) -> dict[str, Any]:
     return keys.scheduled(subscription.subscription_id, subscription.due_at) if subscription.due_at else {}
+
+
+def _moment(due_at: int | None) -> dict[str, Any]:
+    return {"due_at": due_at} if due_at else {}
 
 
 class SubscriptionStore:
@@ -35,7 +39,8 @@ class SubscriptionStore:
         self._table = table
 
     def add(self, subscription: Subscription, line: AuditLine) -> None:
-        item = keys.subscription(subscription.project_id, subscription.subscription_id) | asdict(subscription)
+        given = {name: value for name, value in asdict(subscription).items() if value is not None}
+        item = keys.subscription(subscription.project_id, subscription.subscription_id) | given
         listing = {"gsi1pk": keys.subscriptions_list(subscription.project_id), "gsi1sk": subscription.subscription_id}
         self._table.transact([put_new(item | listing | _due(subscription)), audit_write(line)])
 
@@ -45,33 +50,57 @@ class SubscriptionStore:
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
         pk = keys.subscriptions_list(project_id)
-        page = self._table.find(pk, limit=limit, cursor=cursor, wanted={"status": ACTIVE})
-        return Listed([_subscription(item) for item in page.items], page.cursor)
+        page = self._table.find(pk, limit=limit, cursor=cursor, wanted={})
+        found = [_subscription(item) for item in page.items]
+        return Listed([one for one in found if one.status != DELETING], page.cursor)
+
+    def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
+        """False if it was changed or deleted meanwhile. `read_again`: the next scan does not ask for changes only."""
+        names = [name for name in _FIELDS if getattr(new, name) != getattr(old, name)]
+        sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None} | _due(new)
+        gone = [name for name in names if getattr(new, name) is None and name not in keys.DUE_ATTRIBUTES]
+        write = update(
+            keys.subscription(old.project_id, old.subscription_id),
+            sets,
+            adds={"failures": 1} if read_again else None,
+            removes=[*gone, *(() if new.due_at else keys.DUE_ATTRIBUTES)],
+            condition="#status = :was",
+            was=old.status,
+        )
+        try:
+            self._table.transact([write, audit_write(line)])
+        except ConditionFailed:
+            return False
+        return True
 
     def due(self, now: float) -> Iterator[Subscription]:
         for shard in range(keys.DUE_SHARDS):
-            bounds = (0, int(now))
             pk = keys.schedule_partition(shard)
-            for item in self._table.query(pk, index="due", sk_between=bounds, limit=100).items:
-                yield _subscription(item)
+            # All at once: those that are fired leave the index while it is read.
+            found = list(self._table.query_all(pk, index="due", sk_between=(0, int(now))))
+            yield from map(_subscription, found)
 
-    def fired_write(self, subscription: Subscription, due_at: int, request_id: str) -> Write:
+    def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
         """Moves the schedule on in the transaction that queues the scan: of two who try, one does both."""
         return update(
             keys.subscription(subscription.project_id, subscription.subscription_id),
-            {"due_at": due_at, "last_request_id": request_id},
+            {"last_request_id": request_id} | _moment(due_at),
+            removes=() if due_at else keys.DUE_ATTRIBUTES,
             condition="#due_at = :seen AND #status = :active",
             seen=subscription.due_at,
             active=ACTIVE,
         )
 
-    def skip(self, subscription: Subscription, due_at: int) -> None:
+    def skip(self, subscription: Subscription, due_at: int | None) -> None:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)
-        self._quietly(update(key, {"due_at": due_at}, condition="#due_at = :seen", seen=subscription.due_at))
+        removes = () if due_at else keys.DUE_ATTRIBUTES
+        same = "#due_at = :seen"
+        self._quietly(update(key, _moment(due_at), removes=removes, condition=same, seen=subscription.due_at))
 
     def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Write:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)
-        return update(key, {"etag": etag, "last_scan": at}, removes=() if etag else ("etag",))
+        sets = {"etag": etag, "etag_failures": subscription.failures, "last_scan": at}
+        return update(key, sets, removes=() if etag else ("etag",))
 
     def seen(self, project_id: str, subscription_id: str) -> dict[str, str]:
         """What the manifest's entries were when they were queued: url → fingerprint."""
@@ -90,12 +119,22 @@ class SubscriptionStore:
                 "attribute_not_exists(#pk) OR #fingerprint <> :new",
                 new=entry.fingerprint,
             ),
-            check(keys.subscription(project_id, subscription_id), "#status = :active", active=ACTIVE),
+            check(keys.subscription(project_id, subscription_id), "#status <> :deleting", deleting=DELETING),
         ]
 
-    def forget_write(self, project_id: str, subscription_id: str, url: str) -> Write:
-        """The next scan takes the entry for new."""
-        return delete(keys.manifest_entry(project_id, subscription_id, url))
+    def forget_writes(self, project_id: str, subscription_id: str, url: str) -> Writes:
+        """The next scan reads the whole list, whatever its ETag, and takes the entry for new."""
+        if self.get(project_id, subscription_id) is None:
+            return []
+        failed = update(keys.subscription(project_id, subscription_id), adds={"failures": 1})
+        return [delete(keys.manifest_entry(project_id, subscription_id, url)), failed]
+
+    def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
+        """A failed download of the entry is tried again: scans need not queue another."""
+        if self.get(project_id, subscription_id) is None:
+            return []
+        known = keys.manifest_entry(project_id, subscription_id, url)
+        return [put(known | {"url": url, "fingerprint": fingerprint})]
 
     def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
         """From now on it is due for compensation, until everything of it is gone."""

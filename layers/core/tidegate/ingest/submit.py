@@ -13,11 +13,11 @@ from tidegate.files.model import COMING, File
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
 from tidegate.ingest.store import SubscriptionStore
-from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.ingest.subscription_model import DELETING, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.projects import Projects
 from tidegate.queue.channels import Channels
-from tidegate.queue.model import DEFAULT_PRIORITY, Request
+from tidegate.queue.model import DEFAULT_PRIORITY, PRIORITIES, Request
 from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
 from tidegate.queue.queue import RequestQueue
 
@@ -41,10 +41,11 @@ class IngestSubmit:
         self._http = http
         self._clock = clock
 
-    def check_url(self, project_id: str, url: str) -> None:
-        self._http.check_url(
-            url, allow_private=self._projects.get(project_id).allow_private_urls, project_id=project_id
-        )
+    def check_url(self, project_id: str, url: str) -> bool:
+        """UrlNotAllowed if the project may not fetch it. Returns whether its URLs may be private."""
+        allow_private = self._projects.get(project_id).allow_private_urls
+        self._http.check_url(url, allow_private=allow_private, project_id=project_id)
+        return allow_private
 
     def download(
         self,
@@ -57,10 +58,19 @@ class IngestSubmit:
         priority: int = DEFAULT_PRIORITY,
         subscription_id: str | None = None,
         who: str = SYSTEM,
+        fingerprint: str | None = None,
+        mirrors: Sequence[str] = (),
         extra_writes: Sequence[Any] = (),
     ) -> tuple[File, Request]:
-        self.check_url(project_id, source_url)
-        payload = {"source_url": source_url, "credentials": credentials}
+        """`fingerprint` is that of the subscription's entry that led here."""
+        for url in (source_url, *mirrors):
+            self.check_url(project_id, url)
+        payload = {
+            "source_url": source_url,
+            "credentials": credentials,
+            "fingerprint": fingerprint,
+            "mirrors": [*mirrors] or None,
+        }
         return self._with_file(
             "download", project_id, announced, payload, channel, priority, subscription_id, who, extra_writes
         )
@@ -72,11 +82,12 @@ class IngestSubmit:
         payload: Mapping[str, Any],
         *,
         subscription_id: str | None = None,
-        priority: int = DEFAULT_PRIORITY,
+        priority: int | None = None,
         channel: str | None = None,
         who: str = SYSTEM,
     ) -> Request:
         """A request as `POST /v1/requests` describes it; its payload is already of its type's shape."""
+        priority = priority or PRIORITIES.get(type, DEFAULT_PRIORITY)
         if subscription_id:
             self._subscription(project_id, subscription_id)
         if type == "check":
@@ -90,6 +101,7 @@ class IngestSubmit:
             return made[1]
         url = str(payload["source_url"])
         named: dict[str, Any] = {"credentials": payload.get("credentials"), "channel": channel, "priority": priority}
+        named["mirrors"] = payload.get("mirrors") or ()
         return self.download(project_id, announced, url, subscription_id=subscription_id, who=who, **named)[1]
 
     def scan(
@@ -176,6 +188,6 @@ class IngestSubmit:
 
     def _subscription(self, project_id: str, subscription_id: str) -> Subscription:
         found = self._subscriptions.get(project_id, subscription_id)
-        if found is None or found.status != ACTIVE:
+        if found is None or found.status == DELETING:
             raise RecordNotFound("no such subscription")
         return found

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ACTIVE, DELETING = "active", "deleting"
+from tidegate.ingest.source_list import Selection
+
+# A paused one is not scanned by its schedule; by hand it still is.
+ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +24,35 @@ class Subscription:
     biz_id: int = 0
     app_id: int = 0
     credentials: str | None = None
+    # How the source is read and which of its files are taken; `file_path` is a naming template.
+    format: str = "auto"
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    file_path: str | None = None
+    # Of its scheduled scans and their downloads; 5 if None.
+    priority: int | None = None
     status: str = ACTIVE
     etag: str | None = None
     last_scan: str | None = None
     last_request_id: str | None = None
     due_at: int | None = None
+    # How many of its downloads have failed, in all and when `etag` was noted.
+    failures: int = 0
+    etag_failures: int = 0
+
+    @property
+    def known_etag(self) -> str | None:
+        """What a scan may ask with. None once a download failed: its entry is in a list that has not changed."""
+        return self.etag if self.failures == self.etag_failures else None
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(self.format, self.include, self.exclude, self.file_path)
 
     def shown(self) -> dict[str, Any]:
         names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
+        names += ("format", "file_path", "priority")
         shown = {name: getattr(self, name) for name in names}
+        shown |= {name: list(getattr(self, name)) or None for name in ("include", "exclude")}
         shown |= {"create_time": self.created_at, "last_scan": self.last_scan}
         return {name: value for name, value in shown.items() if value is not None}

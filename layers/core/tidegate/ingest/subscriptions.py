@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.common.schedules import next_run
-from tidegate.errors import Conflict, QuotaExceeded, RecordNotFound, WrongState
+from tidegate.common.schedules import following_run, next_run
+from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound, WrongState
+from tidegate.http.model import Limits
+from tidegate.ingest.source_list import Selection, SourceList, SourceReader
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
-from tidegate.ingest.subscription_model import ACTIVE, Subscription
+from tidegate.ingest.subscription_model import ACTIVE, DELETING, PAUSED, Subscription
 from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.queue.control import Control
-from tidegate.queue.model import TERMINAL, Request
+from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.store import RequestStore
 
+# An API call lasts half a minute.
+_PREVIEW_LIMITS = Limits(total=20, max_bytes=32 * 1024 * 1024)
 logger = Logger(service="tidegate", child=True)
-
-# A person asked: 1 to 3. The schedule asks: 4 to 6.
-_BY_HAND, _BY_SCHEDULE = 3, 5
 
 
 class Subscriptions:
@@ -33,6 +37,7 @@ class Subscriptions:
         queue: RequestQueue,
         control: Control,
         intake: IngestSubmit,
+        sources: SourceReader,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -40,6 +45,7 @@ class Subscriptions:
         self._queue = queue
         self._control = control
         self._intake = intake
+        self._sources = sources
         self._clock = clock
 
     def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
@@ -55,9 +61,45 @@ class Subscriptions:
 
     def get(self, project_id: str, subscription_id: str) -> Subscription:
         found = self._store.get(project_id, subscription_id)
-        if found is None or found.status != ACTIVE:
+        if found is None or found.status == DELETING:
             raise RecordNotFound("no such subscription")
         return found
+
+    def change(self, project_id: str, subscription_id: str, changes: Mapping[str, Any], *, who: str) -> Subscription:
+        """Sets the named fields; None takes one away."""
+        old = self.get(project_id, subscription_id)
+        if "source_url" in changes:
+            self._intake.check_url(project_id, str(changes["source_url"]))
+        new = replace(old, **changes)
+        return self._write(old, new, who, "subscription.update", ", ".join(sorted(changes)))
+
+    def pause(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
+        """Its schedule rests. Twice is once."""
+        old = self.get(project_id, subscription_id)
+        return old if old.status == PAUSED else self._write(old, replace(old, status=PAUSED), who, "subscription.pause")
+
+    def resume(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
+        old = self.get(project_id, subscription_id)
+        again = replace(old, status=ACTIVE)
+        return old if old.status == ACTIVE else self._write(old, again, who, "subscription.resume")
+
+    def _write(self, old: Subscription, new: Subscription, who: str, action: str, why: str = "") -> Subscription:
+        now = self._clock()
+        moved = (new.schedule, new.status) != (old.schedule, old.status)
+        if moved:
+            fires = new.schedule if new.status == ACTIVE else None
+            new = replace(new, due_at=int(next_run(fires, now).timestamp()) if fires else None)
+        line = act(new.project_id, new.subscription_id, now, who, action, why)
+        reads = ("source_url", "format", "include", "exclude", "file_path", "credentials")
+        read_again = any(getattr(new, name) != getattr(old, name) for name in reads)
+        if not self._store.change(old, new, line, read_again=read_again):
+            raise Conflict("the subscription was changed by someone else meanwhile; read it again")
+        return new
+
+    def preview(self, project_id: str, url: str, selection: Selection) -> SourceList:
+        """What a subscription of this source would bring now. Nothing is queued."""
+        allow_private = self._intake.check_url(project_id, url)
+        return self._sources.read(project_id, url, selection, allow_private=allow_private, limits=_PREVIEW_LIMITS)
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
         return self._store.list(project_id, limit, cursor)
@@ -65,19 +107,25 @@ class Subscriptions:
     def download(self, project_id: str, subscription_id: str, who: str) -> Request:
         """Looks at the source now, and queues what is new or changed."""
         self.get(project_id, subscription_id)
-        return self._intake.scan(project_id, subscription_id, priority=_BY_HAND, who=who)
+        return self._intake.scan(project_id, subscription_id, priority=BY_HAND, who=who)
 
     def tasks(self, project_id: str, subscription_id: str, limit: int, cursor: str | None) -> Listed[Request]:
         self.get(project_id, subscription_id)
         return self._requests.of_subscription(project_id, subscription_id, limit, cursor)
 
     def fire(self) -> int:
-        """Once a minute: queues a scan for each subscription whose time has come."""
-        return sum(self._fire(subscription) for subscription in self._store.due(self._clock().timestamp()))
+        """Once a minute: queues a scan for each subscription whose time has come. Returns how many."""
+        fired = 0
+        for subscription in self._store.due(self._clock().timestamp()):
+            try:
+                fired += self._fire(subscription)
+            except (DomainError, BotoCoreError, ClientError):
+                # It stays due and is tried again in a minute; the scans of everybody else go on.
+                logger.exception("a scheduled scan was not queued", subscription_id=subscription.subscription_id)
+        return fired
 
     def _fire(self, subscription: Subscription) -> bool:
-        now = self._clock()
-        due_at = int(next_run(str(subscription.schedule), now).timestamp())
+        due_at = self._after(subscription)
         if self._still_scanning(subscription):
             self._store.skip(subscription, due_at)
             return False
@@ -88,7 +136,7 @@ class Subscriptions:
             self._intake.scan(
                 subscription.project_id,
                 subscription.subscription_id,
-                priority=_BY_SCHEDULE,
+                priority=subscription.priority or BY_SCHEDULE,
                 who="schedule",
                 request_id=request_id,
                 extra_writes=[fired],
@@ -104,6 +152,15 @@ class Subscriptions:
             self._store.skip(subscription, due_at)
             return False
         return True
+
+    def _after(self, subscription: Subscription) -> int | None:
+        """The scan after the one that is due now; None if this was the last, as with a schedule of one moment."""
+        try:
+            following = following_run(str(subscription.schedule), self._clock())
+        except Invalid:
+            logger.exception("the schedule cannot be read", subscription_id=subscription.subscription_id)
+            return None
+        return int(following.timestamp()) if following else None
 
     def _still_scanning(self, subscription: Subscription) -> bool:
         if not subscription.last_request_id:

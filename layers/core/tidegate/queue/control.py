@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, DomainError
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import RUNNING, Request, moved
-from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Refused
+from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
@@ -22,13 +23,20 @@ _TRIES = 5
 
 class Control:
     def __init__(
-        self, queue: RequestQueue, store: RequestStore, pokes: AdmissionQueue, runner: RequestRunner, clock: Clock
+        self,
+        queue: RequestQueue,
+        store: RequestStore,
+        pokes: AdmissionQueue,
+        runner: RequestRunner,
+        clock: Clock,
+        restarts: Mapping[str, Ending],
     ) -> None:
         self._queue = queue
         self._store = store
         self._pokes = pokes
         self._runner = runner
         self._clock = clock
+        self._restarts = restarts
 
     def cancel(self, project_id: str, request_id: str, who: str, why: str = "asked to") -> Request:
         """A waiting one never runs. A running one loses its right to go on now; then its machine is stopped."""
@@ -83,7 +91,9 @@ class Control:
         if changed.is_over:
             self._queue.close(request, changed, line, now, without=without)
         else:
-            self._store.move(request, changed, line, now=now, without=without)
+            restart = self._restarts.get(request.type) if action == "retry" else None
+            more = restart(request) if restart else ()
+            self._store.move(request, changed, line, now=now, extra_writes=more, without=without)
             self._pokes.poke(changed.channel)
         return changed
 

@@ -32,7 +32,11 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
 # Why something waits.
 CAPACITY, SHARE, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "share", "paused", "mutex", "backoff"
 
-DEFAULT_PRIORITY = 5
+# Priorities: 1 to 3 for what a person asked for, 4 to 6 for schedules and other systems, 7 to 10 for upkeep.
+BY_HAND, BY_SCHEDULE, UPKEEP = 3, 5, 8
+DEFAULT_PRIORITY = BY_SCHEDULE
+# Checking what is stored already is upkeep, unless the caller says otherwise.
+PRIORITIES: Mapping[str, int] = {"check": UPKEEP}
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,13 +161,14 @@ class RequestQueue:
         now = self._clock()
         policy = self.policy(request.type)
         fault = {"code": error.code, "detail": error.detail} if error else None
-        delay = request_policies.retry_delay(policy, request.retries, error) if error else None
+        used = 0 if error and error.progressed else request.retries
+        delay = request_policies.retry_delay(policy, used, error) if error else None
         if delay is not None and error is not None:
             at = now + timedelta(seconds=delay)
             again = moved(
                 request,
                 "retry_later",
-                retries=request.retries + 1,
+                retries=used + 1,
                 not_before=at.timestamp(),
                 last_wait_reason=BACKOFF,
                 error=fault,

@@ -9,10 +9,20 @@ from aws_lambda_powertools.event_handler.openapi.params import Path
 
 from tidegate.app import app
 from tidegate.http.credentials import check_origins
+from tidegate.ingest.source_list import Selection
 from tidegate.ingest.subscription_model import Subscription
 from tidegate.projects.audit import act
 from tidegate.web.idempotency import idempotent
-from tidegate.web.ingest.schemas import CredentialBody, SubscriptionAnswer, SubscriptionBody, SubscriptionList
+from tidegate.web.ingest.schemas import (
+    CredentialBody,
+    PreviewAnswer,
+    PreviewBody,
+    PreviewEntry,
+    SubscriptionAnswer,
+    SubscriptionBody,
+    SubscriptionChanges,
+    SubscriptionList,
+)
 from tidegate.web.queue.request_payloads import CREDENTIAL_NAME
 from tidegate.web.queue.schemas import RequestAnswer, RequestList
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -20,6 +30,7 @@ from tidegate.web.routing import Cursor, Limit, Router, answer
 router = Router()
 CredentialInPath = Annotated[str, Path(pattern=CREDENTIAL_NAME)]
 _TAGS = ["Subscriptions"]
+_PREVIEWED = 100
 
 
 def _shown(subscription: Subscription) -> SubscriptionAnswer:
@@ -35,6 +46,21 @@ def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     return answer(_shown(app().ingest.subscriptions.create(described, who=caller.key_id)), 201)
 
 
+@router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="What a source would bring")
+def preview(body: PreviewBody) -> PreviewAnswer:
+    """For sources that need no credential. The same rules as a scan, and nothing is queued or kept."""
+    selection = Selection(body.format, body.include, body.exclude, body.file_path)
+    found = app().ingest.subscriptions.preview(router.caller.project_id, body.source_url, selection)
+    entries = found.entries or []
+    items = [
+        PreviewEntry(
+            url=entry.url, file_path=entry.path, file_name=entry.name, size=entry.size, signature=entry.signature
+        )
+        for entry in entries[:_PREVIEWED]
+    ]
+    return PreviewAnswer(format=found.format, listed=found.listed, chosen=len(entries), items=items)
+
+
 @router.get("/v1/subscriptions", scope="read", tags=_TAGS, summary="List subscriptions")
 def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> SubscriptionList:
     page = app().ingest.subscriptions.list(router.caller.project_id, limit, cursor)
@@ -44,6 +70,25 @@ def list_subscriptions(limit: Limit = 20, cursor: Cursor = None) -> Subscription
 @router.get("/v1/subscriptions/<subscription_id>", scope="read", tags=_TAGS, summary="One subscription")
 def show(subscription_id: str) -> SubscriptionAnswer:
     return _shown(app().ingest.subscriptions.get(router.caller.project_id, subscription_id))
+
+
+@router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change it")
+def change(subscription_id: str, body: SubscriptionChanges) -> SubscriptionAnswer:
+    caller = router.caller
+    changes = body.model_dump(exclude_unset=True)
+    return _shown(app().ingest.subscriptions.change(caller.project_id, subscription_id, changes, who=caller.key_id))
+
+
+@router.post("/v1/subscriptions/<subscription_id>/pause", scope="write", tags=_TAGS, summary="Let its schedule rest")
+def pause(subscription_id: str) -> SubscriptionAnswer:
+    caller = router.caller
+    return _shown(app().ingest.subscriptions.pause(caller.project_id, subscription_id, who=caller.key_id))
+
+
+@router.post("/v1/subscriptions/<subscription_id>/resume", scope="write", tags=_TAGS, summary="Follow its schedule")
+def resume(subscription_id: str) -> SubscriptionAnswer:
+    caller = router.caller
+    return _shown(app().ingest.subscriptions.resume(caller.project_id, subscription_id, who=caller.key_id))
 
 
 @router.delete(

@@ -1,22 +1,20 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from tidegate.common.schedules import next_run
+from tidegate.common.schedules import check_schedule
 from tidegate.errors import Invalid
 from tidegate.http.credentials import read_origin
+from tidegate.ingest.feeds.choice import template_fault
 from tidegate.web.queue.request_payloads import CredentialName, Url
-from tidegate.web.schemas import Answer, Body, Number, Text
-
-_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+from tidegate.web.schemas import Answer, Body, Number, Priority, Text
 
 
 def _fires(value: str) -> str:
     try:
-        next_run(value, _ANY_TIME)
+        check_schedule(value)
     except Invalid as error:
         raise ValueError(error.detail) from error
     return value
@@ -51,6 +49,28 @@ Origin = Annotated[str, Field(max_length=300), AfterValidator(read_origin)]
 HeaderValue = Annotated[str, Field(min_length=1, max_length=16_384, pattern=r"^[\t\x20-\x7e\x80-\xff]+$")]
 
 
+def _template(value: str) -> str:
+    fault = template_fault(value)
+    if fault:
+        raise ValueError(fault)
+    return value
+
+
+Glob = Annotated[str, Field(min_length=1, max_length=300)]
+Globs = Annotated[
+    list[Glob], Field(max_length=50, description="as *.iso; with a slash it is matched against the whole path")
+]
+PathTemplate = Annotated[
+    str,
+    Field(max_length=500, description="where files go in the library, as in /podcasts/{year}/{name}"),
+    AfterValidator(_template),
+]
+SourceFormat = Annotated[
+    Literal["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"],
+    Field(description="auto tells it from the answer"),
+]
+
+
 class SubscriptionBody(Body):
     name: Text
     source_url: Url
@@ -58,6 +78,60 @@ class SubscriptionBody(Body):
     biz_id: Number = 0
     app_id: Number = 0
     credentials: CredentialName | None = None
+    format: SourceFormat = "auto"
+    include: Globs = []
+    exclude: Globs = []
+    file_path: PathTemplate | None = None
+    priority: Priority | None = None
+
+
+class SubscriptionChanges(Body):
+    """What is left out stays; null takes a field away."""
+
+    name: Text | None = None
+    source_url: Url | None = None
+    schedule: Schedule | None = None
+    biz_id: Number | None = None
+    app_id: Number | None = None
+    credentials: CredentialName | None = None
+    format: SourceFormat | None = None
+    include: Globs | None = None
+    exclude: Globs | None = None
+    file_path: PathTemplate | None = None
+    priority: Priority | None = None
+
+    @model_validator(mode="after")
+    def _needed_fields_stay(self) -> Self:
+        needed = ("name", "source_url", "biz_id", "app_id", "format", "include", "exclude")
+        gone = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
+        if gone:
+            raise ValueError(f"{', '.join(gone)} cannot be null")
+        return self
+
+
+class PreviewBody(Body):
+    source_url: Url
+    format: SourceFormat = "auto"
+    include: Globs = []
+    exclude: Globs = []
+    file_path: PathTemplate | None = None
+
+
+class PreviewEntry(Answer):
+    url: str
+    file_path: str
+    file_name: str
+    size: int | None = None
+    signature: str | None = None
+
+
+class PreviewAnswer(Answer):
+    """`listed` files are in the source, `chosen` of them would come; `items` are the first hundred of these."""
+
+    format: str
+    listed: int
+    chosen: int
+    items: list[PreviewEntry]
 
 
 class SubscriptionAnswer(Answer):
@@ -68,6 +142,11 @@ class SubscriptionAnswer(Answer):
     biz_id: int
     app_id: int
     credentials: str | None = None
+    format: str = "auto"
+    include: list[str] | None = None
+    exclude: list[str] | None = None
+    file_path: str | None = None
+    priority: int | None = None
     status: str
     create_time: str
     last_scan: str | None = None

@@ -16,6 +16,10 @@ CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 
 class DownloadPayload(Body):
     source_url: Url
+    mirrors: Annotated[
+        list[Url],
+        Field(max_length=10, description="other addresses of the same file: used where the first fails or is slow"),
+    ] = []
     biz_id: Number = 0
     app_id: Number = 0
     file_path: FilePath

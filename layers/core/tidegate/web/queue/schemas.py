@@ -22,7 +22,7 @@ class RequestBody(Body):
     type: Literal["scan", "associate", "check", "download"]
     payload: JsonObject
     subscription_id: Text | None = None
-    priority: Priority = 5
+    priority: Annotated[Priority | None, Field(description="5 if left out; 8 for a check")] = None
     channel: ChannelName | None = None
 
 

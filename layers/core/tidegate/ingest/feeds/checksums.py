@@ -1,0 +1,34 @@
+"""SHA256SUMS and its kind: a digest and a file name on each line, as coreutils and BSD write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from tidegate.errors import SourceBroken
+from tidegate.ingest.feeds.entry import Entry, entry_at, sha256_in
+
+_COREUTILS = re.compile(r"\\?([0-9a-fA-F]{32,128}) [ *](.+)")
+_BSD = re.compile(r"[A-Z0-9-]+ \((.+)\) = ([0-9a-fA-F]{32,128})")
+
+
+def looks_like_sums(text: str) -> bool:
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    return bool(_COREUTILS.fullmatch(first) or _BSD.fullmatch(first))
+
+
+def from_sums(text: str, base: str) -> Iterator[Entry]:
+    """Digests that are SHA-256 are checked when the file comes; others tell only that it changed."""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip("\r")
+        if not line.strip() or line.startswith(("#", "-----", "Hash:", "Comment:")):
+            continue
+        found = _COREUTILS.fullmatch(line)
+        bsd = _BSD.fullmatch(line)
+        if not found and not bsd:
+            raise SourceBroken(f"line {number} of the checksums has no digest and file name")
+        checksum, name = (found[1], found[2]) if found else (bsd[2], bsd[1])  # type: ignore[index]
+        entry = entry_at(base, quote(name.removeprefix("./")), checksum, signature=sha256_in(checksum))
+        if entry:
+            yield entry

@@ -1,0 +1,71 @@
+"""Which of the listed files a subscription takes, and where they go in the library."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
+
+from tidegate.files.model import path_fault
+from tidegate.ingest.feeds.entry import Entry, plain_name
+
+FIELDS = ("path", "dir", "name", "stem", "ext", "host", "title", "year", "month", "day")
+_FIELD = re.compile(r"\{(\w*)\}")
+
+
+def template_fault(template: str) -> str | None:
+    """Why a naming template is refused; None if it is fine."""
+    unknown = [name for name in _FIELD.findall(template) if name not in FIELDS]
+    if unknown:
+        return f"{{{unknown[0]}}} is none of {', '.join(f'{{{name}}}' for name in FIELDS)}"
+    if not _FIELD.search(template):
+        return "names no field, so that all files would have one path; {name} is the file's name"
+    return path_fault(template)
+
+
+def chosen(
+    entries: Sequence[Entry], include: Sequence[str] = (), exclude: Sequence[str] = (), template: str | None = None
+) -> list[Entry]:
+    """A glob with a slash is matched against the path, one without against the name."""
+    taken = (entry for entry in entries if not include or _matches(entry, include))
+    kept = (entry for entry in taken if not _matches(entry, exclude))
+    return [_placed(entry, template) if template else entry for entry in kept]
+
+
+def _matches(entry: Entry, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(entry.path if "/" in glob else entry.name, glob) for glob in globs)
+
+
+def _placed(entry: Entry, template: str) -> Entry:
+    """The entry at the path that the template makes of it; where that is no path, as the source has it."""
+    stem, ext = posixpath.splitext(entry.name)
+    date = _date(entry.published)
+    values = {
+        "path": entry.path.strip("/"),
+        "dir": posixpath.dirname(entry.path).strip("/"),
+        "name": entry.name,
+        "stem": stem,
+        "ext": ext.removeprefix("."),
+        "host": plain_name(urlsplit(entry.url).hostname or "") or "host",
+        "title": plain_name(entry.title or "") or stem,
+        "year": f"{date:%Y}" if date else "0000",
+        "month": f"{date:%m}" if date else "00",
+        "day": f"{date:%d}" if date else "00",
+    }
+    path = _FIELD.sub(lambda field: values[field[1]], template)
+    path = re.sub(r"/{2,}", "/", path)
+    return entry if path_fault(path) else replace(entry, path=path)
+
+
+def _date(text: str | None) -> datetime | None:
+    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            return read((text or "").strip())
+        except (ValueError, TypeError):
+            continue
+    return None

@@ -1,0 +1,85 @@
+"""One file that a source lists."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+from tidegate.common.ids import digest
+from tidegate.files.model import path_fault
+
+MAX_ENTRIES = 10_000
+LONGEST_NAME = 255
+LARGEST = 5 * 1024**4
+_SHA_DIGITS = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`fingerprint` changes when the file does, as far as the listing tells."""
+
+    url: str
+    path: str
+    name: str
+    fingerprint: str
+    signature: str | None = None
+    size: int | None = None
+    title: str | None = None
+    # As the source writes it: an RFC 822 or an ISO 8601 date.
+    published: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one answer lists, and the addresses of further pages of the same list."""
+
+    format: str
+    entries: list[Entry]
+    more: list[str] = field(default_factory=list)
+
+
+def entry_at(
+    base: str,
+    link: str,
+    *told: object,
+    size: int | None = None,
+    signature: str | None = None,
+    title: str | None = None,
+    published: str | None = None,
+) -> Entry | None:
+    """The file behind a link; `told` is what else tells its versions apart. None if no library path can be made."""
+    url = resolved(base, link.strip())
+    if url is None:
+        return None
+    path = unquote(urlsplit(url).path) or "/"
+    if path_fault(path):
+        return None
+    name = plain_name(posixpath.basename(path.rstrip("/"))) or "file"
+    fingerprint = digest(*(str(one) for one in told), str(size), str(signature), length=32)
+    known_size = size if size is not None and 0 <= size <= LARGEST else None
+    return Entry(url, path, name, fingerprint, signature, known_size, title, published)
+
+
+def resolved(base: str, link: str) -> str | None:
+    try:
+        url = urldefrag(urljoin(base, link)).url
+        url.encode()
+        urlsplit(url)
+    except ValueError:
+        return None
+    return url
+
+
+def plain_name(value: object) -> str:
+    """As a caller may send it: no path, no control characters. Empty where nothing is left."""
+    name = value if isinstance(value, str) else ""
+    kept = "".join(char for char in name if ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF)
+    kept = kept.replace("/", "_").replace("\\", "_")[:LONGEST_NAME]
+    return "" if kept in (".", "..") else kept
+
+
+def sha256_in(text: object) -> str | None:
+    """`sha256:…` or 64 hexadecimal digits."""
+    found = str(text or "").strip().lower().removeprefix("sha256:")
+    return found if len(found) == 64 and set(found) <= _SHA_DIGITS else None

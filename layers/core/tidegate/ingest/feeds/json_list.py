@@ -1,0 +1,74 @@
+"""JSON lists of files: plain ones, JSON Feed, and the releases of a GitHub repository."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tidegate.common.ids import digest
+from tidegate.common.json_input import read_json
+from tidegate.errors import SourceBroken
+from tidegate.files.model import path_fault
+from tidegate.ingest.feeds.entry import LARGEST, Entry, plain_name, resolved, sha256_in
+
+_VERSION_FIELDS = ("signature", "sha256", "digest", "etag", "size", "last_modified", "updated_at", "version")
+
+
+def from_json(text: str, base: str) -> Iterator[Entry]:
+    try:
+        listed = read_json(text)
+    except ValueError as error:
+        raise SourceBroken("the list of files is not JSON") from error
+    for index, item in enumerate(_files(listed)):
+        described = {"url": item} if isinstance(item, str) else item
+        if not isinstance(described, Mapping) or not isinstance(described.get("url"), str):
+            raise SourceBroken(f"entry {index} of the list names no url")
+        yield _described(described, base, index)
+
+
+def _files(listed: Any) -> Iterator[Any]:
+    if isinstance(listed, dict) and isinstance(listed.get("assets"), list):
+        listed = [listed]
+    if isinstance(listed, dict):
+        feed = str(listed.get("version", "")).startswith("https://jsonfeed.org/")
+        listed = listed.get("items" if feed else "files")
+    if not isinstance(listed, list):
+        raise SourceBroken("the JSON is neither a list of files nor an object with a list named files")
+    for item in listed:
+        if isinstance(item, Mapping) and isinstance(item.get("assets"), list):
+            yield from map(_release_asset, item["assets"])
+        elif isinstance(item, Mapping) and isinstance(item.get("attachments"), list):
+            yield from map(_attachment, item["attachments"])
+        else:
+            yield item
+
+
+def _release_asset(asset: Any) -> Any:
+    """Of GitHub's releases, whose `url` is that of a description."""
+    if not isinstance(asset, Mapping) or "browser_download_url" not in asset:
+        return asset
+    return {**asset, "url": asset["browser_download_url"]}
+
+
+def _attachment(item: Any) -> Any:
+    return {**item, "size": item.get("size_in_bytes")} if isinstance(item, Mapping) else item
+
+
+def _described(item: Mapping[str, Any], base: str, index: int) -> Entry:
+    url = resolved(base, item["url"])
+    if url is None:
+        raise SourceBroken(f"entry {index} of the list names no readable url")
+    path = item.get("path") or unquote(urlsplit(url).path)
+    if not isinstance(path, str) or path_fault(path):
+        raise SourceBroken(f"entry {index} of the list: path {path_fault(str(path)) or 'is not text'}")
+    size = item.get("size")
+    known_size = size if type(size) is int and 0 <= size <= LARGEST else None
+    signature = next(filter(None, (sha256_in(item.get(name)) for name in ("signature", "sha256", "digest"))), None)
+    told = [str(item.get(name, "")) for name in _VERSION_FIELDS]
+    name = plain_name(item.get("name")) or plain_name(posixpath.basename(path.rstrip("/"))) or "file"
+    title = item.get("title")
+    return Entry(
+        url, path, name, digest(*told, length=32), signature, known_size, title if isinstance(title, str) else None
+    )

@@ -1,0 +1,78 @@
+"""What a subscription's source lists, whichever of the known formats it answers in."""
+
+from __future__ import annotations
+
+import re
+
+from tidegate.errors import SourceBroken
+from tidegate.ingest.feeds.checksums import from_sums, looks_like_sums
+from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry, Listing
+from tidegate.ingest.feeds.html_index import from_html
+from tidegate.ingest.feeds.json_list import from_json
+from tidegate.ingest.feeds.xml_feeds import ROOTS, from_xml
+
+FORMATS = ("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap")
+_XML = frozenset({"rss", "atom", "s3", "sitemap"})
+_TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
+
+
+def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") -> Listing:
+    """SourceBroken if the source is of none of the formats, or is not of the one that is named."""
+    text = body.decode("utf-8-sig", "replace")
+    kind = _kind(text, content_type) if format == "auto" else format
+    if kind in _XML:
+        found = from_xml(body, base, kind)
+    elif kind == "xml":
+        found = from_xml(body, base, "auto")
+    else:
+        read = {"json": from_json, "html": from_html, "sums": from_sums}[kind]
+        found = Listing(kind, list(read(text, base)))
+    return Listing(found.format, unique(found.entries), found.more)
+
+
+def unique(entries: list[Entry]) -> list[Entry]:
+    by_url = {entry.url: entry for entry in entries}
+    if len(by_url) > MAX_ENTRIES:
+        raise SourceBroken(f"the source lists {len(by_url)} files, {MAX_ENTRIES} at most")
+    return list(by_url.values())
+
+
+def _kind(text: str, content_type: str) -> str:
+    start, told = text.lstrip()[:1], content_type.lower()
+    if start == "<":
+        name = _root_name(text)
+        if name in ROOTS:
+            return ROOTS[name]
+        is_xml = text.lstrip().startswith("<?xml") or ("xml" in told and "html" not in told)
+        return "xml" if is_xml and name != "html" else "html"
+    if "html" in told:
+        return "html"
+    if start in ("[", "{") or "json" in told:
+        return "json"
+    if looks_like_sums(text):
+        return "sums"
+    shown = content_type.partition(";")[0].strip()[:80] or "of no named type"
+    raise SourceBroken(f"the source is {shown}, and its content is none of {', '.join(FORMATS[1:])}")
+
+
+def _root_name(text: str) -> str:
+    """The first element's name, past the declaration, comments and a DOCTYPE; empty if there is none."""
+    place = 0
+    while True:
+        rest = text[place : place + 4096].lstrip()
+        place = text.find(rest[:1], place) if rest else len(text)
+        ends = next((end for start, end in _SKIPPED if rest.startswith(start)), None)
+        if ends is None:
+            found = _TAG.match(rest)
+            return found[1].lower() if found else ""
+        if rest.startswith("<!DOCTYPE") and "[" in rest.partition(">")[0]:
+            ends = "]"
+        end = text.find(ends, place)
+        if end < 0:
+            return ""
+        place = end + len(ends)
+        if ends == "]":
+            place = max(place, text.find(">", place) + 1)
+
+
+_SKIPPED = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))

@@ -1,0 +1,155 @@
+"""RSS (podcasts too), Atom, S3 listings and sitemaps. Entities are never expanded, nothing external is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote_plus, urlencode, urlsplit, urlunsplit
+
+from tidegate.common.json_input import whole_number
+from tidegate.errors import SourceBroken
+from tidegate.ingest.feeds.entry import Entry, Listing, entry_at, resolved
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+_XML_BASE = "{http://www.w3.org/XML/1998/namespace}base"
+# The root element tells the format.
+ROOTS = {
+    "rss": "rss",
+    "rdf": "rss",
+    "feed": "atom",
+    "listbucketresult": "s3",
+    "urlset": "sitemap",
+    "sitemapindex": "sitemap",
+}
+
+
+def from_xml(body: bytes, base: str, wanted: str) -> Listing:
+    root = _parsed(body)
+    name = _local(root).lower()
+    found = ROOTS.get(name)
+    if found is None or wanted not in ("auto", found):
+        known = ", ".join(sorted(set(ROOTS.values()))) if wanted == "auto" else wanted
+        raise SourceBroken(f"the source is XML with the root element <{_local(root)[:60]}>, which is not {known}")
+    base = resolved(base, root.get(_XML_BASE, "")) or base
+    if found == "s3":
+        return _s3(root, base)
+    if found == "sitemap":
+        return _sitemap(root, base)
+    linked = list(_rss(root, base) if found == "rss" else _atom(root, base))
+    files = [entry for entry, attached in linked if attached]
+    # A feed without a single attached file is a list of pages, or of links to files.
+    return Listing(found, files or [entry for entry, _ in linked])
+
+
+def _parsed(body: bytes) -> Element:
+    # Here, because only scans need it.
+    from xml.etree.ElementTree import ParseError
+
+    from defusedxml.common import DefusedXmlException
+    from defusedxml.ElementTree import fromstring
+
+    try:
+        root: Element = fromstring(body)
+    except DefusedXmlException as error:
+        raise SourceBroken("the XML declares entities, which are not read") from error
+    except (ParseError, ValueError, LookupError) as error:
+        raise SourceBroken(f"the XML is not well-formed: {str(error)[:100]}") from error
+    return root
+
+
+def _local(element: Element) -> str:
+    """Without its namespace: feeds in the wild have the right one, an old one, or none."""
+    return str(element.tag).rsplit("}", 1)[-1]
+
+
+def _text(element: Element, *names: str) -> str:
+    for child in element:
+        if _local(child).lower() in names and child.text and child.text.strip():
+            return child.text.strip()
+    return ""
+
+
+def _size(text: Any) -> int | None:
+    return whole_number(str(text or "").strip()) or None
+
+
+def _rss(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
+    for item in (element for element in root.iter() if _local(element).lower() == "item"):
+        title, date = _text(item, "title"), _text(item, "pubdate", "date", "updated")
+        told = (_text(item, "guid"), date)
+        files = [(child.get("url", ""), child.get("length")) for child in item if _local(child).lower() == "enclosure"]
+        if not files:
+            media = [child for child in item.iter() if _local(child) == "content" and child.get("url")]
+            files = [(child.get("url", ""), child.get("fileSize")) for child in media]
+        links = [(url, length, True) for url, length in files if url] or [(_text(item, "link", "guid"), None, False)]
+        for url, length, attached in links:
+            made = entry_at(base, url, *told, size=_size(length), title=title, published=date) if url else None
+            if made:
+                # Podcasts write lengths that are not true: they tell a change, and are not held against the file.
+                yield _without_size(made), attached
+
+
+def _atom(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
+    for item in (element for element in root.iter() if _local(element) == "entry"):
+        title, date = _text(item, "title"), _text(item, "updated", "published", "modified")
+        here = resolved(base, item.get(_XML_BASE, "")) or base
+        links = [child for child in item if _local(child) == "link" and child.get("href")]
+        files = [(link, True) for link in links if link.get("rel") == "enclosure"]
+        files += [(child, True) for child in item if _local(child) == "content" and child.get("src")]
+        pages = [(link, False) for link in links if link.get("rel", "alternate") == "alternate"]
+        for link, attached in files or pages[:1]:
+            url = str(link.get("href") or link.get("src"))
+            told = (_text(item, "id"), date)
+            made = entry_at(here, url, *told, size=_size(link.get("length")), title=title, published=date)
+            if made:
+                yield _without_size(made), attached
+
+
+def _without_size(entry: Entry) -> Entry:
+    from dataclasses import replace
+
+    return replace(entry, size=None)
+
+
+def _s3(root: Element, base: str) -> Listing:
+    here = urlsplit(base)
+    folder = here.path.rstrip("/")
+    encoded = _text(root, "encodingtype") == "url"
+    entries: list[Entry] = []
+    last = ""
+    for item in (child for child in root if _local(child) == "Contents"):
+        key = _text(item, "key")
+        last = key = unquote_plus(key) if encoded else key
+        if not key or key.endswith("/"):
+            continue
+        link = urlunsplit((here.scheme, here.netloc, f"{folder}/{quote(key)}", "", ""))
+        told = (_text(item, "etag"), _text(item, "lastmodified"))
+        size = whole_number(_text(item, "size"))
+        made = entry_at(base, link, *told, size=size, published=told[1])
+        if made:
+            entries.append(made)
+    return Listing("s3", entries, _next_page(root, here.query, base, last))
+
+
+def _next_page(root: Element, query: str, base: str, last: str) -> list[str]:
+    if _text(root, "istruncated").lower() != "true":
+        return []
+    token = _text(root, "nextcontinuationtoken")
+    marker = _text(root, "nextmarker") or last
+    more = {"continuation-token": token, "list-type": "2"} if token else {"marker": marker}
+    if not any(more.values()):
+        return []
+    kept = [part for part in query.split("&") if part and part.split("=")[0] not in more]
+    here = urlsplit(base)
+    return [urlunsplit((here.scheme, here.netloc, here.path, "&".join([*kept, urlencode(more)]), ""))]
+
+
+def _sitemap(root: Element, base: str) -> Listing:
+    places = [(_text(child, "loc"), _text(child, "lastmod")) for child in root]
+    if _local(root).lower() == "sitemapindex":
+        pages = [resolved(base, place) for place, _ in places if place]
+        return Listing("sitemap", [], [page for page in pages if page])
+    made = (entry_at(base, place, changed, published=changed) for place, changed in places if place)
+    return Listing("sitemap", [entry for entry in made if entry])

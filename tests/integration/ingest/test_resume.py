@@ -1,0 +1,315 @@
+"""Downloads that are interrupted: what came is kept, and never mixed with another version."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.support.ingest import Library
+from tests.support.small_parts import small_parts
+from tests.support.sources import FileSource, Hosted
+from tidegate.aws import keys
+from tidegate.aws.writes import update
+from tidegate.errors import WorkerLost
+from tidegate.files.model import content_object
+from tidegate.ingest import fetch
+
+PART = 64 * 1024
+
+
+@pytest.fixture
+def large() -> Iterator[bytes]:
+    """Eight parts."""
+    with small_parts(PART, parallel_from=3 * PART), patch.object(fetch, "_FIRST_PAUSE", 0.01):
+        yield os.urandom(8 * PART - 1234)
+
+
+def sha(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def again(library: Library, seconds: float = 301) -> None:
+    library.cloud.clock.advance(seconds)
+    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.run()
+
+
+def ready(library: Library, asked: dict[str, Any], body: bytes) -> None:
+    file = library.file(asked["file_id"])
+    assert (file["state"], file["signature"]) == ("ready", sha(body)), library.request(asked["request_id"])
+    assert library.objects() == {content_object(library.project.id, sha(body)): body}
+    assert library.uploads() == []
+
+
+@pytest.mark.parametrize("obeys", [True, False], ids=["412", "conditions ignored"])
+@pytest.mark.parametrize("validator", ["strong", "weak", "date"])
+def test_source_that_changes_meanwhile_is_never_stitched_together(
+    library: Library, source: FileSource, large: bytes, validator: str, obeys: bool
+) -> None:
+    hosted = source.files["/a.bin"] = Hosted(large, validator=validator, obeys=obeys)
+    newer = os.urandom(len(large))
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+
+    def change(*args: Any) -> None:
+        hosted.body, hosted.last_modified = newer, "Mon, 16 Nov 2020 06:00:00 GMT"
+        original(*args)
+
+    asked = library.ask(source.url("/a.bin"))
+    with patch.object(parts, "put_part", change):
+        library.run()
+    for _ in range(3):
+        again(library)
+
+    signature = library.file(asked["file_id"])["signature"]
+    assert signature in (sha(large), sha(newer))
+    assert set(map(sha, library.objects().values())) == {signature}
+
+
+def test_source_without_validators_comes_in_one_stream(library: Library, source: FileSource, large: bytes) -> None:
+    source.files["/a.bin"] = Hosted(large, validator="none")
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    ready(library, asked, large)
+    assert source.seen == [("/a.bin", "")]
+
+
+def test_announced_signature_allows_parts_of_a_source_without_validators(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large, validator="none")
+
+    asked = library.ask(source.url("/a.bin"), signature=sha(large))
+    library.run()
+
+    ready(library, asked, large)
+    assert len(source.seen) == 9
+
+
+def test_503_on_one_part_fetches_that_part_again_and_no_other(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    hosted = source.files["/a.bin"] = Hosted(large)
+    last, count = f"bytes={7 * PART}-{len(large) - 1}", [0]
+
+    def refuse_last(handler: Any) -> bool:
+        refused = handler.headers.get("Range") == last and count[0] < 2
+        count[0] += refused
+        if refused:
+            handler.answer(503)
+        return refused
+
+    source.hook = refuse_last
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    ready(library, asked, large)
+    assert hosted.served == len(large)
+    assert (count[0], len([wanted for _, wanted in source.seen if wanted])) == (2, 10)
+
+
+def test_failed_attempt_leaves_its_parts_to_the_next(library: Library, source: FileSource, large: bytes) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+
+    def die_at_6(*args: Any) -> None:
+        if args[2] == 6:
+            raise WorkerLost("the machine was lost")
+        original(*args)
+
+    with patch.object(parts, "put_part", die_at_6):
+        library.run()
+    assert library.request(asked["request_id"])["status"] == "pending"
+    source.seen.clear()
+    again(library)
+
+    ready(library, asked, large)
+    assert 1 <= len(source.seen) <= 3, "part 6, and those that were under way beside it"
+
+
+def test_failed_request_that_is_retried_goes_on_with_its_parts(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+
+    def never_6(*args: Any) -> None:
+        if args[2] == 6:
+            raise WorkerLost("the machine was lost")
+        original(*args)
+
+    with patch.object(parts, "put_part", never_6):
+        library.run()
+        for _ in range(6):
+            again(library)
+    assert library.request(asked["request_id"])["status"] == "failed"
+    source.seen.clear()
+    library.cloud.http("POST", f"/v1/requests/{asked['request_id']}/retry", key=library.project.key)
+    library.run()
+
+    ready(library, asked, large)
+    assert len(source.seen) == 1
+
+
+def test_paused_download_resumes_where_it_was(library: Library, source: FileSource, large: bytes) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    path = f"/v1/requests/{asked['request_id']}"
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+    seconds = iter(range(10**6))
+    library.cloud.app.ingest.steps._monotonic = lambda: float(next(seconds))
+
+    def pause_at_4(*args: Any) -> None:
+        original(*args)
+        if args[2] == 4:
+            library.cloud.http("POST", f"{path}/pause", key=library.project.key)
+
+    with patch.object(parts, "put_part", pause_at_4):
+        library.run()
+    assert library.request(asked["request_id"])["status"] == "paused"
+    source.seen.clear()
+    library.cloud.http("POST", f"{path}/resume", key=library.project.key)
+    library.run()
+
+    ready(library, asked, large)
+    assert len(source.seen) <= 4
+
+
+@pytest.mark.parametrize("cuts", [1, 3])
+def test_cut_stream_of_a_source_without_ranges_goes_on_after_the_bytes_that_came(
+    library: Library, source: FileSource, large: bytes, cuts: int
+) -> None:
+    source.files["/a.bin"] = Hosted(large, ranges=False, cuts=cuts)
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    ready(library, asked, large)
+
+
+def test_second_stream_with_other_bytes_is_refused(library: Library, source: FileSource, large: bytes) -> None:
+    hosted = source.files["/a.bin"] = Hosted(large, ranges=False, validator="none", cuts=1)
+    newer = os.urandom(len(large))
+
+    def change(_handler: Any) -> bool:
+        if len(source.seen) == 2:
+            hosted.body = newer
+        return False
+
+    source.hook = change
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+    assert library.request(asked["request_id"])["status"] == "pending"
+    assert (library.objects(), library.uploads()) == ({}, [])
+    again(library)
+
+    ready(library, asked, newer)
+
+
+def test_source_that_does_not_tell_of_its_ranges_is_fetched_in_parts(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large, silent_about_ranges=True)
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    ready(library, asked, large)
+    assert len(source.seen) == 10
+
+
+def test_reading_again_for_the_digest_keeps_the_lease(library: Library, source: FileSource, large: bytes) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.read_range
+    steps, seconds, beats = iter(range(10**6)), [0.0], [0]
+    library.cloud.app.ingest.steps._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
+    library.cloud.app.ingest.steps._monotonic = lambda: seconds[0]
+    queue = library.cloud.app.queue.queue
+    beat = queue.heartbeat
+
+    def slowly(*args: Any) -> bytes:
+        seconds[0] += 40
+        return original(*args)
+
+    def count(*args: Any, **more: Any) -> Any:
+        beats[0] += 1
+        return beat(*args, **more)
+
+    with patch.object(parts, "read_range", slowly), patch.object(queue, "heartbeat", count):
+        library.run(seconds_left=110)
+
+    ready(library, asked, large)
+    assert beats[0] >= 8
+
+
+@pytest.mark.slow
+def test_ten_interruptions_transfer_at_most_a_tenth_twice(library: Library, source: FileSource) -> None:
+    chance = random.Random(23)
+    with small_parts(16 * 1024, parallel_from=64 * 1024):
+        body = os.urandom(480 * 16 * 1024 - 99)
+        hosted = source.files["/a.bin"] = Hosted(body)
+        asked = library.ask(source.url("/a.bin"))
+        parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+        left = [0]
+
+        def interrupt(*args: Any) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise WorkerLost("the machine was lost")
+            original(*args)
+
+        with patch.object(parts, "put_part", interrupt):
+            for number in range(11):
+                left[0] = chance.randint(20, 50) if number < 10 else 0
+                again(library)
+
+        file = library.file(asked["file_id"])
+        assert (file["state"], file["signature"]) == ("ready", sha(body))
+        assert hosted.served <= 1.1 * len(body)
+
+
+def test_file_that_does_not_fit_is_refused_before_it_is_fetched(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    quota = update(keys.project(library.project.id), {"quotas": {"stored_bytes": len(large) - 1}})
+    library.cloud.app.table.write(quota)
+
+    asked = library.ask(source.url("/a.bin"))
+    library.run()
+
+    request = library.request(asked["request_id"])
+    assert (request["status"], request["error"]["code"]) == ("failed", "no_space")
+    assert source.seen == [("/a.bin", "")]
+
+
+def test_mirror_takes_over_where_the_first_url_fails(library: Library, source: FileSource, large: bytes) -> None:
+    source.files["/b.bin"] = Hosted(large)
+    payload = {"source_url": source.url("/gone"), "mirrors": [source.url("/b.bin")], "file_path": "/m"}
+
+    asked = library.submit("download", payload)
+    library.run()
+
+    assert library.request(asked["request_id"])["result"]["signature"] == sha(large)
+
+
+def test_mirrors_that_agree_share_the_parts(library: Library, source: FileSource, large: bytes) -> None:
+    source.files |= {"/a": Hosted(large), "/b": Hosted(large), "/other": Hosted(large[::-1])}
+    mirrors = [source.url("/b"), source.url("/other")]
+
+    asked = library.submit("download", {"source_url": source.url("/a"), "mirrors": mirrors, "file_path": "/m"})
+    library.run()
+
+    assert library.request(asked["request_id"])["result"]["signature"] == sha(large)
+    ranges = [path for path, wanted in source.seen if wanted and wanted != "bytes=0-0"]
+    assert (ranges.count("/a"), ranges.count("/b"), ranges.count("/other")) == (4, 4, 0)

@@ -1,0 +1,179 @@
+"""Feeds in the shapes that sources of the field have."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tidegate.errors import SourceBroken
+from tidegate.ingest.feeds.choice import chosen, template_fault
+from tidegate.ingest.feeds.entry import Listing
+from tidegate.ingest.feeds.read import listing_of
+
+XML = "application/xml"
+HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+
+
+def read(text: str, base: str = "https://files.example/feed", type: str = XML, format: str = "auto") -> Listing:
+    return listing_of(text.encode(), type, base, format)
+
+
+def urls(listing: Listing) -> list[str]:
+    return [entry.url for entry in listing.entries]
+
+
+PODCAST = """<?xml version="1.0" encoding="UTF-8"?>
+<!-- made by a podcast host -->
+<rss version="2.0" xmlns:itunes="http://www.itunes.com/dtds/podcast-1.0.dtd"><channel><title>Tides</title>
+<item><title>One: the moon</title><guid isPermaLink="false">1</guid><pubDate>Mon, 16 Nov 2026 05:00:00 GMT</pubDate>
+<enclosure url="https://cdn.example/ep/one.mp3?source=feed" length="1234" type="audio/mpeg"/></item>
+<item><title>Two</title><link>https://tides.example/two</link><enclosure url="/ep/two.mp3" length="0" type="a/b"/></item>
+<item><title>News without a file</title><link>https://tides.example/news</link></item>
+</channel></rss>"""
+WORDPRESS = """<?xml version="1.0"?><rss version="2.0" xmlns:content="http://purl.org/rss/1.0/modules/content/">
+<channel><item><title>Post</title><link>https://blog.example/2026/post.html</link>
+<content:encoded><![CDATA[<p>A <a href="/x">link</a></p>]]></content:encoded></item></channel></rss>"""
+RDF = """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/">
+<channel/><item rdf:about="x"><title>a</title><link>https://old.example/a.tgz</link></item></rdf:RDF>"""
+MEDIA = """<rss xmlns:media="http://search.yahoo.com/mrss/"><channel><item><title>v</title>
+<media:group><media:content url="https://v.example/v.mp4" fileSize="5"/></media:group></item></channel></rss>"""
+ATOM = """<?xml version="1.0"?><feed xmlns="http://www.w3.org/2005/Atom" xml:base="https://dl.example/pub/">
+<link rel="self" href="feed.atom"/><entry><id>1</id><updated>2026-11-16T05:00:00Z</updated><title>v1</title>
+<link rel="alternate" href="notes.html"/><link rel="enclosure" href="app-1.tar.gz" length="77"/></entry></feed>"""
+GITHUB_ATOM = """<feed xmlns="http://www.w3.org/2005/Atom"><entry><id>tag:github.com,2008:Repository/1/v1</id>
+<updated>2026-11-16T05:00:00Z</updated><link rel="alternate" type="text/html"
+href="https://github.com/o/r/releases/tag/v1"/><title>v1</title></entry></feed>"""
+S3 = """<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><IsTruncated>true</IsTruncated>
+<NextContinuationToken>1/x==</NextContinuationToken>
+<Contents><Key>data/</Key><Size>0</Size></Contents>
+<Contents><Key>data/a b+c.csv</Key><LastModified>2026-11-16T05:00:00.000Z</LastModified>
+<ETag>"abc"</ETag><Size>12</Size></Contents></ListBucketResult>"""
+SITEMAP = """<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url><loc>https://x.example/a.pdf</loc>
+<lastmod>2026-11-16</lastmod></url><url><loc> https://x.example/b.pdf </loc></url></urlset>"""
+SITEMAP_INDEX = """<sitemapindex xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><sitemap>
+<loc>https://x.example/one.xml</loc></sitemap></sitemapindex>"""
+
+
+def test_podcast_gives_its_enclosures_and_not_its_pages() -> None:
+    found = read(PODCAST, "https://tides.example/feed.xml")
+
+    assert found.format == "rss"
+    assert urls(found) == ["https://cdn.example/ep/one.mp3?source=feed", "https://tides.example/ep/two.mp3"]
+    first = found.entries[0]
+    assert (first.name, first.path, first.title, first.size) == ("one.mp3", "/ep/one.mp3", "One: the moon", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "expected"),
+    [
+        (WORDPRESS, "rss", ["https://blog.example/2026/post.html"]),
+        (RDF, "rss", ["https://old.example/a.tgz"]),
+        (MEDIA, "rss", ["https://v.example/v.mp4"]),
+        (ATOM, "atom", ["https://dl.example/pub/app-1.tar.gz"]),
+        (GITHUB_ATOM, "atom", ["https://github.com/o/r/releases/tag/v1"]),
+        (SITEMAP, "sitemap", ["https://x.example/a.pdf", "https://x.example/b.pdf"]),
+    ],
+    ids=["wordpress", "rss 1.0", "media rss", "atom", "github atom", "sitemap"],
+)
+def test_feed_is_recognised_and_lists_its_files(text: str, format: str, expected: list[str]) -> None:
+    for content_type in (XML, "text/html", "", "application/rss+xml; charset=utf-8"):
+        found = read(text, type=content_type)
+        assert (found.format, urls(found)) == (format, expected)
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ("https://b.s3.amazonaws.com/?list-type=2&prefix=data", "https://b.s3.amazonaws.com/data/a%20b%2Bc.csv"),
+        ("https://s3.example/b?list-type=2", "https://s3.example/b/data/a%20b%2Bc.csv"),
+    ],
+)
+def test_s3_listing_names_its_objects_and_its_next_page(base: str, expected: str) -> None:
+    found = read(S3, base)
+
+    assert (found.format, urls(found)) == ("s3", [expected])
+    assert found.entries[0].size == 12
+    assert "continuation-token=1%2Fx%3D%3D" in found.more[0]
+    assert found.more[0].count("list-type") == 1
+
+
+def test_sitemap_index_leads_to_its_sitemaps() -> None:
+    assert read(SITEMAP_INDEX).more == ["https://x.example/one.xml"]
+
+
+def test_checksum_lists_carry_the_digests_that_are_checked() -> None:
+    text = f"{HASH}  debian-13.iso\n{HASH} *./sub/b c.iso\nSHA256 (bsd.img) = {HASH.upper()}\n{'a' * 128}  other\n"
+
+    found = read(text, "https://cdimage.example/13/SHA256SUMS", "text/plain")
+
+    assert found.format == "sums"
+    assert urls(found) == [
+        f"https://cdimage.example/13/{name}" for name in ("debian-13.iso", "sub/b%20c.iso", "bsd.img", "other")
+    ]
+    assert [entry.signature for entry in found.entries] == [HASH, HASH, HASH, None]
+
+
+def test_github_releases_give_their_assets_with_digests() -> None:
+    asset = {
+        "url": "https://api.github.com/repos/o/r/releases/assets/1",
+        "browser_download_url": "https://github.com/o/r/releases/download/v1/app.zip",
+        "name": "app.zip",
+        "size": 9,
+        "digest": f"sha256:{HASH}",
+    }
+
+    (found,) = read(json.dumps([{"tag_name": "v1", "assets": [asset]}]), type="application/json").entries
+
+    assert (found.url, found.signature, found.size) == (asset["browser_download_url"], HASH, 9)
+
+
+def test_json_feed_gives_its_attachments() -> None:
+    item = {"id": "1", "attachments": [{"url": "https://x.example/a.mp3", "size_in_bytes": 5}]}
+    feed = {"version": "https://jsonfeed.org/version/1.1", "items": [item]}
+
+    assert urls(read(json.dumps(feed), type="application/feed+json")) == ["https://x.example/a.mp3"]
+
+
+def test_debian_mirror_index_lists_the_files_below_it() -> None:
+    page = """<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN"><html><body><table>
+    <tr><td><a href="/debian/pool/">Parent Directory</a></td></tr>
+    <tr><td><a href="a_1.0_amd64.deb">a_1.0_amd64.deb</a></td><td>2026-11-16 05:00</td><td>1.2M</td></tr></table>"""
+
+    found = read(page, "https://deb.example/debian/pool/a/", "text/html;charset=UTF-8")
+
+    assert (found.format, urls(found)) == ("html", ["https://deb.example/debian/pool/a/a_1.0_amd64.deb"])
+
+
+@pytest.mark.parametrize(
+    ("text", "type", "named"),
+    [
+        ("<?xml version='1.0'?><opml><body/></opml>", XML, "<opml>"),
+        ("\x7fELF", "application/x-executable", "application/x-executable"),
+        ("<rss><channel>", XML, "not well-formed"),
+        ("<!DOCTYPE l [<!ENTITY a 'b'>]><rss>&a;</rss>", XML, "entities"),
+        ("hello", "text/plain", "text/plain"),
+    ],
+)
+def test_unknown_format_is_an_error_that_names_it(text: str, type: str, named: str) -> None:
+    with pytest.raises(SourceBroken, match=named):
+        read(text, type=type)
+
+
+def test_format_that_was_named_is_not_guessed() -> None:
+    with pytest.raises(SourceBroken, match="<rss>"):
+        read(PODCAST, format="atom")
+
+
+def test_globs_choose_and_a_template_names() -> None:
+    entries = read(PODCAST, "https://tides.example/feed.xml").entries
+
+    (one,) = chosen(entries, include=["*.mp3"], exclude=["/ep/two*"], template="/pod/{year}/{month}/{title}.{ext}")
+    assert one.path == "/pod/2026/11/One: the moon.mp3"
+    assert chosen(entries, include=["*.ogg"]) == []
+
+
+@pytest.mark.parametrize("template", ["/same/for/all", "/{unknown}", "/../{name}", "/{}"])
+def test_template_that_cannot_name_files_is_refused(template: str) -> None:
+    assert template_fault(template)
