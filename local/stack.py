@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 from botocore.exceptions import ClientError
-from samtranslator.yaml_helper import yaml_parse
 
-from local import artifacts
+from local import artifacts, template
 from local.emulator import client
-from local.place import ROOT, STACK_NAME, Place, sha256_hex
+from local.place import STACK_NAME, Place, sha256_hex
 from local.progress import Failure
 
 DEPLOY_SECONDS = 120
@@ -19,21 +17,10 @@ HASH_OUTPUT = "LocalHash"
 CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
 
 
-def local_template() -> dict[str, Any]:
-    """template.yaml without the one thing that MiniStack refuses: alarms on metric arithmetic."""
-    template: dict[str, Any] = yaml_parse((ROOT / "template.yaml").read_text())
-    template["Resources"] = {
-        name: resource
-        for name, resource in template["Resources"].items()
-        if not (resource["Type"] == "AWS::CloudWatch::Alarm" and "Metrics" in resource["Properties"])
-    }
-    return template
-
-
 class Stack:
     def __init__(self, place: Place) -> None:
         self.place = place
-        self._template = local_template()
+        self._template = template.load()
         self._artifacts = artifacts.package(self._template)
         self._parameters = self._checked_parameters()
         self._hash = sha256_hex(json.dumps([self._template, self._parameters], sort_keys=True, default=str))

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from local import template
 from local.place import ROOT
 from local.sam import HERE
-from local.stack import local_template
 
 OUT = HERE / "out"
-RESOURCES = local_template()["Resources"]
+RESOURCES = template.load()["Resources"]
 FUNCTIONS = sorted(n for n, r in RESOURCES.items() if r["Type"] == "AWS::Serverless::Function")
 # The Lambda runtime brings boto3; a newer urllib3 comes with our own layer.
 RUNTIME_PACKAGES = ["boto3", "botocore", "s3transfer", "dateutil", "six"]

@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 from botocore.loaders import JSONFileLoader
 
-from tests.support.template import ROOT, functions, load_template, resources
+from tests.support.template import ROOT, functions, load_template, resources, variables
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
@@ -185,8 +185,6 @@ def _machines(names: Names) -> None:
 
 def _environment(names: Names) -> dict[str, str]:
     """The union of all functions' variables: they run in one process here."""
-    found = dict(load_template()["Globals"]["Function"]["Environment"]["Variables"])
-    for function in functions().values():
-        found |= function.get("Environment", {}).get("Variables", {})
+    found = {name: value for function in functions().values() for name, value in variables(function).items()}
     resolved = {name: names.resolve(value) for name, value in found.items()}
     return {name: value for name, value in resolved.items() if value and not name.startswith("POWERTOOLS")}

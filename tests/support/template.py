@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import yaml
+from local import template
+from local.place import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class _Loader(yaml.SafeLoader):
-    pass
-
-
-def _intrinsic(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
-    if isinstance(node, yaml.ScalarNode):
-        value: Any = loader.construct_scalar(node)
-    elif isinstance(node, yaml.SequenceNode):
-        value = loader.construct_sequence(node, deep=True)
-    else:
-        value = loader.construct_mapping(node, deep=True)  # type: ignore[arg-type]
-    if suffix == "Ref":
-        return {"Ref": value}
-    if suffix == "GetAtt" and isinstance(value, str):
-        value = value.split(".", 1)
-    return {f"Fn::{suffix}" if suffix != "Condition" else "Condition": value}
-
-
-_Loader.add_multi_constructor("!", _intrinsic)
+__all__ = ["ROOT", "directory_of", "functions", "load_template", "queue_functions", "resources", "variables"]
 
 
 @cache
 def load_template() -> dict[str, Any]:
-    return yaml.load((ROOT / "template.yaml").read_text(), Loader=_Loader)  # type: ignore[no-any-return]
+    return template.load()
 
 
 def resources(kind: str) -> dict[str, dict[str, Any]]:
@@ -46,6 +25,13 @@ def resources(kind: str) -> dict[str, dict[str, Any]]:
 def functions() -> dict[str, dict[str, Any]]:
     """Properties of every function, by logical id."""
     return {name: function["Properties"] for name, function in resources("AWS::Serverless::Function").items()}
+
+
+def variables(function: dict[str, Any]) -> dict[str, Any]:
+    """What the function finds in its environment: everybody's variables and its own."""
+    common: dict[str, Any] = load_template()["Globals"]["Function"]["Environment"]["Variables"]
+    own: dict[str, Any] = function.get("Environment", {}).get("Variables", {})
+    return common | own
 
 
 def directory_of(function: dict[str, Any]) -> str:

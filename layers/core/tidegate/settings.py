@@ -19,15 +19,11 @@ class Settings:
     wakeups_queue_url: str = ""
     callbacks_queue_url: str = ""
     callbacks_dead_queue_url: str = ""
-    callback_timeout_seconds: int = 10
     compensation_queue_url: str = ""
     notifications_topic_arn: str = ""
     download_job_machine_arn: str = ""
     ingest_machine_arn: str = ""
     export_machine_arn: str = ""
-    export_pull_parallel: int = 4
-    # Workers that pull and render one export side by side, each with four pages in flight; 0: pages are staged.
-    export_most_workers: int = 8
     api_url: str = ""
     batch_machine_arn: str = ""
     ws_endpoint: str = ""
@@ -41,12 +37,11 @@ class Settings:
     record_ttl_seconds: int = 1800
     collect_grace_seconds: int = 3
     transfer_engine: str = "agent"
-    transfer_max_targets: int = 100_000
+    transfer_max_targets: int = 10_000
     gse_base_url: str = ""
     gse_tenant_id: str = "default"
     gse_credentials_id: str = "tidegate/gse"
     gse_source_agent_id: str = ""
-    gse_source_container_id: str = ""
     gse_source_user: str = "root"
     gse_store_dir: str = "/var/lib/tidegate/store"
     url_allow_list: str = ""
@@ -55,11 +50,18 @@ class Settings:
     host_connections: int = 2000
     batch_slice_seconds: int = 240
     batch_lease_seconds: int = 15
+    # JSON: what differs from queue/policies.py, e.g. {"download": {"retries": 5}}.
+    request_policies: str = ""
+    # What follows is set by no parameter of template.yaml.
+    callback_timeout_seconds: int = 10
+    export_pull_parallel: int = 4
+    # Workers that pull and render one export side by side, each with four pages in flight; 0: pages are staged.
+    export_most_workers: int = 8
+    gse_source_container_id: str = ""
     # Step Functions keeps 25,000 events of an execution; a round costs about ten.
     batch_rounds: int = 1500
     batch_channels: str = "batch"
-    # JSON: what differs from domain/request_policies.py, e.g. {"download": {"retries": 5}} and {"no_cookie": 20}.
-    request_policies: str = ""
+    # JSON, e.g. {"no_cookie": 20}.
     channel_capacities: str = ""
 
     @classmethod

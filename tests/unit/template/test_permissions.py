@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.template import ROOT, functions, queue_functions, resources
+from tests.support.template import ROOT, functions, queue_functions, resources, variables
 
 FUNCTIONS = functions()
 MACHINES = {name: machine["Properties"] for name, machine in resources("AWS::Serverless::StateMachine").items()}
@@ -47,7 +47,7 @@ def test_no_function_may_scan_the_table_or_delete_it(name: str) -> None:
 
 def test_the_api_knows_the_queue_that_a_compensation_trigger_sends_to_and_may() -> None:
     api = FUNCTIONS["ApiFunction"]
-    assert api["Environment"]["Variables"]["COMPENSATION_QUEUE_URL"] == {"Ref": "CompensationQueue"}
+    assert variables(api)["COMPENSATION_QUEUE_URL"] == {"Ref": "CompensationQueue"}
     assert {"Fn::GetAtt": ["CompensationQueue", "Arn"]} in allowed(api, "sqs:SendMessage")
 
 
@@ -86,16 +86,14 @@ def all_states(states: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_function_that_knows_a_machine_may_start_it(name: str) -> None:
-    variables = FUNCTIONS[name].get("Environment", {}).get("Variables", {})
-    known = {v["Ref"] for k, v in variables.items() if k.endswith("_MACHINE_ARN") and "Ref" in v}
+    known = {v["Ref"] for k, v in variables(FUNCTIONS[name]).items() if k.endswith("_MACHINE_ARN") and "Ref" in v}
     startable = {r["Ref"] for r in allowed(FUNCTIONS[name], "states:StartExecution") if "Ref" in r}
     assert known <= startable
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_function_that_knows_a_queue_may_send_to_it(name: str) -> None:
-    variables = FUNCTIONS[name].get("Environment", {}).get("Variables", {})
-    known = {v["Ref"] for k, v in variables.items() if k.endswith("_QUEUE_URL") and "Ref" in v}
+    known = {v["Ref"] for k, v in variables(FUNCTIONS[name]).items() if k.endswith("_QUEUE_URL") and "Ref" in v}
     sendable = {r["Fn::GetAtt"][0] for r in allowed(FUNCTIONS[name], "sqs:SendMessage") if "Fn::GetAtt" in r}
     assert known <= sendable
 
@@ -110,7 +108,8 @@ def test_a_mapping_reports_partial_failures_and_outlives_its_function(queue: str
 
 
 def test_every_function_behind_an_api_may_be_invoked_by_it() -> None:
-    permitted = {p["Properties"]["FunctionName"]["Ref"] for p in resources("AWS::Lambda::Permission").values()}
+    names = [p["Properties"]["FunctionName"] for p in resources("AWS::Lambda::Permission").values()]
+    permitted = {name["Ref"] if "Ref" in name else name["Fn::GetAtt"][0] for name in names}
     uris = [i["Properties"]["IntegrationUri"] for i in resources("AWS::ApiGatewayV2::Integration").values()]
     uris += [a["Properties"]["AuthorizerUri"] for a in resources("AWS::ApiGatewayV2::Authorizer").values()]
     behind = {name for name in FUNCTIONS for uri in uris if f"{name}.Arn" in str(uri) or f"'{name}', 'Arn'" in str(uri)}
@@ -142,7 +141,7 @@ def test_only_functions_that_sign_or_show_callback_secrets_reach_their_root() ->
     for function, properties in FUNCTIONS.items():
         actions = {a for s in statements(properties) for a in listed(s["Action"]) if a.startswith("ssm:")}
         assert actions == ({"ssm:GetParameter", "ssm:PutParameter"} if function in SIGNERS else set()), function
-        known = properties.get("Environment", {}).get("Variables", {}).get("CALLBACK_ROOT_NAME")
+        known = variables(properties).get("CALLBACK_ROOT_NAME")
         assert known == (name if function in SIGNERS else None), function
         for action in actions:
             (arn,) = allowed(properties, action)
@@ -153,7 +152,7 @@ def test_whoever_ends_keys_may_close_connections_and_knows_where_they_are() -> N
     for function in ("ApiFunction", "CompensateFunction", "WebSocketFunction"):
         arns = [arn["Fn::Sub"] for arn in allowed(FUNCTIONS[function], "execute-api:ManageConnections")]
         assert any(arn.endswith("/live/DELETE/@connections/*") for arn in arns), function
-        assert "WS_ENDPOINT" in FUNCTIONS[function]["Environment"]["Variables"], function
+        assert "WS_ENDPOINT" in variables(FUNCTIONS[function]), function
 
 
 def test_the_authorizer_may_update_an_item_and_nothing_more() -> None:
