@@ -132,6 +132,7 @@ SIGNERS = {
     "CompensateFunction",
     "DeliverCallbackFunction",
     "PullPagesFunction",
+    "RenderRangesFunction",
     "RunBatchSliceFunction",
 }
 

@@ -44,12 +44,14 @@ def as_text(value: Any) -> str:
 @given(ROWS, OPTIONS)
 @example(LONG, CsvOptions())
 @example([{"a": -math.inf}, {"b": "\ud800"}, {}], CsvOptions())
+@example([{"a": [";="]}], CsvOptions())
 def test_csv_gives_every_cell_back(rows: Rows, options: CsvOptions) -> None:
     keys = keys_of(rows)
     titles = {key: f"@{key}" for key in keys[:1]}
 
     def written(value: Any) -> str:
-        return in_utf8(guard(value) if options.guard and isinstance(value, str) else as_text(value))
+        text = value if isinstance(value, str) else as_text(value)
+        return in_utf8(guard(text) if options.guard and isinstance(value, str | list | dict) else text)
 
     text = b"".join(csv_chunks(rows, keys, options, titles)).decode("utf-8-sig" if options.bom else "utf-8")
 
