@@ -227,7 +227,15 @@ class QueuePart:
         self.control = Control(self.queue, self.store, self.pokes, self.runner, clock)
         self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
         self.admission = Admission(
-            self.store, self.channel_store, app.projects.store, self.runner, clock, self.policies, capacities
+            self.store,
+            self.channel_store,
+            app.projects.store,
+            self.runner,
+            self.pokes,
+            clock,
+            self.policies,
+            capacities,
+            settings.extra_slot_wait_seconds,
         )
         self.recovery = RequestRecovery(
             self.queue, self.admission, self.store, self.channel_store, self.pokes, self.runner, clock

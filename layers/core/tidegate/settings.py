@@ -59,6 +59,8 @@ class Settings:
     # JSON: what differs from domain/request_policies.py, e.g. {"download": {"retries": 5}} and {"no_cookie": 20}.
     request_policies: str = ""
     channel_capacities: str = ""
+    # A project that runs nothing gets a slot beyond a full channel's capacity after waiting this long.
+    extra_slot_wait_seconds: int = 60
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:

@@ -12,19 +12,22 @@ LEASE_SECONDS = 180
 LONGEST_LEASE_SECONDS = 7200
 
 
-def slot_writes(old: Request, new: Request, now: float) -> list[tuple[str, Write]]:
+def slot_writes(old: Request, new: Request, now: float, *, extra: bool = False) -> list[tuple[str, Write]]:
+    """What a move writes to the channel, the slot and the mutex. `extra` takes the one slot beyond the capacity."""
     if old.status != RUNNING and new.status == RUNNING:
-        return _taken(new, now)
+        return _taken(new, now, extra)
     if old.status == RUNNING and new.status != RUNNING:
         return _given_back(old)
     return []
 
 
-def _taken(request: Request, now: float) -> list[tuple[str, Write]]:
+def _taken(request: Request, now: float, extra: bool) -> list[tuple[str, Write]]:
+    # A slot beyond the capacity needs no mark: when any slot is given back, `running` is at the capacity again.
+    has_room = "#running <= #capacity" if extra else "#running < #capacity"
     channel = update(
         keys.channel(request.channel),
         adds={"running": 1, "slot_changes": 1},
-        condition="#running < #capacity AND #paused = :no",
+        condition=f"{has_room} AND #paused = :no",
         no=False,
     )
     slot = keys.slot(request.channel, request.request_id) | {

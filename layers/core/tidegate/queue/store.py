@@ -82,7 +82,8 @@ class RequestStore:
             *((OTHER, write) for write in extra_writes),
         ]
         request: Part = (REQUEST, put(item, "#version = :seen AND #status = :was", seen=old.version, was=old.status))
-        slots = [part for part in slot_writes(old, new, now.timestamp()) if part[0] not in without]
+        extra = turn is not None and turn.extra
+        slots = [part for part in slot_writes(old, new, now.timestamp(), extra=extra) if part[0] not in without]
         try:
             self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
         except Refused as refused:
