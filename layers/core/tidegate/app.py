@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tidegate.projects.api_keys import ApiKeys
     from tidegate.projects.model import Project
     from tidegate.queue.model import Request
-    from tidegate.queue.ports import Ending, View
-    from tidegate.queue.retention import Objects
+    from tidegate.queue.queue import Ending, View
+    from tidegate.queue.retention.retention import Objects
 
     Lookup = Callable[[str, str], dict[str, Any] | None]
 
@@ -187,18 +187,18 @@ class QueuePart:
         from tidegate.aws.sqs import SqsQueue
         from tidegate.queue.admission import Admission
         from tidegate.queue.admission_queue import AdmissionQueue
-        from tidegate.queue.archive import Archive
         from tidegate.queue.channel_store import ChannelStore
         from tidegate.queue.channels import Channels
         from tidegate.queue.control import Control
         from tidegate.queue.policies import capacities_from, policies_from
         from tidegate.queue.queue import RequestQueue
         from tidegate.queue.recovery import RequestRecovery
-        from tidegate.queue.retention import Retention
-        from tidegate.queue.retention_store import RetentionStore
+        from tidegate.queue.retention.archive import Archive
+        from tidegate.queue.retention.retention import Retention
+        from tidegate.queue.retention.store import RetentionStore
+        from tidegate.queue.retention.sweep import Sweep
         from tidegate.queue.runner import RequestRunner
         from tidegate.queue.store import RequestStore
-        from tidegate.queue.sweep import Sweep
 
         settings, clock, table = app.settings, app.clock, app.table
         self.policies = policies_from(settings.request_policies)
@@ -681,7 +681,7 @@ class App:
         """Who owns which objects of the bucket, for the daily sweep."""
         from tidegate.aws import keys
         from tidegate.exports.objects import still_rendered, still_staged
-        from tidegate.queue.object_owners import RecordOwners
+        from tidegate.queue.retention.object_owners import RecordOwners
 
         return [
             RecordOwners(self.table, "content/", keys.content),

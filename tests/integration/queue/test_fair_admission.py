@@ -165,8 +165,9 @@ def test_admission_that_dies_gives_one_extra_slot_all_the_same(queue: TestQueue,
             transact(*args, **options)
         raise RuntimeError(dies)
 
-    target = (app.queue.runner, "start") if dies == "before the machine starts" else (app.table, "transact")
-    with patch.object(*target, dying), pytest.raises(RuntimeError):
+    starts = dies == "before the machine starts"
+    target: Any = app.queue.runner if starts else app.table
+    with patch.object(target, "start" if starts else "transact", dying), pytest.raises(RuntimeError):
         app.queue.admission.admit("export")
     app.queue.admission.admit("export")
     queue.compensate(91)

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, update
+from tidegate.aws.table import Table
+from tidegate.aws.writes import update
 from tidegate.compensation.interval import LANE_SECONDS, PollState
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
@@ -33,7 +33,7 @@ class CompensationStore:
         else:
             where = "#generation = :old"
             change = update(keys.compensation(), state, adds=total, condition=where, old=old.generation)
-        return self._done(change, *([audit_write(line)] if line else []))
+        return self._table.try_write(change, *([audit_write(line)] if line else []))
 
     def count(self, compensated: int) -> None:
         self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
@@ -49,11 +49,11 @@ class CompensationStore:
     def claim(self, item: Item, until: datetime) -> bool:
         key = {"pk": item["pk"], "sk": item["sk"]}
         at = int(until.timestamp())
-        return self._done(update(key, {"due_at": at}, condition="#due_at = :seen", seen=item["due_at"]))
+        return self._table.try_write(update(key, {"due_at": at}, condition="#due_at = :seen", seen=item["due_at"]))
 
     def claim_lane(self, lane: str, now: datetime) -> bool:
         second = int(now.timestamp())
-        return self._done(
+        return self._table.try_write(
             update(
                 keys.lane(lane),
                 {"last_start": second, "expires_at": second + _LANE_KEPT_SECONDS},
@@ -61,13 +61,3 @@ class CompensationStore:
                 free=second - LANE_SECONDS,
             )
         )
-
-    def _done(self, write: Write, *more: Write) -> bool:
-        try:
-            if more:
-                self._table.transact([write, *more])
-            else:
-                self._table.write(write)
-        except ConditionFailed:
-            return False
-        return True

@@ -7,30 +7,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
-from tidegate.exports.heartbeat import Pulse
 from tidegate.exports.model import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
+from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
+    from tidegate.exports.render import Renderer
     from tidegate.notifications.progress import ProgressFeed
     from tidegate.queue.queue import RequestQueue
-
-if TYPE_CHECKING:
-    from tidegate.exports.render import Renderer
 
 logger = Logger(service="tidegate", child=True)
 
 PULL, RENDER, PUBLISH, OVER = "pull", "render", "publish", "over"
 Event = Mapping[str, Any]
+TIMING = Timing(look=2.0, beat=2.0)
 
 
 class ExportSteps:
@@ -121,5 +120,9 @@ class ExportSteps:
             raise RecordNotFound("what was ordered is not kept any more; submit the export again")
         return ExportSpec.from_data(json.loads(kept))
 
-    def _pulse(self, request: Request) -> Pulse:
-        return Pulse(self._queue, self._live, self._clock, request, self._shown)
+    def _pulse(self, request: Request) -> RunningAttempt:
+        return RunningAttempt(self._queue, request, TIMING, self._tell, now=lambda: self._clock().timestamp())
+
+    def _tell(self, request: Request, progress: Mapping[str, Any]) -> None:
+        shown = self._shown(replace(request, progress=dict(progress)))
+        self._live.progress(request.project_id, request.request_id, shown)

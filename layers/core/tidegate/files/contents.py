@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.table import Table
 from tidegate.aws.writes import update
 
 
@@ -25,7 +25,4 @@ class ContentStore:
 
     def checked(self, project_id: str, signature: str, etag: str) -> None:
         """The object of that ETag was read and has this signature."""
-        try:
-            self._table.write(update(keys.content(project_id, signature), {"checked_etag": etag}))
-        except ConditionFailed:
-            return
+        self._table.try_write(update(keys.content(project_id, signature), {"checked_etag": etag}))

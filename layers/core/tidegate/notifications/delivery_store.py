@@ -45,11 +45,7 @@ class DeliveryStore:
         }
         kept = {"lease_until": lease_until, "expires_at": int(lease_until) + KEPT_SECONDS}
         item = keys.callback(delivery.project_id, delivery.delivery_id) | _plain(delivery) | lists | kept
-        try:
-            self._table.write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
 
     def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> Delivery | None:
         claimed = update(
@@ -81,11 +77,7 @@ class DeliveryStore:
             condition="#lease_until = :lease",
             lease=lease_until,
         )
-        try:
-            self._table.write(settled)
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(settled)
 
     def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None:
         """Refused while an attempt is under way: its outcome would be lost."""
@@ -131,11 +123,7 @@ class CircuitStore:
 
     def probe(self, project_id: str, host: str, now: float, until: float) -> bool:
         taken = update(keys.circuit(project_id, host), {"open_until": until}, condition="#open_until <= :now", now=now)
-        try:
-            self._table.write(taken)
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(taken)
 
     def fail(self, project_id: str, host: str, now: float) -> int:
         """One failure more; answers how many there were in a row."""

@@ -12,17 +12,17 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import DomainError
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.store import ProjectStore
-from tidegate.queue import ports as queue_ports
+from tidegate.queue import transaction
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.channel_model import Place
 from tidegate.queue.channel_store import ChannelStore
 from tidegate.queue.fairness import Turn, ceiling
 from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, SHARE, WAITING, Request, moved
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import Refused
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
+from tidegate.queue.transaction import Refused
 from tidegate.queue.turns import Turns
 
 logger = Logger(service="tidegate", child=True)
@@ -133,19 +133,19 @@ class Admission:
         return admitted
 
     def _refused(self, refused: Refused, place: Place, turns: Turns) -> str | None:
-        if queue_ports.CHANNEL in refused.parts:
+        if transaction.CHANNEL in refused.parts:
             turns.channel = self._channels.ensure(turns.channel.name, 1)
             return turns.reason or CAPACITY
-        if queue_ports.STANDING in refused.parts:
+        if transaction.STANDING in refused.parts:
             standing = self._channels.standing(place.channel, place.project_id)
             # Never less than what refused: a stale count would offer the slot again and again.
             held = max(standing.running, turns.turn(place.project_id).ceiling)
             turns.standings[place.project_id] = replace(standing, running=held)
             return SHARE
-        if queue_ports.MUTEX in refused.parts:
+        if transaction.MUTEX in refused.parts:
             turns.hold(place)
             return MUTEX
-        if queue_ports.SLOT in refused.parts:
+        if transaction.SLOT in refused.parts:
             # A slot of an earlier attempt was left behind: the channel's recount removes it.
             return CAPACITY
         return None

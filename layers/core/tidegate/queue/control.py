@@ -11,10 +11,10 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, DomainError
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import RUNNING, Request, moved
-from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Refused
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
+from tidegate.queue.transaction import CHANNEL, MUTEX, REQUEST, SLOT, Refused
 
 logger = Logger(service="tidegate", child=True)
 _TRIES = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate.aws import keys
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.queue.model import RUNNING, Request
-from tidegate.queue.ports import CHANNEL, MUTEX, SLOT
+from tidegate.queue.transaction import CHANNEL, MUTEX, SLOT
 
 # Renewed by each heartbeat, so that an owner that died frees it; never longer than two hours in all.
 LEASE_SECONDS = 180
