@@ -167,6 +167,7 @@ class CompensationPart:
 
     def __init__(self, app: App) -> None:
         from tidegate.aws.sqs import SqsQueue
+        from tidegate.compensation.interval import Pace
         from tidegate.compensation.poll import Compensator
         from tidegate.compensation.store import CompensationStore
         from tidegate.compensation.ticks import TickQueue
@@ -175,7 +176,12 @@ class CompensationPart:
             SqsQueue(app.sqs, app.settings.compensation_queue_url),
             SqsQueue(app.sqs, app.settings.admission_queue_url),
         )
-        self.poll = Compensator(CompensationStore(app.table), ticks, app.due_handlers, app.clock)
+        pace = Pace(
+            app.settings.compensation_base_seconds,
+            app.settings.compensation_longest_seconds,
+            app.settings.compensation_overdue_seconds,
+        )
+        self.poll = Compensator(CompensationStore(app.table), ticks, app.due_handlers, app.clock, pace)
 
 
 class QueuePart:

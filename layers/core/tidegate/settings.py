@@ -21,6 +21,10 @@ class Settings:
     callbacks_dead_queue_url: str = ""
     callback_timeout_seconds: int = 10
     compensation_queue_url: str = ""
+    # The poll for overdue work: its first interval (and by how much it grows), its longest, and when work is overdue.
+    compensation_base_seconds: int = 10
+    compensation_longest_seconds: int = 300
+    compensation_overdue_seconds: int = 30
     notifications_topic_arn: str = ""
     download_job_machine_arn: str = ""
     ingest_machine_arn: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
@@ -13,6 +14,10 @@ from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 
 _LANE_KEPT_SECONDS = 3600
+
+
+def _key(item: Item) -> dict[str, str]:
+    return {"pk": str(item["pk"]), "sk": str(item["sk"])}
 
 
 class CompensationStore:
@@ -43,13 +48,20 @@ class CompensationStore:
         found: list[Item] = []
         for shard in range(keys.DUE_SHARDS):
             bounds = (0, int(before.timestamp()))
-            found += self._table.query(keys.due_partition(shard), index="due", sk_between=bounds, limit=limit).items
-        return sorted(found, key=lambda item: int(item["due_at"]))[:limit]
+            items = self._table.query_all(keys.due_partition(shard), index="due", sk_between=bounds)
+            found += islice(items, limit - len(found))
+        return sorted(found, key=lambda item: int(item["due_at"]))
 
-    def claim(self, item: Item, until: datetime) -> bool:
-        key = {"pk": item["pk"], "sk": item["sk"]}
+    def claim(self, item: Item, until: datetime, since: int) -> bool:
+        """Moves the due time on, and keeps since when the work is due."""
         at = int(until.timestamp())
-        return self._table.try_write(update(key, {"due_at": at}, condition="#due_at = :seen", seen=item["due_at"]))
+        sets = {"due_at": at, "due_claim": at, "due_since": since}
+        return self._table.try_write(update(_key(item), sets, condition="#due_at = :seen", seen=item["due_at"]))
+
+    def forget(self, item: Item) -> bool:
+        """Takes a record off the index, unless it moved meanwhile."""
+        gone = update(_key(item), removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=item["due_at"])
+        return self._table.try_write(gone)
 
     def claim_lane(self, lane: str, now: datetime) -> bool:
         second = int(now.timestamp())
