@@ -310,7 +310,7 @@ class DistributionPart:
             job_timeout=self.windows.job_timeout,
         )
         self.opener = JobOpener(self.jobs, self.executions, clock, self.windows)
-        messages = TargetMessages(SqsQueue(app.sqs, settings.targets_queue_url))
+        self.target_messages = messages = TargetMessages(SqsQueue(app.sqs, settings.targets_queue_url))
         contents = app.files.contents
         self.submit = Submit(self.opener, self.tasks, contents, messages, self._check_callback, clock, self.windows)
         self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)

@@ -52,8 +52,7 @@ class SubscriptionStore:
         for shard in range(keys.DUE_SHARDS):
             bounds = (0, int(now))
             pk = keys.schedule_partition(shard)
-            for item in self._table.query(pk, index="due", sk_between=bounds, limit=100).items:
-                yield _subscription(item)
+            yield from map(_subscription, self._table.query_all(pk, index="due", sk_between=bounds))
 
     def fired_write(self, subscription: Subscription, due_at: int, request_id: str) -> Write:
         """Moves the schedule on in the transaction that queues the scan: of two who try, one does both."""

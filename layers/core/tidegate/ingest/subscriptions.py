@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from aws_lambda_powertools import Logger
@@ -23,6 +26,9 @@ logger = Logger(service="tidegate", child=True)
 
 # A person asked: 1 to 3. The schedule asks: 4 to 6.
 _BY_HAND, _BY_SCHEDULE = 3, 5
+_SCANS_TOGETHER = 8
+# What one call spends on cancelling a deleted subscription's requests; compensation goes on with the rest.
+DELETE_SECONDS = 5.0
 
 
 class Subscriptions:
@@ -34,6 +40,7 @@ class Subscriptions:
         control: Control,
         intake: IngestSubmit,
         clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._requests = requests
@@ -41,6 +48,7 @@ class Subscriptions:
         self._control = control
         self._intake = intake
         self._clock = clock
+        self._monotonic = monotonic
 
     def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
         """`described` has everything but its id, times and next run."""
@@ -73,7 +81,11 @@ class Subscriptions:
 
     def fire(self) -> int:
         """Once a minute: queues a scan for each subscription whose time has come."""
-        return sum(self._fire(subscription) for subscription in self._store.due(self._clock().timestamp()))
+        due = list(self._store.due(self._clock().timestamp()))
+        if len(due) <= 1:
+            return sum(map(self._fire, due))
+        with ThreadPoolExecutor(_SCANS_TOGETHER) as threads:
+            return sum(threads.map(self._fire, due))
 
     def _fire(self, subscription: Subscription) -> bool:
         now = self._clock()
@@ -121,17 +133,25 @@ class Subscriptions:
         self.finish_delete(project_id, subscription_id, who)
 
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
-        """Cancels everything that waits or runs, then forgets it. Any number of times."""
+        """Cancels everything that waits or runs, then forgets it. Any number of times.
+
+        The subscription is due until then: what one call has no time for, compensation goes on with.
+        """
+        until = self._monotonic() + DELETE_SECONDS
+        for request in self._open_requests(project_id, subscription_id):
+            if self._monotonic() >= until:
+                return
+            self._cancel(request, who)
+        self._store.delete(project_id, subscription_id)
+
+    def _open_requests(self, project_id: str, subscription_id: str) -> Iterator[Request]:
         cursor: str | None = None
         while True:
             page = self._requests.of_subscription(project_id, subscription_id, 100, cursor)
-            for request in page.items:
-                if request.status not in TERMINAL:
-                    self._cancel(request, who)
+            yield from (request for request in page.items if request.status not in TERMINAL)
             cursor = page.next_cursor
             if cursor is None:
-                break
-        self._store.delete(project_id, subscription_id)
+                return
 
     def _cancel(self, request: Request, who: str) -> None:
         try:

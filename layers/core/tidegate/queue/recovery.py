@@ -105,8 +105,10 @@ class RequestRecovery:
     def heal(self, name: str) -> int:
         """Gives back slots whose request does not run, then sets the counts to the slots and places that are left."""
         given_back = 0
-        for project_id, request_id, attempt in self._channels.slots(name):
-            request = self._store.get(project_id, request_id)
+        slots = self._channels.slots(name)
+        holders = self._store.get_many((project_id, request_id) for project_id, request_id, _ in slots)
+        for project_id, request_id, attempt in slots:
+            request = holders.get((project_id, request_id))
             if request is None or request.status != RUNNING or request.attempt != attempt:
                 given_back += self._channels.drop_slot(name, project_id, request_id, attempt)
         channel = self._channels.get(name)

@@ -61,6 +61,12 @@ class RequestStore:
         item = self._table.get(keys.request(project_id, request_id), consistent=True)
         return request_from(item) if item else None
 
+    def get_many(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Request]:
+        """By (project_id, request_id): those that are there."""
+        items = self._table.batch_get((keys.request(*one) for one in wanted), consistent=True)
+        found = [request_from(item) for item in items]
+        return {(request.project_id, request.request_id): request for request in found}
+
     def move(
         self,
         old: Request,

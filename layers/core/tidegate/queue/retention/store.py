@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from tidegate.aws import keys
 from tidegate.aws.table import Table
@@ -21,9 +22,10 @@ class RetentionStore:
             if left <= 0:
                 return
             bounds = (0, int(now))
-            page = self._table.query(keys.retention_partition(shard), index="due", sk_between=bounds, limit=left)
-            left -= len(page.items)
-            yield from (request_from(item) for item in page.items)
+            items = self._table.query_all(keys.retention_partition(shard), index="due", sk_between=bounds)
+            for item in islice(items, left):
+                left -= 1
+                yield request_from(item)
 
     def remove(self, request: Request) -> bool:
         key = keys.request(request.project_id, request.request_id)
