@@ -5,10 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from aws_lambda_powertools import Logger
+
 from tidegate.app import app
+
+logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    for channel in dict.fromkeys(json.loads(record["body"])["channel"] for record in event["Records"]):
-        app().queue.admission.admit(channel)
-    return {"batchItemFailures": []}
+    failed: list[str] = []
+    for record in event["Records"]:
+        channel = json.loads(record["body"])["channel"]
+        try:
+            app().queue.admission.admit(channel)
+        except Exception:
+            logger.exception("admission failed and is tried again", channel=channel)
+            app().queue.pokes.retry_soon(record)
+            failed.append(record["messageId"])
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

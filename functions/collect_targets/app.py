@@ -23,6 +23,10 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
             logger.exception("a message cannot be read", message_id=record["messageId"])
             unreadable.append(record["messageId"])
     failed = [*unreadable, *app().distribution.collect.collect(messages)]
+    if failed:
+        app().distribution.target_messages.retry_soon(
+            [record for record in event["Records"] if record["messageId"] in failed]
+        )
     logger.info("collected", messages=len(event["Records"]), failed=len(failed))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 

@@ -16,15 +16,17 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     records = event["Records"]
     # Wired before the threads start, or each would wire it for itself.
-    deliverer = app().notifications.deliverer
+    deliverer, callbacks = app().notifications.deliverer, app().notifications.callbacks
 
     def carried(record: dict[str, Any]) -> bool:
         try:
             message = json.loads(record["body"])
             if "message_id" in message:
                 deliverer.accept(message)
-            else:
+            elif "due" in message:
                 deliverer.resume(message["project_id"], message["delivery_id"], message["due"])
+            else:
+                callbacks.redrive(message["project_id"], message["delivery_id"])
         except Exception:
             logger.exception("a callback was left in the queue", message_id=record["messageId"])
             return False

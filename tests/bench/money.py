@@ -11,7 +11,7 @@ from tests.bench.figures import Figure
 from tests.bench.meter import Meter, metered, stored_bytes
 from tests.support.moto_cloud import MotoCloud, Project
 from tests.support.template import queue_functions, resources
-from tidegate.compensation.interval import LONGEST_SECONDS
+from tidegate.settings import Settings
 from tidegate_client.agent.pace import LONGEST_IDLE_ROUND
 
 SECTION = "Dollars on AWS (us-east-1 list prices)"
@@ -167,7 +167,7 @@ def _ticks(cloud: MotoCloud, _: Project) -> dict[str, Meter]:
 
 def idle() -> Iterator[Figure]:
     used = _in_a_cloud(_ticks)
-    seconds = {"poll": LONGEST_SECONDS, "minute": 60, "day": 86400}
+    seconds = {"poll": Settings().compensation_longest_seconds, "minute": 60, "day": 86400}
     month = sum(used[name].dollars(_MONTH_SECONDS / every) for name, every in seconds.items())
     yield Figure(SECTION, "an idle month: polls, schedules, the nightly sweep", month, "$", 1)
     yield _around()

@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from tests.faults.dying import Calls, Died
 from tests.support.moto_cloud import Answer, MotoCloud, Project
 from tests.support.template import queue_functions
-from tidegate.compensation.interval import OVERDUE_SECONDS
+from tidegate.settings import Settings
 
 _TICKS = "CompensationQueue"
 _PATIENCE_SECONDS = 90
@@ -159,7 +159,7 @@ class World:
             self.wait_for_machines()
             if done() and not self.calls.wake():
                 return
-            self.cloud.clock.advance(OVERDUE_SECONDS + 10)
+            self.cloud.clock.advance(Settings().compensation_overdue_seconds + 10)
             self.compensate()
         raise AssertionError(f"not over after {rounds} rounds; {self.calls.happened}; {self._left()}")
 

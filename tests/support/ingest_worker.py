@@ -62,7 +62,7 @@ def main(url: str) -> None:
     )
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)
-    outcome = download(Step(request, lambda progress=None: None, 800))
+    outcome = download(Step(request, lambda _: None, 800))
     sys.stdout.write(json.dumps({"peak_mb": peak_megabytes(), **outcome.result}))
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tidegate.projects.api_keys import ApiKeys
     from tidegate.projects.model import Project
     from tidegate.queue.model import Request
-    from tidegate.queue.ports import Ending, View
-    from tidegate.queue.retention import Objects
+    from tidegate.queue.queue import Ending, View
+    from tidegate.queue.retention.retention import Objects
 
     Lookup = Callable[[str, str], dict[str, Any] | None]
 
@@ -169,6 +169,7 @@ class CompensationPart:
 
     def __init__(self, app: App) -> None:
         from tidegate.aws.sqs import SqsQueue
+        from tidegate.compensation.interval import Pace
         from tidegate.compensation.poll import Compensator
         from tidegate.compensation.store import CompensationStore
         from tidegate.compensation.ticks import TickQueue
@@ -177,7 +178,12 @@ class CompensationPart:
             SqsQueue(app.sqs, app.settings.compensation_queue_url),
             SqsQueue(app.sqs, app.settings.admission_queue_url),
         )
-        self.poll = Compensator(CompensationStore(app.table), ticks, app.due_handlers, app.clock)
+        pace = Pace(
+            app.settings.compensation_base_seconds,
+            app.settings.compensation_longest_seconds,
+            app.settings.compensation_overdue_seconds,
+        )
+        self.poll = Compensator(CompensationStore(app.table), ticks, app.due_handlers, app.clock, pace)
 
 
 class QueuePart:
@@ -189,18 +195,18 @@ class QueuePart:
         from tidegate.aws.sqs import SqsQueue
         from tidegate.queue.admission import Admission
         from tidegate.queue.admission_queue import AdmissionQueue
-        from tidegate.queue.archive import Archive
         from tidegate.queue.channel_store import ChannelStore
         from tidegate.queue.channels import Channels
         from tidegate.queue.control import Control
         from tidegate.queue.policies import capacities_from, policies_from
         from tidegate.queue.queue import RequestQueue
         from tidegate.queue.recovery import RequestRecovery
-        from tidegate.queue.retention import Retention
-        from tidegate.queue.retention_store import RetentionStore
+        from tidegate.queue.retention.archive import Archive
+        from tidegate.queue.retention.retention import Retention
+        from tidegate.queue.retention.store import RetentionStore
+        from tidegate.queue.retention.sweep import Sweep
         from tidegate.queue.runner import RequestRunner
         from tidegate.queue.store import RequestStore
-        from tidegate.queue.sweep import Sweep
 
         settings, clock, table = app.settings, app.clock, app.table
         self.policies = policies_from(settings.request_policies)
@@ -229,7 +235,15 @@ class QueuePart:
         self.control = Control(self.queue, self.store, self.pokes, self.runner, clock, app.request_restarts)
         self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
         self.admission = Admission(
-            self.store, self.channel_store, app.projects.store, self.runner, clock, self.policies, capacities
+            self.store,
+            self.channel_store,
+            app.projects.store,
+            self.runner,
+            self.pokes,
+            clock,
+            self.policies,
+            capacities,
+            settings.extra_slot_wait_seconds,
         )
         self.recovery = RequestRecovery(
             self.queue, self.admission, self.store, self.channel_store, self.pokes, self.runner, clock
@@ -307,7 +321,7 @@ class DistributionPart:
             job_timeout=self.windows.job_timeout,
         )
         self.opener = JobOpener(self.jobs, self.executions, clock, self.windows)
-        messages = TargetMessages(SqsQueue(app.sqs, settings.targets_queue_url))
+        self.target_messages = messages = TargetMessages(SqsQueue(app.sqs, settings.targets_queue_url))
         contents = app.files.contents
         self.submit = Submit(self.opener, self.tasks, contents, messages, self._check_callback, clock, self.windows)
         self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)
@@ -741,7 +755,7 @@ class App:
         """Who owns which objects of the bucket, for the daily sweep."""
         from tidegate.aws import keys
         from tidegate.exports.objects import still_rendered, still_staged
-        from tidegate.queue.object_owners import RecordOwners
+        from tidegate.queue.retention.object_owners import RecordOwners
 
         return [
             RecordOwners(self.table, "content/", keys.content),

@@ -20,6 +20,10 @@ class Settings:
     callbacks_queue_url: str = ""
     callbacks_dead_queue_url: str = ""
     compensation_queue_url: str = ""
+    # The poll for overdue work: its first interval (and by how much it grows), its longest, and when work is overdue.
+    compensation_base_seconds: int = 10
+    compensation_longest_seconds: int = 300
+    compensation_overdue_seconds: int = 30
     notifications_topic_arn: str = ""
     download_job_machine_arn: str = ""
     ingest_machine_arn: str = ""
@@ -63,6 +67,8 @@ class Settings:
     batch_channels: str = "batch"
     # JSON, e.g. {"no_cookie": 20}.
     channel_capacities: str = ""
+    # A project that runs nothing gets a slot beyond a full channel's capacity after waiting this long.
+    extra_slot_wait_seconds: int = 60
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:

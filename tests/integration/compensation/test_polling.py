@@ -14,7 +14,10 @@ from tests.support.moto_cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.app import App
 from tidegate.aws import keys
-from tidegate.compensation.interval import PollState, after
+from tidegate.aws.writes import update
+from tidegate.compensation.interval import Pace, PollState, after, first
+from tidegate.compensation.poll import PollReport
+from tidegate.compensation.store import CompensationStore
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -65,8 +68,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _undue(item: dict[str, Any]) -> Any:
-    from tidegate.aws.writes import update
-
     return update({"pk": item["pk"], "sk": item["sk"]}, removes=keys.DUE_ATTRIBUTES)
 
 
@@ -209,6 +210,162 @@ def test_a_start_that_fails_is_tried_again(ticks: Ticks, monkeypatch: pytest.Mon
     assert ticks.waiting, "the polling went on"
 
 
+def _poll(cloud: MotoCloud) -> PollReport:
+    poll = cloud.app.compensation.poll
+    poll.revive()
+    state, _ = poll.status()
+    report = poll.tick(state)
+    assert report is not None
+    return report
+
+
+def test_300_waiting_in_a_paused_channel_hide_no_other_work(cloud: MotoCloud, ticks: Ticks) -> None:
+    queue = TestQueue(cloud, cloud.project())
+    cloud.http("POST", "/v1/queue/pause", json={"scope": "no_cookie"}, key=cloud.admin_key)
+    for _ in range(3):
+        queue.submit()
+    waiting = queue.submit()
+    multiply(cloud, waiting.request_id, 300)
+    export = queue.submit(type="export")
+    cloud.client("sqs").purge_queue(QueueUrl=cloud.names.queues["AdmissionQueue"])
+    cloud.clock.advance(60)
+
+    report = _poll(cloud)
+    queue.admit()
+
+    assert queue.statuses(export) == ["running"]
+    assert report.found > 300
+    # The channel is looked after from now on, not each of what waits there.
+    left = cloud.app.table.query_all(keys.due_partition(0), index="due")
+    assert [item["due_kind"] for item in left if item.get("due_lane")] == []
+
+
+def test_work_whose_start_always_fails_is_reported_as_overdue_since_it_was_due(
+    cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(item: dict[str, Any]) -> None:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(App, "due_handlers", property(lambda app: {"probe": fails}))
+    _stuck(cloud, "one")
+    oldest = []
+    for _ in range(4):
+        oldest.append(_poll(cloud).oldest_overdue_s)
+        cloud.clock.advance(200)
+
+    assert oldest == pytest.approx([60, 260, 460, 660], abs=2)
+
+
+def test_work_that_moved_on_is_not_reported_as_overdue_since_its_first_time(
+    cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looks_again(app: App) -> dict[str, Any]:
+        def start(item: dict[str, Any]) -> None:
+            again = keys.due("one", app.clock().timestamp() + 10, "probe")
+            app.table.write(update({"pk": item["pk"], "sk": item["sk"]}, again))
+
+        return {"probe": start}
+
+    monkeypatch.setattr(App, "due_handlers", property(looks_again))
+    _stuck(cloud, "one")
+    oldest = []
+    for _ in range(4):
+        oldest.append(_poll(cloud).oldest_overdue_s)
+        cloud.clock.advance(200)
+
+    assert max(oldest) < 200
+
+
+def test_ordinary_backlog_of_a_lane_is_not_reported_as_overdue(
+    cloud: MotoCloud, ticks: Ticks, started: list[str]
+) -> None:
+    _stuck(cloud, "first", lane="A")
+    _poll(cloud)
+    for number in range(5):
+        _stuck(cloud, f"a{number}", lane="A")
+    cloud.clock.advance(700)
+    reports = []
+    for _ in range(5):
+        reports.append(_poll(cloud).oldest_overdue_s)
+        cloud.clock.advance(5)
+
+    # Seen for the first time after 760 s, they were 760 s overdue; the alarm wants three minutes in a row.
+    assert len(started) == 6
+    assert max(reports) < 800
+
+
+def test_trigger_that_races_a_tick_is_not_dropped(
+    cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud.invoke("compensate", {"source": "aws.events"})
+    for _ in range(5):
+        ticks.next()
+    store_read = CompensationStore.read
+    raced: list[int] = []
+
+    def read(store: CompensationStore) -> PollState | None:
+        """A tick goes through right after the first read."""
+        found = store_read(store)
+        if not raced:
+            raced.append(1)
+            ticks.next()
+        return found
+
+    monkeypatch.setattr(CompensationStore, "read", read)
+    answer = cloud.http("POST", "/v1/compensation/trigger", key=cloud.admin_key)
+
+    assert answer.status == 200
+    assert min(due for due, _ in ticks.waiting) <= cloud.clock()
+
+
+def test_starts_are_left_to_the_start_queue_while_something_waits_there(
+    cloud: MotoCloud, ticks: Ticks, started: list[str]
+) -> None:
+    _stuck(cloud, "through the queue", lane="channel:export")
+    _stuck(cloud, "by itself")
+    cloud.app.queue.pokes.poke("export")
+
+    _poll(cloud)
+    assert started == ["by itself"]
+
+    # A queue that stays full is not trusted for ever: it may be blocked.
+    cloud.clock.advance(300)
+    _poll(cloud)
+    assert started == ["by itself", "through the queue"]
+
+
+def test_starts_go_on_once_the_start_queue_is_empty(cloud: MotoCloud, ticks: Ticks, started: list[str]) -> None:
+    _stuck(cloud, "one", lane="channel:export")
+    cloud.app.queue.pokes.poke("export")
+    _poll(cloud)
+    cloud.deliver("AdmissionQueue")
+
+    _poll(cloud)
+    assert started == ["one"]
+
+
+def test_each_start_is_logged_with_how_long_it_waited(
+    cloud: MotoCloud, ticks: Ticks, started: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    _stuck(cloud, "one")
+    _poll(cloud)
+
+    (line,) = [vars(record) for record in caplog.records if record.getMessage() == "compensated"]
+    assert (line["kind"], line["record"], int(line["waited_s"])) == ("probe", "P#x#PROBE#one", 60)
+
+
+def test_pace_is_set_by_the_deployment() -> None:
+    pace, now = Pace(base=5, longest=12, overdue=30), datetime(2026, 1, 1, tzinfo=UTC)
+    poll = first(now, pace)
+    gaps = []
+    for _ in range(4):
+        poll = after(poll, now, 0, pace)
+        gaps.append((poll.next_poll - now).total_seconds())
+
+    assert gaps == [5, 10, 12, 12]
+    assert poll.interval_s == 12
+
+
 @pytest.mark.slow
 def test_an_idle_poll_costs_one_read_and_one_message_with_100_000_finished_records(cloud: MotoCloud) -> None:
     queue = TestQueue(cloud, cloud.project())
@@ -264,8 +421,8 @@ def test_dead_worker_is_found_within_150_s_although_the_poll_sleeps_for_300_s(ti
 
 
 def test_poll_does_not_sleep_past_what_is_known_to_be_due() -> None:
-    quiet = PollState(7, 29, None, NOON)
+    quiet, pace = PollState(7, 29, None, NOON), Pace(base=10, longest=300, overdue=30)
 
-    assert (after(quiet, NOON, 0).next_poll - NOON).total_seconds() == 300
-    assert (after(quiet, NOON, 0, upcoming=75).next_poll - NOON).total_seconds() == 75
-    assert (after(quiet, NOON, 0, upcoming=0.5).next_poll - NOON).total_seconds() == 10
+    assert (after(quiet, NOON, 0, pace).next_poll - NOON).total_seconds() == 300
+    assert (after(quiet, NOON, 0, pace, upcoming=75).next_poll - NOON).total_seconds() == 75
+    assert (after(quiet, NOON, 0, pace, upcoming=0.5).next_poll - NOON).total_seconds() == 10

@@ -17,7 +17,7 @@ def executions(fleet: Fleet) -> dict[str, str]:
     return {generation: status for name, generation, status in named if name in ours}
 
 
-def look(fleet: Fleet) -> bool | None:
+def look(fleet: Fleet) -> bool | str | None:
     (item,) = due(fleet)
     return fleet.cloud.app.due_handlers["job"](item)
 

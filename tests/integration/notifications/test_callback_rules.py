@@ -94,20 +94,22 @@ def test_a_function_that_dies_during_an_attempt_is_made_good(
         assert len(at.ids) == 2
 
 
-def test_a_callback_behind_a_closed_circuit_is_given_up_after_its_day_too(cloud: MotoCloud, project: Project) -> None:
+def test_callback_behind_a_paused_host_is_given_up_after_its_day_once_it_was_tried(
+    cloud: MotoCloud, project: Project
+) -> None:
     with receiver(503) as at:
         for number in range(4):
             told(project, at.url, f"req-{number}")
             cloud.deliver("CallbacksQueue")
-        (waiting,) = callbacks(project, task_id="req-3")
-        assert waiting["attempts"] == []
+        assert callbacks(project, task_id="req-3")[0]["attempts"] == []
         cloud.clock.advance(24 * 3600)
         cloud.app.notifications.deliverer._circuits._store.pause(
             project.id, at.url.split("/")[2], cloud.clock().timestamp() + 60
         )
         cloud.deliver("CallbacksQueue")
 
-        (given_up,) = callbacks(project, task_id="req-3")
-        assert given_up["callback_state"] == "dead"
-        assert given_up["attempts"][-1]["error"] == "host_in_trouble"
+        (tried,), (never_tried,) = (callbacks(project, task_id=name) for name in ("req-0", "req-3"))
+        assert tried["callback_state"] == "dead"
+        assert tried["attempts"][-1]["error"] == "host_in_trouble"
+        assert (never_tried["callback_state"], never_tried["attempts"]) == ("pending", [])
         assert len(at.seen) == 3

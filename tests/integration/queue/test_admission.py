@@ -50,8 +50,7 @@ def test_a_higher_capacity_admits_now_and_a_lower_one_drains(queue: TestQueue) -
     requests = [queue.submit() for _ in range(4)]
     queue.admit()
 
-    # One slot of four stays free for another project.
-    queue.capacity(no_cookie=4)
+    queue.capacity(no_cookie=3)
     assert queue.statuses(*requests) == ["running", "running", "running", "queued"]
 
     queue.capacity(no_cookie=1)

@@ -79,7 +79,7 @@ def test_a_cleanup_that_dies_before_removing_archives_the_same_once_more(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr("tidegate.queue.retention_store.RetentionStore.remove", dies)
+        patched.setattr("tidegate.queue.retention.store.RetentionStore.remove", dies)
         with pytest.raises(MemoryError):
             cloud.invoke("clean_up", {"source": "aws.events"})
     cloud.invoke("clean_up", {"source": "aws.events"})

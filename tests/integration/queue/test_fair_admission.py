@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 
 from tests.support.calls import count_calls
@@ -26,27 +29,166 @@ def as_older_version_wrote_it(queue: TestQueue, request: Request) -> None:
     table.write(delete(place_key(request)))
 
 
-def test_four_day_long_exports_of_one_project_leave_room_for_another(queue: TestQueue, other: TestQueue) -> None:
-    exports = [queue.submit(type="export", timeout=86400) for _ in range(4)]
+@pytest.mark.parametrize("capacity", [1, 2, 4])
+def test_project_that_is_alone_fills_the_capacity(queue: TestQueue, capacity: int) -> None:
+    queue.capacity(no_cookie=capacity)
+    requests = [queue.submit(type="download") for _ in range(6)]
     queue.admit()
-    assert queue.now(exports[3]).last_wait_reason == "share"
+    queue.cloud.clock.advance(61)
+    queue.cloud.app.queue.admission.admit("no_cookie")
 
+    assert queue.statuses(*requests).count("running") == capacity
+    assert queue.now(requests[5]).last_wait_reason == "capacity"
+
+
+@pytest.mark.parametrize("kind", ["export", "batch"])
+def test_slots_held_for_days_leave_an_extra_one_to_another_project_after_a_minute(
+    queue: TestQueue, other: TestQueue, kind: str
+) -> None:
+    held = [queue.submit(type=kind, timeout=86400) for _ in range(6)]
+    queue.admit()
+    assert queue.statuses(*held).count("running") == 4
+
+    late = [other.submit(type=kind) for _ in range(2)]
+    queue.admit()
+    assert other.statuses(*late) == ["queued", "queued"]
+
+    queue.cloud.clock.advance(61)
+    queue.cloud.deliver("WakeupsQueue")
+    queue.admit()
+
+    assert other.statuses(*late) == ["running", "queued"]
+    assert queue.channel(kind).running == 5
+
+
+@pytest.mark.parametrize("capacity", [2, 4])
+def test_extra_slot_is_taken_back_before_anybody_gets_the_next_one(
+    queue: TestQueue, other: TestQueue, capacity: int
+) -> None:
+    queue.capacity(no_cookie=capacity)
+    held = [queue.submit(type="download") for _ in range(capacity + 2)]
+    queue.admit()
+    third = TestQueue(queue.cloud, queue.cloud.project())
+    late = [tenant.submit(type="download") for tenant in (other, third)]
+    queue.admit()
+    queue.cloud.clock.advance(61)
+    for _ in range(2):
+        queue.cloud.app.queue.admission.admit("no_cookie")
+    # Two projects were kept out, and one of them has the extra slot.
+    assert sorted(queue.statuses(*late)) == ["queued", "running"]
+    assert queue.channel().running == capacity + 1
+
+    queue.finish(next(request for request in late if queue.now(request).status == "running"))
+    assert queue.channel().running == capacity
+    queue.admit()
+    assert queue.statuses(*late, *held).count("running") == capacity + 1
+    queue.finish(held[0])
+    queue.admit()
+    assert queue.channel().running == capacity
+
+
+def test_channel_of_one_slot_runs_one_at_a_time_however_long_another_project_waits(
+    queue: TestQueue, other: TestQueue
+) -> None:
+    queue.capacity(no_cookie=1)
+    running = queue.submit(type="download")
+    queue.admit()
+    late = other.submit(type="download")
+    queue.cloud.clock.advance(600)
+    queue.cloud.app.queue.admission.admit("no_cookie")
+    assert other.statuses(late) == ["queued"]
+
+    queue.submit(type="download")
+    queue.finish(running)
+    queue.admit()
+    assert other.statuses(late) == ["running"]
+
+
+def test_holders_that_keep_to_an_operators_share_give_nobody_an_extra_slot(queue: TestQueue, other: TestQueue) -> None:
+    queue.capacity(no_cookie=2)
+    set_quotas(queue, share={"no_cookie": 2})
+    for _ in range(2):
+        queue.submit(type="download")
+    queue.admit()
+    late = other.submit(type="download")
+    queue.cloud.clock.advance(61)
+    queue.cloud.app.queue.admission.admit("no_cookie")
+
+    assert other.statuses(late) == ["queued"]
+
+
+def test_lowered_capacity_drains_before_anybody_gets_an_extra_slot(queue: TestQueue, other: TestQueue) -> None:
+    queue.capacity(no_cookie=4)
+    held = [queue.submit(type="download") for _ in range(4)]
+    queue.admit()
+    late = other.submit(type="download")
+    queue.capacity(no_cookie=2)
+    queue.cloud.clock.advance(61)
+    queue.cloud.app.queue.admission.admit("no_cookie")
+    assert other.statuses(late) == ["queued"]
+
+    for request in held[:2]:
+        queue.finish(request)
+    queue.admit()
+    assert other.statuses(late) == ["running"]
+
+
+def test_two_admissions_at_once_give_one_extra_slot(queue: TestQueue, other: TestQueue) -> None:
+    """The second one decided on what it read before the first one wrote."""
+    queue.capacity(no_cookie=2)
+    for _ in range(2):
+        queue.submit(type="download")
+    queue.admit()
+    third = TestQueue(queue.cloud, queue.cloud.project())
+    late = [tenant.submit(type="download") for tenant in (other, third)]
+    queue.cloud.clock.advance(61)
+    admission = queue.cloud.app.queue.admission
+    stale = admission._turns("no_cookie")
+    with patch.object(admission, "_turns", side_effect=[admission._turns("no_cookie"), stale]):
+        assert admission.admit("no_cookie") == 1
+        assert admission.admit("no_cookie") == 0
+
+    assert sorted(queue.statuses(*late)) == ["queued", "running"]
+
+
+@pytest.mark.parametrize("dies", ["before the slot is taken", "after the slot is taken", "before the machine starts"])
+def test_admission_that_dies_gives_one_extra_slot_all_the_same(queue: TestQueue, other: TestQueue, dies: str) -> None:
+    held = [queue.submit(type="export", timeout=86400) for _ in range(4)]
+    queue.admit()
+    late = [tenant.submit(type="export") for tenant in (other, TestQueue(queue.cloud, queue.cloud.project()))]
+    queue.cloud.clock.advance(61)
+    app = queue.cloud.app
+    transact = app.table.transact
+
+    def dying(*args: Any, **options: Any) -> None:
+        if dies == "after the slot is taken":
+            transact(*args, **options)
+        raise RuntimeError(dies)
+
+    starts = dies == "before the machine starts"
+    target: Any = app.queue.runner if starts else app.table
+    with patch.object(target, "start" if starts else "transact", dying), pytest.raises(RuntimeError):
+        app.queue.admission.admit("export")
+    app.queue.admission.admit("export")
+    queue.compensate(91)
+
+    assert queue.statuses(*held) == ["running"] * 4
+    assert sorted(queue.statuses(*late)) == ["queued", "running"]
+    assert queue.channel("export").running == len(app.queue.channel_store.slots("export")) == 5
+    (admitted,) = [request for request in late if queue.now(request).status == "running"]
+    assert f"{admitted.request_id}-1" in queue.executions("ExportMachine")
+
+
+def test_extra_slot_whose_wake_up_was_lost_is_given_by_compensation(queue: TestQueue, other: TestQueue) -> None:
+    held = [queue.submit(type="export", timeout=86400) for _ in range(4)]
+    queue.admit()
     late = other.submit(type="export")
-    queue.admit()
+    queue.cloud.client("sqs").purge_queue(QueueUrl=queue.cloud.names.queues["AdmissionQueue"])
 
-    assert other.statuses(late) == ["running"]
-    assert queue.statuses(*exports) == ["running", "running", "running", "queued"]
+    queue.compensate(31)
+    queue.compensate(91)
 
-
-def test_batches_that_hold_slots_for_90_days_leave_room_for_another(queue: TestQueue, other: TestQueue) -> None:
-    for _ in range(6):
-        queue.submit(type="batch")
-    queue.admit()
-
-    late = other.submit(type="batch")
-    queue.admit()
-
-    assert other.statuses(late) == ["running"]
+    assert queue.statuses(*held, late) == ["running"] * 5
 
 
 def test_steady_stream_of_one_project_lets_another_in_at_the_next_free_slot(queue: TestQueue, other: TestQueue) -> None:
@@ -80,20 +222,16 @@ def test_projects_take_turns_within_a_priority(queue: TestQueue, other: TestQueu
     assert all(len(set(order[start : start + 3])) == 3 for start in (0, 3, 6)), order
 
 
-@pytest.mark.parametrize(("capacity", "alone", "newcomers"), [(1, 1, 0), (2, 1, 1), (4, 3, 1)])
-def test_newcomer_starts_at_once_unless_there_is_one_slot_only(
-    queue: TestQueue, other: TestQueue, capacity: int, alone: int, newcomers: int
-) -> None:
+@pytest.mark.parametrize("capacity", [1, 2, 4])
+def test_newcomer_gets_its_half_as_slots_become_free(queue: TestQueue, other: TestQueue, capacity: int) -> None:
     queue.capacity(no_cookie=capacity)
     first = [queue.submit() for _ in range(6)]
     queue.admit()
-    assert queue.statuses(*first).count("running") == alone
-
     second = [other.submit() for _ in range(6)]
     queue.admit()
-    assert other.statuses(*second).count("running") == newcomers
+    assert other.statuses(*second).count("running") == 0
 
-    for request in first[:alone]:
+    for request in first[:capacity]:
         queue.finish(request)
     queue.admit()
     # From now on both wait, so each has its half; of one slot, its turn.

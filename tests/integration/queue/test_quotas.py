@@ -55,7 +55,7 @@ def test_request_sent_again_is_the_same_request_also_when_the_quota_is_used_up(q
 
 
 def test_queued_follows_every_way_through_the_queue(queue: TestQueue) -> None:
-    queue.capacity(no_cookie=2)
+    queue.capacity(no_cookie=1)
     first, second, third = (queue.submit(type="download") for _ in range(3))
     assert usage(queue) == {"stored_bytes": 0, "queued": 3, "running": {}}
     queue.admit()

@@ -145,7 +145,7 @@ def test_a_heartbeat_keeps_a_running_request_alone(queue: TestQueue) -> None:
 
 
 def test_a_leaked_slot_is_healed(queue: TestQueue) -> None:
-    queue.capacity(no_cookie=3)
+    queue.capacity(no_cookie=2)
     gone, stays, waits = (queue.submit(type="download") for _ in range(3))
     queue.admit()
     table = queue.cloud.app.table

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
 from tidegate.errors import Busy
 
 if TYPE_CHECKING:
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 _BATCH = 10
 _TRIES = 4
 LONGEST_DELAY = 900
+_FIRST_PAUSE, _LONGEST_PAUSE = 3, 60
+
+logger = Logger(service="tidegate", child=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,12 @@ class Message:
         return made
 
 
+def _pause(record: Mapping[str, Any]) -> int:
+    """Seconds, twice as many after each failure."""
+    received = int(record.get("attributes", {}).get("ApproximateReceiveCount", 1))
+    return min(_FIRST_PAUSE * 2 ** max(0, received - 1), _LONGEST_PAUSE)
+
+
 class SqsQueue:
     def __init__(self, client: SQSClient, url: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
@@ -43,6 +55,22 @@ class SqsQueue:
     def send(self, *messages: Message) -> None:
         for start in range(0, len(messages), _BATCH):
             self._send_batch(messages[start : start + _BATCH])
+
+    def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Shows failed messages again within seconds: by itself SQS hides them, and a FIFO group, for minutes.
+
+        `records` as Lambda gets them. What cannot be changed comes back at the end of its visibility time-out.
+        """
+        for start in range(0, len(records), _BATCH):
+            entries: Any = [
+                {"Id": str(index), "ReceiptHandle": record["receiptHandle"], "VisibilityTimeout": _pause(record)}
+                for index, record in enumerate(records[start : start + _BATCH])
+            ]
+            try:
+                self._client.change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
+            except (ClientError, BotoCoreError):
+                logger.exception("failed messages come back at the end of their visibility time-out")
+                return
 
     def size(self) -> int:
         """About how many wait; SQS itself does not know exactly."""

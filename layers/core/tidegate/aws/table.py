@@ -82,6 +82,17 @@ class Table:
             met: Any = error.response.get("Item")
             raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
 
+    def try_write(self, *writes: Write) -> bool:
+        """Carries out the writes, all or none. False if a condition failed: then another state is there already."""
+        try:
+            if len(writes) == 1:
+                self.write(writes[0])
+            else:
+                self.transact(writes)
+        except ConditionFailed:
+            return False
+        return True
+
     def _write(self, write: Write, request: dict[str, Any]) -> Item:
         if write.kind == "Put":
             self._client.put_item(**request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,9 @@ from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOu
 from tidegate.http.client import SafeHttp
 from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
+from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import Request
-from tidegate.queue.ports import Refused
+from tidegate.queue.transaction import Refused
 
 if TYPE_CHECKING:
     from tidegate.notifications.progress import ProgressFeed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = Logger(service="tidegate", child=True)
 
 RENEW = "renew"
-HEARTBEAT_SECONDS = 30.0
+TIMING = Timing(look=0.0, beat=30.0)
 
 
 class RequestCharge:
@@ -48,16 +48,11 @@ class RequestCharge:
         self._ends = ends
         self._live = live
         self._clock = clock
-        self._beat_at = 0.0
+        self._running = RunningAttempt(queue, request, TIMING)
 
     def confirm(self, batch: Batch, progress: Progress) -> None:
-        now = time.monotonic()
         try:
-            if now >= self._beat_at:
-                self._queue.heartbeat(*self._here, progress.shown(batch))
-                self._beat_at = now + HEARTBEAT_SECONDS
-            else:
-                self._queue.running(*self._here)
+            self._running(progress.shown(batch))
         except RequestTimedOut as error:
             raise LeaseLost(error.detail) from error
         self._live.progress(batch.project_id, batch.batch_id, shown(batch, progress))

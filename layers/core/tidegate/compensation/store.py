@@ -6,13 +6,17 @@ from datetime import datetime
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, update
+from tidegate.aws.table import Table
+from tidegate.aws.writes import update
 from tidegate.compensation.interval import LANE_SECONDS, PollState
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 
 _LANE_KEPT_SECONDS = 3600
+
+
+def _key(item: Item) -> dict[str, str]:
+    return {"pk": str(item["pk"]), "sk": str(item["sk"])}
 
 
 class CompensationStore:
@@ -33,27 +37,40 @@ class CompensationStore:
         else:
             where = "#generation = :old"
             change = update(keys.compensation(), state, adds=total, condition=where, old=old.generation)
-        return self._done(change, *([audit_write(line)] if line else []))
+        return self._table.try_write(change, *([audit_write(line)] if line else []))
 
     def count(self, compensated: int) -> None:
         self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
 
-    def due(self, before: datetime, limit: int) -> list[Item]:
-        """What is due before then, oldest first, from every shard of the index."""
+    def overdue(self, late: float, until: float, limit: int) -> tuple[list[Item], int | None]:
+        """What is due since `late` at the latest, oldest first; and when the next record is due, if before `until`."""
         found: list[Item] = []
+        upcoming: int | None = None
         for shard in range(keys.DUE_SHARDS):
-            bounds = (0, int(before.timestamp()))
-            found += self._table.query(keys.due_partition(shard), index="due", sk_between=bounds, limit=limit).items
-        return sorted(found, key=lambda item: int(item["due_at"]))[:limit]
+            for item in self._table.query_all(keys.due_partition(shard), index="due", sk_between=(0, int(until))):
+                at = int(item["due_at"])
+                if at > late:
+                    upcoming = at if upcoming is None else min(at, upcoming)
+                    break
+                if len(found) >= limit:
+                    break
+                found.append(item)
+        return sorted(found, key=lambda item: int(item["due_at"])), upcoming
 
-    def claim(self, item: Item, until: datetime) -> bool:
-        key = {"pk": item["pk"], "sk": item["sk"]}
+    def claim(self, item: Item, until: datetime, since: int) -> bool:
+        """Moves the due time on, and keeps since when the work is due."""
         at = int(until.timestamp())
-        return self._done(update(key, {"due_at": at}, condition="#due_at = :seen", seen=item["due_at"]))
+        sets = {"due_at": at, "due_claim": at, "due_since": since}
+        return self._table.try_write(update(_key(item), sets, condition="#due_at = :seen", seen=item["due_at"]))
+
+    def forget(self, item: Item) -> bool:
+        """Takes a record off the index, unless it moved meanwhile."""
+        gone = update(_key(item), removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=item["due_at"])
+        return self._table.try_write(gone)
 
     def claim_lane(self, lane: str, now: datetime) -> bool:
         second = int(now.timestamp())
-        return self._done(
+        return self._table.try_write(
             update(
                 keys.lane(lane),
                 {"last_start": second, "expires_at": second + _LANE_KEPT_SECONDS},
@@ -61,13 +78,3 @@ class CompensationStore:
                 free=second - LANE_SECONDS,
             )
         )
-
-    def _done(self, write: Write, *more: Write) -> bool:
-        try:
-            if more:
-                self._table.transact([write, *more])
-            else:
-                self._table.write(write)
-        except ConditionFailed:
-            return False
-        return True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from tidegate.aws.sqs import Message, SqsQueue
 from tidegate.distribution.ports import Arrival
@@ -23,6 +24,10 @@ class TargetMessages:
             for portion in _portions(arrivals)
         ]
         self._queue.send(*messages)
+
+    def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Messages, as Lambda gets them, whose targets were not bound: their window does not wait for minutes."""
+        self._queue.retry_soon(records)
 
 
 def _portions(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:

@@ -6,22 +6,23 @@ Each step begins by asking whether its attempt still runs, and each may run twic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
-from tidegate.exports.heartbeat import Pulse
 from tidegate.exports.model import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
 from tidegate.exports.range_plan import RangePlan
 from tidegate.exports.source_json import read_exact
+from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
+    from tidegate.exports.render import Renderer
     from tidegate.notifications.progress import ProgressFeed
     from tidegate.queue.queue import RequestQueue
 
@@ -34,6 +35,7 @@ logger = Logger(service="tidegate", child=True)
 
 PULL, RENDER, RANGES, JOIN, PUBLISH, OVER = "pull", "render", "ranges", "join", "publish", "over"
 Event = Mapping[str, Any]
+TIMING = Timing(look=2.0, beat=2.0)
 
 
 class ExportSteps:
@@ -147,5 +149,9 @@ class ExportSteps:
             raise RecordNotFound("what was ordered is not kept any more; submit the export again")
         return ExportSpec.from_data(read_exact(kept))
 
-    def _pulse(self, request: Request) -> Pulse:
-        return Pulse(self._queue, self._live, self._clock, request, self._shown)
+    def _pulse(self, request: Request) -> RunningAttempt:
+        return RunningAttempt(self._queue, request, TIMING, self._tell, now=lambda: self._clock().timestamp())
+
+    def _tell(self, request: Request, progress: Mapping[str, Any]) -> None:
+        shown = self._shown(replace(request, progress=dict(progress)))
+        self._live.progress(request.project_id, request.request_id, shown)

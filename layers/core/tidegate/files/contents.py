@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.table import Table
 from tidegate.aws.writes import update
 from tidegate.files.pieces import PieceList
 
@@ -41,7 +41,4 @@ class ContentStore:
         sets: dict[str, object] = {"checked_etag": etag}
         if pieces is not None:
             sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}
-        try:
-            self._table.write(update(keys.content(project_id, signature), sets))
-        except ConditionFailed:
-            return
+        self._table.try_write(update(keys.content(project_id, signature), sets))

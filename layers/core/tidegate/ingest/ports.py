@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.queue.model import Request
 
-
-class Pulse(Protocol):
-    """Called as often as something moved. Raises when the request is not the caller's any more."""
-
-    def __call__(self, progress: Mapping[str, Any] | None = None) -> None: ...
+# Called with the progress as often as something moved. Raises when the request is not the caller's any more.
+Pulse = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Scan:
             etag=subscription.known_etag,
             credential=credential,
             allow_private=allow_private,
-            on_page=step.pulse,
+            on_page=lambda: step.pulse({}),
         )
 
     def _queue_all(self, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:

@@ -10,43 +10,17 @@ from aws_lambda_powertools import Logger
 
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.ingest.ports import Outcome, Step
+from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import CANCELLED, Request
-from tidegate.queue.ports import Refused
 from tidegate.queue.queue import RequestQueue
+from tidegate.queue.transaction import Refused
 
 logger = Logger(service="tidegate", child=True)
 
-BEAT_SECONDS = 30.0
-# A cancelled request is noticed within this time.
-LOOK_SECONDS = 2.0
+TIMING = Timing(look=2.0, beat=30.0)
 
 Work = Callable[[Step], Outcome]
 Tell = Callable[[str, str, dict[str, Any]], None]
-
-
-class Beat:
-    """Implements `ingest_ports.Pulse`: however often it is called, a look every 2 s and a heartbeat every 30 s."""
-
-    def __init__(self, queue: RequestQueue, request: Request, tell: Tell, monotonic: Callable[[], float]) -> None:
-        self._queue = queue
-        self._request = request
-        self._tell = tell
-        self._monotonic = monotonic
-        self._looked = self._beaten = monotonic()
-
-    def __call__(self, progress: Mapping[str, Any] | None = None) -> None:
-        now = self._monotonic()
-        if now - self._looked < LOOK_SECONDS:
-            return
-        self._looked = now
-        request = self._request
-        if now - self._beaten < BEAT_SECONDS:
-            self._queue.running(request.project_id, request.request_id, request.attempt)
-        else:
-            self._beaten = now
-            self._queue.heartbeat(request.project_id, request.request_id, request.attempt, progress)
-        if progress:
-            self._tell(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
 
 
 class IngestSteps:
@@ -79,8 +53,13 @@ class IngestSteps:
 
     def _step(self, event: Mapping[str, Any], attempt: tuple[str, str, int], seconds_left: float) -> Outcome:
         request = self._queue.heartbeat(*attempt)
-        beat = Beat(self._queue, request, self._tell, self._monotonic)
-        return self._work[request.type](Step(request, beat, seconds_left, event.get("state")))
+        running = RunningAttempt(
+            self._queue, request, TIMING, self._tell_progress, now=self._monotonic, just_beaten=True
+        )
+        return self._work[request.type](Step(request, running, seconds_left, event.get("state")))
+
+    def _tell_progress(self, request: Request, progress: Mapping[str, Any]) -> None:
+        self._tell(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
 
     def _discard(self, attempt: tuple[str, str, int]) -> None:
         """Parts that nobody will ask for. Those of a request that waits, is paused or can be retried are kept."""

@@ -95,7 +95,7 @@ class SubscriptionStore:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)
         removes = () if due_at else keys.DUE_ATTRIBUTES
         same = "#due_at = :seen"
-        self._quietly(update(key, _moment(due_at), removes=removes, condition=same, seen=subscription.due_at))
+        self._table.try_write(update(key, _moment(due_at), removes=removes, condition=same, seen=subscription.due_at))
 
     def scanned_write(self, subscription: Subscription, etag: str | None, at: str) -> Write:
         key = keys.subscription(subscription.project_id, subscription.subscription_id)
@@ -140,21 +140,10 @@ class SubscriptionStore:
         """From now on it is due for compensation, until everything of it is gone."""
         due = keys.due(subscription_id, now, "subscription")
         key = keys.subscription(project_id, subscription_id)
-        try:
-            self._table.transact([update(key, {"status": DELETING} | due), audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(update(key, {"status": DELETING} | due), audit_write(line))
 
     def delete(self, project_id: str, subscription_id: str) -> None:
         pk = keys.manifest_entries(project_id, subscription_id)
         entries = self._table.query_all(pk, project=("pk", "sk"))
         self._table.batch_delete({"pk": item["pk"], "sk": item["sk"]} for item in entries)
         self._table.write(delete(keys.subscription(project_id, subscription_id)))
-
-    def _quietly(self, write: Write) -> bool:
-        try:
-            self._table.write(write)
-        except ConditionFailed:
-            return False
-        return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +30,10 @@ from tidegate.queue.store import RequestStore
 _PREVIEW_LIMITS = Limits(total=20, max_bytes=32 * 1024 * 1024)
 logger = Logger(service="tidegate", child=True)
 
+_SCANS_TOGETHER = 8
+# What one call spends on cancelling a deleted subscription's requests; compensation goes on with the rest.
+DELETE_SECONDS = 5.0
+
 
 class Subscriptions:
     def __init__(
@@ -39,6 +45,7 @@ class Subscriptions:
         intake: IngestSubmit,
         sources: SourceReader,
         clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._requests = requests
@@ -47,6 +54,7 @@ class Subscriptions:
         self._intake = intake
         self._sources = sources
         self._clock = clock
+        self._monotonic = monotonic
 
     def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
         """`described` has everything but its id, times and next run."""
@@ -115,14 +123,19 @@ class Subscriptions:
 
     def fire(self) -> int:
         """Once a minute: queues a scan for each subscription whose time has come. Returns how many."""
-        fired = 0
-        for subscription in self._store.due(self._clock().timestamp()):
-            try:
-                fired += self._fire(subscription)
-            except (DomainError, BotoCoreError, ClientError):
-                # It stays due and is tried again in a minute; the scans of everybody else go on.
-                logger.exception("a scheduled scan was not queued", subscription_id=subscription.subscription_id)
-        return fired
+        due = list(self._store.due(self._clock().timestamp()))
+        if len(due) <= 1:
+            return sum(map(self._try_fire, due))
+        with ThreadPoolExecutor(_SCANS_TOGETHER) as threads:
+            return sum(threads.map(self._try_fire, due))
+
+    def _try_fire(self, subscription: Subscription) -> bool:
+        try:
+            return self._fire(subscription)
+        except (DomainError, BotoCoreError, ClientError):
+            # It stays due and is tried again in a minute; the scans of everybody else go on.
+            logger.exception("a scheduled scan was not queued", subscription_id=subscription.subscription_id)
+            return False
 
     def _fire(self, subscription: Subscription) -> bool:
         due_at = self._after(subscription)
@@ -178,17 +191,25 @@ class Subscriptions:
         self.finish_delete(project_id, subscription_id, who)
 
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
-        """Cancels everything that waits or runs, then forgets it. Any number of times."""
+        """Cancels everything that waits or runs, then forgets it. Any number of times.
+
+        The subscription is due until then: what one call has no time for, compensation goes on with.
+        """
+        until = self._monotonic() + DELETE_SECONDS
+        for request in self._open_requests(project_id, subscription_id):
+            if self._monotonic() >= until:
+                return
+            self._cancel(request, who)
+        self._store.delete(project_id, subscription_id)
+
+    def _open_requests(self, project_id: str, subscription_id: str) -> Iterator[Request]:
         cursor: str | None = None
         while True:
             page = self._requests.of_subscription(project_id, subscription_id, 100, cursor)
-            for request in page.items:
-                if request.status not in TERMINAL:
-                    self._cancel(request, who)
+            yield from (request for request in page.items if request.status not in TERMINAL)
             cursor = page.next_cursor
             if cursor is None:
-                break
-        self._store.delete(project_id, subscription_id)
+                return
 
     def _cancel(self, request: Request, who: str) -> None:
         try:

@@ -9,7 +9,7 @@ from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.notifications.callback_queue import CallbackQueue
-from tidegate.notifications.delivery_model import Delivery, redelivered
+from tidegate.notifications.delivery_model import DEAD, Delivery, redelivered
 from tidegate.notifications.delivery_store import DeliveryStore
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.projects.model import Project
@@ -51,6 +51,12 @@ class Callbacks:
         self, project_id: str, *, record_id: str | None, state: str | None, limit: int, cursor: str | None
     ) -> Listed[Delivery]:
         return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
+
+    def redrive(self, project_id: str, delivery_id: str) -> None:
+        """A dead letter that an operator sent back to the queue: delivered once more, if it is still given up."""
+        delivery = self._store.get(project_id, delivery_id)
+        if delivery is not None and delivery.state == DEAD:
+            self.redeliver(project_id, delivery_id)
 
     def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> Delivery:
         """Delivers it once more, with a day of attempts before it; the same id, so that the receiver can tell."""

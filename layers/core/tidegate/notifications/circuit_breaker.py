@@ -1,30 +1,76 @@
-"""One circuit a host: a receiver in trouble gets one callback at a time, then pauses."""
+"""How many callbacks a host gets at once: one more after each success, half after a failure, pauses after several."""
 
 from __future__ import annotations
 
-from tidegate.notifications.circuit_rules import PROBE_SECONDS, SLOW_SECONDS, pause_after
-from tidegate.notifications.delivery_store import CircuitStore
+from dataclasses import dataclass
+from random import SystemRandom
+
+from tidegate.notifications.circuit_rules import (
+    FIRST_LIMIT,
+    LONGEST_PUT_OFF_SECONDS,
+    PLACE_SECONDS,
+    SLOW_SECONDS,
+    lowered,
+    pause_after,
+    raised,
+)
+from tidegate.notifications.delivery_store import CircuitStore, HostState
+
+_choice = SystemRandom().sample
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Leave to try a host (`wait` is 0), or the seconds until it is worth asking again.
+
+    `state` is None for a host that is neither slow nor failing: it has no limit.
+    """
+
+    wait: float = 0.0
+    state: HostState | None = None
+    place: int | None = None
 
 
 class CircuitBreaker:
     def __init__(self, store: CircuitStore) -> None:
         self._store = store
 
-    def enter(self, project_id: str, host: str, now: float) -> tuple[bool, float]:
-        """May it be tried now? Answers (is it in trouble, seconds to wait); 0 seconds means: go."""
-        open_until = self._store.open_until(project_id, host)
-        if open_until is None:
-            return False, 0.0
-        if open_until <= now and self._store.probe(project_id, host, now, now + PROBE_SECONDS):
-            return True, 0.0
-        return True, max(1.0, open_until - now)
+    def enter(self, project_id: str, host: str, now: float) -> Entry:
+        state = self._store.state(project_id, host)
+        if state is None:
+            return Entry()
+        if state.open_until <= now:
+            free = state.free_places(now)
+            for place in _choice(free, min(_TRIES, len(free))):
+                if self._store.take(project_id, host, place, now, now + PLACE_SECONDS):
+                    return Entry(0.0, state, place)
+        return Entry(self._put_off(project_id, host, state, now), state)
 
-    def leave(self, project_id: str, host: str, now: float, *, blamed: bool, took: float, in_trouble: bool) -> None:
+    def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
+        """Each callback that waits has a time of its own, as far apart as the host works them off.
+
+        So however many wait, no more of them come back in a second than the host can take.
+        """
+        step = max(0.05, state.took / state.limit)
+        at = self._store.reserve(project_id, host, max(now, state.open_until), step)
+        return min(max(1.0, at - now), LONGEST_PUT_OFF_SECONDS)
+
+    def leave(self, project_id: str, host: str, now: float, *, blamed: bool, took: float, entry: Entry) -> None:
+        """What came of a try that `enter` allowed."""
+        limit = entry.state.limit if entry.state else FIRST_LIMIT
         if blamed:
-            pause = pause_after(self._store.fail(project_id, host, now))
+            failures = self._store.fail(project_id, host, now, lowered(limit), took, entry.place)
+            pause = pause_after(failures)
             if pause:
                 self._store.pause(project_id, host, now + pause)
-        elif took >= SLOW_SECONDS:
-            self._store.slow(project_id, host, now)
-        elif in_trouble:
-            self._store.clear(project_id, host)
+        elif took < SLOW_SECONDS and limit >= FIRST_LIMIT:
+            if entry.state is not None:
+                self._store.clear(project_id, host)
+        else:
+            self._store.succeed(project_id, host, now, raised(limit), took, entry.place)
+
+    def give_back(self, project_id: str, host: str, entry: Entry) -> None:
+        """Nothing was sent: the place is free again."""
+        if entry.place is not None:
+            self._store.free(project_id, host, entry.place)

@@ -1,4 +1,4 @@
-"""How a host in trouble is treated, so that callbacks to others need not wait behind its own."""
+"""How many callbacks a slow or failing host gets at once, so that callbacks to others need not wait behind its own."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ SLOW_SECONDS = 3.0
 FAILURES_TO_OPEN = 3
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 60.0
-# A probe holds the host this long, unless its outcome is known earlier.
-PROBE_SECONDS = 15.0
+# A callback holds its place at the host this long, unless its outcome is known earlier.
+PLACE_SECONDS = 15.0
+# Where a host's parallelism starts once it is slow or failing, and how far it may grow.
+FIRST_LIMIT, MOST_AT_ONCE = 8, 32
+# Nothing is put off for longer than this: the host may be back, or bear more, before.
+LONGEST_PUT_OFF_SECONDS = 1800.0
 
 
 def pause_after(failures: int) -> float:
-    """A host that failed lately is tried one callback at a time; after a few failures in a row, with pauses."""
+    """A host that failed lately gets fewer callbacks at once; after a few failures in a row, pauses too."""
     if failures < FAILURES_TO_OPEN:
         return 0.0
     return min(FIRST_PAUSE_SECONDS * 2.0 ** (failures - FAILURES_TO_OPEN), LONGEST_PAUSE_SECONDS)
+
+
+def lowered(limit: int) -> int:
+    return max(1, limit // 2)
+
+
+def raised(limit: int) -> int:
+    return min(limit + 1, MOST_AT_ONCE)

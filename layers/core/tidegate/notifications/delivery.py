@@ -16,7 +16,7 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits, error_for
 from tidegate.notifications.callback_queue import CallbackQueue
 from tidegate.notifications.circuit_breaker import CircuitBreaker
-from tidegate.notifications.delivery_model import DEAD, PENDING, Attempt, Delivery, after, new_delivery
+from tidegate.notifications.delivery_model import DEAD, GIVE_UP_SECONDS, PENDING, Attempt, Delivery, after, new_delivery
 from tidegate.notifications.delivery_store import DeliveryStore
 from tidegate.notifications.notice import webhook_body
 from tidegate.projects.callback_secrets import Signer
@@ -80,14 +80,15 @@ class Deliverer:
 
     def _run(self, delivery: Delivery, lease: float) -> None:
         now = self._clock().timestamp()
-        in_trouble, wait = self._circuits.enter(delivery.project_id, delivery.host, now)
-        if wait:
-            self._settle(self._put_off(delivery, wait), lease)
+        entry = self._circuits.enter(delivery.project_id, delivery.host, now)
+        if entry.wait:
+            self._settle(self._put_off(delivery, entry.wait), lease)
             return
         try:
             attempt, retry_after = self._try(delivery)
         except NotSent as held_back:
             # The host saw nothing of it: neither an attempt nor the host's fault.
+            self._circuits.give_back(delivery.project_id, delivery.host, entry)
             self._settle(self._put_off(delivery, held_back.retry_after or 1.0, held_back), lease)
             return
         ended = self._clock()
@@ -97,27 +98,32 @@ class Deliverer:
             ended.timestamp(),
             blamed=attempt.blames_host,
             took=attempt.duration_ms / 1000,
-            in_trouble=in_trouble,
+            entry=entry,
         )
         logger.info("callback", delivery_id=delivery.delivery_id, status=attempt.status, error=attempt.error)
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
     def _put_off(self, delivery: Delivery, wait: float, held_back: NotSent | None = None) -> Delivery:
-        """Its host is in trouble, or gets all it may: it waits without spending an attempt, but not beyond its day."""
+        """Its host is in trouble, or gets all it may: it waits without spending an attempt.
+
+        Not beyond its day, unless it was never tried: nothing is given up without an attempt.
+        """
         now = self._clock()
+        if now.timestamp() >= delivery.gives_up_at and not delivery.tries:
+            delivery = replace(delivery, gives_up_at=now.timestamp() + GIVE_UP_SECONDS)
         if now.timestamp() >= delivery.gives_up_at:
             code, detail = "host_in_trouble", "other callbacks to this host failed"
             if held_back:
                 code, detail = held_back.code, held_back.detail
             refused = Attempt(iso(now), 0, error=code, detail=detail)
             return after(delivery, refused, now, retry_after=None, chance=0)
-        at = now.timestamp() + wait * (1 + self._chance())
+        at = now.timestamp() + wait + self._chance()
         return replace(delivery, next_attempt_at=min(at, delivery.gives_up_at))
 
     def _settle(self, delivery: Delivery, lease: float) -> None:
         now = self._clock().timestamp()
         if delivery.state == DEAD:
-            # Before it is marked: dying in between buries it twice, the other order might never.
+            # Send to the dead-letter queue before marking it dead: a crash in between duplicates, never loses.
             self._queue.bury(delivery)
         if not self._store.settle(delivery, lease, now):
             logger.warning("the lease of a callback had passed on", delivery_id=delivery.delivery_id)

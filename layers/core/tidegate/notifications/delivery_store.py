@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tidegate.aws import keys
@@ -45,11 +46,7 @@ class DeliveryStore:
         }
         kept = {"lease_until": lease_until, "expires_at": int(lease_until) + KEPT_SECONDS}
         item = keys.callback(delivery.project_id, delivery.delivery_id) | _plain(delivery) | lists | kept
-        try:
-            self._table.write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(put_new(item | keys.due(delivery.delivery_id, lease_until, DUE_KIND)))
 
     def claim(self, project_id: str, delivery_id: str, now: float, lease_until: float) -> Delivery | None:
         claimed = update(
@@ -81,11 +78,7 @@ class DeliveryStore:
             condition="#lease_until = :lease",
             lease=lease_until,
         )
-        try:
-            self._table.write(settled)
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(settled)
 
     def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None:
         """Refused while an attempt is under way: its outcome would be lost."""
@@ -119,40 +112,80 @@ class DeliveryStore:
         return Listed([replace(delivery_of(item), body="") for item in page.items], page.cursor)
 
 
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """`places` is when each callback under way gives up its place; `took` is what the latest one took, in seconds."""
+
+    limit: int
+    open_until: float
+    took: float
+    places: Mapping[int, float]
+
+    def free_places(self, now: float) -> list[int]:
+        return [place for place in range(self.limit) if self.places.get(place, 0.0) <= now]
+
+
+_PLACE = "place_"
+_HOST_KEPT_SECONDS = 3600
+
+
 class CircuitStore:
-    """A host in no trouble has no item."""
+    """A host that is neither slow nor failing has no item."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def open_until(self, project_id: str, host: str) -> float | None:
+    def state(self, project_id: str, host: str) -> HostState | None:
         item = self._table.get(keys.circuit(project_id, host))
-        return float(item["open_until"]) if item else None
+        if item is None:
+            return None
+        places = {int(name.removeprefix(_PLACE)): float(item[name]) for name in item if name.startswith(_PLACE)}
+        took = float(item.get("took", 1.0))
+        return HostState(int(item.get("limit", 1)), float(item["open_until"]), took, places)
 
-    def probe(self, project_id: str, host: str, now: float, until: float) -> bool:
-        taken = update(keys.circuit(project_id, host), {"open_until": until}, condition="#open_until <= :now", now=now)
+    def take(self, project_id: str, host: str, place: int, now: float, until: float) -> bool:
+        name = f"{_PLACE}{place}"
+        free = f"#open_until <= :now AND (attribute_not_exists(#{name}) OR #{name} <= :now)"
+        return self._table.try_write(update(keys.circuit(project_id, host), {name: until}, condition=free, now=now))
+
+    def free(self, project_id: str, host: str, place: int) -> None:
+        self._table.try_write(update(keys.circuit(project_id, host), removes=(f"{_PLACE}{place}",)))
+
+    def reserve(self, project_id: str, host: str, earliest: float, step: float) -> float:
+        """The next time at the host that nobody has reserved, `step` seconds after the one before."""
+        key, after = keys.circuit(project_id, host), round(earliest * 1000)
         try:
-            self._table.write(taken)
+            later = update(key, adds={"next_at": round(step * 1000)}, condition="#next_at >= :after", after=after)
+            return float(self._table.write(later)["next_at"]) / 1000
         except ConditionFailed:
-            return False
-        return True
+            at = after + round(step * 1000)
+            self._table.try_write(update(key, {"next_at": at}))
+            return at / 1000
 
-    def fail(self, project_id: str, host: str, now: float) -> int:
-        """One failure more; answers how many there were in a row."""
-        counted = update(
-            keys.circuit(project_id, host),
-            {"open_until": now, "expires_at": int(now) + 3600},
-            adds={"failures": 1},
-            condition="",
-        )
-        return int(self._table.write(counted)["failures"])
+    def fail(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> int:
+        """One failure more; returns how many there were in a row."""
+        failed = self._left(project_id, host, now, {"limit": limit, "took": took}, {"failures": 1}, place)
+        return int(failed["failures"])
+
+    def succeed(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> None:
+        self._left(project_id, host, now, {"limit": limit, "took": took, "failures": 0}, None, place)
+
+    def _left(
+        self,
+        project_id: str,
+        host: str,
+        now: float,
+        sets: dict[str, Any],
+        adds: dict[str, int | set[str]] | None,
+        place: int | None,
+    ) -> Item:
+        sets |= {"open_until": now, "expires_at": int(now) + _HOST_KEPT_SECONDS}
+        removes = () if place is None else (f"{_PLACE}{place}",)
+        write = update(keys.circuit(project_id, host), sets, adds=adds, removes=removes, condition="")
+        return self._table.write(write)
 
     def pause(self, project_id: str, host: str, until: float) -> None:
         self._table.write(update(keys.circuit(project_id, host), {"open_until": until}, condition=""))
-
-    def slow(self, project_id: str, host: str, now: float) -> None:
-        sets = {"failures": 0, "open_until": now, "expires_at": int(now) + 3600}
-        self._table.write(update(keys.circuit(project_id, host), sets, condition=""))
 
     def clear(self, project_id: str, host: str) -> None:
         self._table.write(delete(keys.circuit(project_id, host)))

@@ -75,11 +75,7 @@ class WatchStore:
             condition="attribute_exists(#pk) AND (attribute_not_exists(#told_at) OR #told_at <= :before)",
             before=now - interval,
         )
-        try:
-            self._table.write(turn)
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(turn)
 
     def add(self, watch: WatchEntry, expires_at: int) -> None:
         """Two plain puts: the marker first, so that no watch is without it."""

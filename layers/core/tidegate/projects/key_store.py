@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.table import Table
 from tidegate.aws.writes import Write, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
@@ -71,32 +71,20 @@ class ApiKeyStore:
         """The new key, and the end of the old one. False: it was replaced or revoked meanwhile."""
         ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
         unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
-        try:
-            self._table.transact([self._new(new), self._update(old, ending, unchanged), audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(self._new(new), self._update(old, ending, unchanged), audit_write(line))
 
     def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
         """False: it was revoked before."""
         ended = {"revoked_at": iso(now)} | _end(key, int(now.timestamp()))
         revoked = self._update(key, ended, "attribute_not_exists(#revoked_at)")
-        try:
-            self._table.transact([revoked, audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(revoked, audit_write(line))
 
     def settle(self, record_id: str) -> None:
         """Its end needs no more looking after."""
         self._table.write(update(keys.api_key(record_id), removes=keys.DUE_ATTRIBUTES))
 
     def _change(self, key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> bool:
-        try:
-            self._table.write(self._update(key, sets, condition, **values))
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(self._update(key, sets, condition, **values))
 
     @staticmethod
     def _update(key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> Write:

@@ -106,12 +106,8 @@ class ProjectStore:
             sets |= {name: after} if after else {}
             removes += [] if after else [name]
         condition = " AND ".join(conditions)
-        try:
-            changed = update(keys.project(was.project_id), sets, removes=removes, condition=condition, **values)
-            self._table.transact([changed, audit_write(line)])
-        except ConditionFailed:
-            return False
-        return True
+        changed = update(keys.project(was.project_id), sets, removes=removes, condition=condition, **values)
+        return self._table.try_write(changed, audit_write(line))
 
     def list(self, limit: int, cursor: str | None) -> Listed[Project]:
         page = self._table.query(keys.projects_list(), index="gsi1", newest_first=True, limit=limit, cursor=cursor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from aws_lambda_powertools import Logger
 
@@ -11,16 +12,17 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import DomainError
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.store import ProjectStore
-from tidegate.queue import ports as queue_ports
+from tidegate.queue import transaction
+from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.channel_model import Place
 from tidegate.queue.channel_store import ChannelStore
 from tidegate.queue.fairness import Turn, ceiling
 from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, SHARE, WAITING, Request, moved
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import Refused
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
+from tidegate.queue.transaction import Refused
 from tidegate.queue.turns import Turns
 
 logger = Logger(service="tidegate", child=True)
@@ -37,17 +39,21 @@ class Admission:
         channels: ChannelStore,
         quotas: ProjectStore,
         runner: RequestRunner,
+        admission_queue: AdmissionQueue,
         clock: Clock,
         policies: Mapping[str, Policy],
         capacities: Mapping[str, int],
+        extra_slot_wait: float,
     ) -> None:
         self._store = store
         self._channels = channels
         self._quotas = quotas
         self._runner = runner
+        self._admission_queue = admission_queue
         self._clock = clock
         self._policies = policies
         self._capacities = capacities
+        self._extra_slot_wait = extra_slot_wait
 
     def admit(self, channel_name: str) -> int:
         """Admits what the channel has room for, project by project. Returns how many were admitted."""
@@ -82,9 +88,10 @@ class Admission:
         return Turns(
             channel,
             {standing.project_id: standing for standing in standings},
-            self._fixed_shares(name, [standing.project_id for standing in standings if standing.waiting > 0]),
+            self._fixed_shares(name, [standing.project_id for standing in standings if standing.is_active]),
             lambda project_id: self._channels.waiting(name, project_id),
             self._clock().timestamp(),
+            self._extra_slot_wait,
         )
 
     def _fixed_shares(self, name: str, project_ids: list[str]) -> dict[str, int]:
@@ -126,19 +133,19 @@ class Admission:
         return admitted
 
     def _refused(self, refused: Refused, place: Place, turns: Turns) -> str | None:
-        if queue_ports.CHANNEL in refused.parts:
+        if transaction.CHANNEL in refused.parts:
             turns.channel = self._channels.ensure(turns.channel.name, 1)
             return turns.reason or CAPACITY
-        if queue_ports.STANDING in refused.parts:
+        if transaction.STANDING in refused.parts:
             standing = self._channels.standing(place.channel, place.project_id)
             # Never less than what refused: a stale count would offer the slot again and again.
             held = max(standing.running, turns.turn(place.project_id).ceiling)
             turns.standings[place.project_id] = replace(standing, running=held)
             return SHARE
-        if queue_ports.MUTEX in refused.parts:
+        if transaction.MUTEX in refused.parts:
             turns.hold(place)
             return MUTEX
-        if queue_ports.SLOT in refused.parts:
+        if transaction.SLOT in refused.parts:
             # A slot of an earlier attempt was left behind: the channel's recount removes it.
             return CAPACITY
         return None
@@ -153,11 +160,15 @@ class Admission:
     def _tell(self, turns: Turns) -> int:
         """Tells the first of what waits why it does. Returns how many wait for something else than their back-off."""
         notes = backing_off = 0
+        extra = turns.next_extra_slot()
         for place, reason in turns.rest():
             backing_off += reason == BACKOFF
             if notes < _NOTES_PER_RUN and _is_news(place, reason):
                 notes += 1
                 self._note(place, reason)
+                if extra is not None and place == extra[0]:
+                    now = self._clock()
+                    self._admission_queue.wake(place.channel, datetime.fromtimestamp(extra[1], UTC), now)
         return max(0, sum(standing.waiting for standing in turns.standings.values()) - backing_off)
 
     def _note(self, place: Place, reason: str) -> None:
@@ -171,7 +182,7 @@ class Admission:
     def queue_up(self, request: Request, reason: str) -> None:
         """pending → queued: seen by admission, and waiting for what `reason` says."""
         now = self._clock()
-        queued = moved(request, "wait", last_wait_reason=reason, not_before=None)
+        queued = moved(request, "wait", last_wait_reason=reason)
         line = RequestQueue.line(request, queued, "wait", SYSTEM, reason, now)
         try:
             self._store.move(request, queued, line, now=now)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
@@ -24,6 +26,10 @@ class AdmissionQueue:
     def poke(self, *channels: str) -> None:
         names = dict.fromkeys(channels)
         self._send(self._admission, *(Message({"channel": name}, name, uuid.uuid4().hex) for name in names))
+
+    def retry_soon(self, record: Mapping[str, Any]) -> None:
+        """Admission failed: its message comes again in seconds, and with it the rest of its channel's group."""
+        self._admission.retry_soon([record])
 
     def wake(self, channel: str, at: datetime, now: datetime) -> None:
         delay = max(0, math.ceil((at - now).total_seconds()))

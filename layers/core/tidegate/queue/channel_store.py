@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
-from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.table import Table
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
@@ -45,7 +45,7 @@ class ChannelStore:
         known = self.get(name)
         if known is None:
             new = {"name": name, "capacity": capacity, "running": 0, "paused": False, "slot_changes": 0}
-            self._done(put_new(keys.channel(name) | new))
+            self._table.try_write(put_new(keys.channel(name) | new))
             known = self.get(name)
         return known or Channel(name, capacity)
 
@@ -90,7 +90,7 @@ class ChannelStore:
         """For a place whose request is gone."""
         lane = (place.channel, place.project_id)
         key = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
-        self._all_or_none(
+        self._table.try_write(
             delete(key, "attribute_exists(#pk)"), standing_write(*lane, waiting=-1), queued_write(place.project_id, -1)
         )
 
@@ -104,7 +104,7 @@ class ChannelStore:
 
     def drop_slot(self, name: str, project_id: str, request_id: str, attempt: int) -> bool:
         """Gives back a slot whose request does not run any more."""
-        return self._all_or_none(
+        return self._table.try_write(
             delete(keys.slot(name, request_id), "#attempt = :attempt", attempt=attempt),
             update(keys.channel(name), adds={"running": -1, "slot_changes": 1}),
             standing_write(name, project_id, running=-1),
@@ -112,7 +112,7 @@ class ChannelStore:
 
     def recount(self, channel: Channel, running: int) -> bool:
         """Puts the count right, unless a slot changed hands since `channel` was read."""
-        return self._done(
+        return self._table.try_write(
             update(
                 keys.channel(channel.name),
                 {"running": running},
@@ -129,7 +129,7 @@ class ChannelStore:
         for project_id in known.keys() | held.keys():
             standing = known.get(project_id, Standing(project_id))
             if standing.running != held[project_id]:
-                self._done(self._set_count(name, standing, "running", held[project_id]))
+                self._table.try_write(self._set_count(name, standing, "running", held[project_id]))
 
     def recount_waiting(self, name: str) -> None:
         """The same for the places of each project; a project that neither waits nor runs is forgotten."""
@@ -137,10 +137,12 @@ class ChannelStore:
             waiting = self._table.count(keys.waiting(name, standing.project_id), consistent=True)
             if standing.waiting != waiting:
                 counted = queued_write(standing.project_id, waiting - standing.waiting)
-                self._all_or_none(self._set_count(name, standing, "waiting", waiting), counted)
+                self._table.try_write(self._set_count(name, standing, "waiting", waiting), counted)
             elif not standing.is_active:
                 unchanged = "#changes = :seen"
-                self._done(delete(keys.standing(name, standing.project_id), unchanged, seen=standing.changes))
+                self._table.try_write(
+                    delete(keys.standing(name, standing.project_id), unchanged, seen=standing.changes)
+                )
 
     @staticmethod
     def _set_count(name: str, standing: Standing, count: str, value: int) -> Write:
@@ -152,20 +154,6 @@ class ChannelStore:
             seen=standing.changes,
         )
 
-    def _all_or_none(self, *writes: Write) -> bool:
-        try:
-            self._table.transact(writes)
-        except ConditionFailed:
-            return False
-        return True
-
     def look_again(self, name: str, due_at: float | None) -> None:
         sets = keys.due(name, due_at, "channel") if due_at is not None else None
-        self._done(update(keys.channel(name), sets, removes=() if sets else keys.DUE_ATTRIBUTES))
-
-    def _done(self, write: Write) -> bool:
-        try:
-            self._table.write(write)
-        except ConditionFailed:
-            return False
-        return True
+        self._table.try_write(update(keys.channel(name), sets, removes=() if sets else keys.DUE_ATTRIBUTES))

@@ -12,10 +12,10 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, DomainError
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import RUNNING, Request, moved
-from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused
-from tidegate.queue.queue import RequestQueue
+from tidegate.queue.queue import Ending, RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
+from tidegate.queue.transaction import CHANNEL, MUTEX, REQUEST, SLOT, Refused
 
 logger = Logger(service="tidegate", child=True)
 _TRIES = 5

@@ -31,10 +31,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The terms on which a request takes a slot: its project may hold `ceiling` slots at most."""
+    """The terms on which a request takes a slot: its project may hold `ceiling` slots at most.
+
+    `extra` allows one slot beyond the channel's capacity.
+    """
 
     number: int
     ceiling: int
+    extra: bool = False
 
 
 def rank(priority: int, since: str) -> int:
@@ -60,11 +64,5 @@ def fair_share(capacity: int, standings: Iterable[Standing]) -> int:
 
 
 def ceiling(capacity: int, fixed_share: int | None) -> int:
-    """The slots that one project may hold, whoever waits.
-
-    One slot stays free for a newcomer, since what runs already may run for months. An operator's share replaces
-    this rule; a share of the whole capacity lifts it.
-    """
-    if fixed_share is not None:
-        return min(fixed_share, capacity)
-    return capacity - 1 if capacity > 1 else capacity
+    """The slots that one project may hold, whoever waits: all of them, unless an operator gave it a share."""
+    return capacity if fixed_share is None else min(fixed_share, capacity)

@@ -5,26 +5,29 @@ from __future__ import annotations
 from tidegate.aws import keys
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.queue.model import RUNNING, Request
-from tidegate.queue.ports import CHANNEL, MUTEX, SLOT
+from tidegate.queue.transaction import CHANNEL, MUTEX, SLOT
 
 # Renewed by each heartbeat, so that an owner that died frees it; never longer than two hours in all.
 LEASE_SECONDS = 180
 LONGEST_LEASE_SECONDS = 7200
 
 
-def slot_writes(old: Request, new: Request, now: float) -> list[tuple[str, Write]]:
+def slot_writes(old: Request, new: Request, now: float, *, extra: bool = False) -> list[tuple[str, Write]]:
+    """What a move writes to the channel, the slot and the mutex. `extra` takes the one slot beyond the capacity."""
     if old.status != RUNNING and new.status == RUNNING:
-        return _taken(new, now)
+        return _taken(new, now, extra)
     if old.status == RUNNING and new.status != RUNNING:
         return _given_back(old)
     return []
 
 
-def _taken(request: Request, now: float) -> list[tuple[str, Write]]:
+def _taken(request: Request, now: float, extra: bool) -> list[tuple[str, Write]]:
+    # A slot beyond the capacity needs no mark: when any slot is given back, `running` is at the capacity again.
+    has_room = "#running <= #capacity" if extra else "#running < #capacity"
     channel = update(
         keys.channel(request.channel),
         adds={"running": 1, "slot_changes": 1},
-        condition="#running < #capacity AND #paused = :no",
+        condition=f"{has_room} AND #paused = :no",
         no=False,
     )
     slot = keys.slot(request.channel, request.request_id) | {

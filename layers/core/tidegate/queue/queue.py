@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,12 +16,17 @@ from tidegate.queue import policies as request_policies
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.queue.policies import Policy
-from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused, View
 from tidegate.queue.store import RequestStore
+from tidegate.queue.transaction import CHANNEL, MUTEX, REQUEST, SLOT, Refused
 
 # A worker that was silent this long is looked after.
 SILENCE_SECONDS = 60
 _TRIES = 5
+
+# How callers and notices see a request of a type.
+View = Callable[[Request], dict[str, Any]]
+# What else is written when a request of a type ends, however it ends.
+Ending = Callable[[Request], Sequence[Any]]
 
 
 class RequestQueue:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
+from tidegate.compensation.poll import LANE_CLOSED
 from tidegate.errors import DomainError, RequestTimedOut, WorkerLost
 from tidegate.queue.admission import Admission
 from tidegate.queue.admission_queue import AdmissionQueue
 from tidegate.queue.channel_store import ChannelStore
-from tidegate.queue.model import PENDING, RUNNING, WAITING, Request
+from tidegate.queue.model import PENDING, RUNNING, SHARE, WAITING, Request
 from tidegate.queue.queue import SILENCE_SECONDS, RequestQueue
 from tidegate.queue.runner import RequestRunner
 from tidegate.queue.store import RequestStore
@@ -38,23 +39,24 @@ class RequestRecovery:
         self._runner = runner
         self._clock = clock
 
-    def request(self, project_id: str, request_id: str) -> bool:
-        """Whether there was something to put right."""
+    def request(self, project_id: str, request_id: str) -> bool | str:
+        """Whether there was something to put right; LANE_CLOSED if its channel has no room for it."""
         request = self._store.get(project_id, request_id)
         if request is None or request.status not in (PENDING, RUNNING):
             return False
         return self._waiting(request) if request.status == PENDING else self._running(request)
 
-    def _waiting(self, request: Request) -> bool:
+    def _waiting(self, request: Request) -> bool | str:
         if request.not_before is not None and request.not_before > self._clock().timestamp():
             self._store.look_again(request, request.not_before)
             return False
         reason = self._admission.no_room(request.channel, request.project_id)
         if reason is not None:
             # Many wait here: from now on it is the channel that is looked after, not each of them.
-            self._admission.queue_up(request, reason)
             self._channels.look_again(request.channel, self._clock().timestamp() + SILENCE_SECONDS)
-            return False
+            self._admission.queue_up(request, reason)
+            # A share of this project is no obstacle to the others in the lane.
+            return False if reason == SHARE else LANE_CLOSED
         self._store.adopt(request)
         self._pokes.poke(request.channel)
         return True
@@ -103,8 +105,10 @@ class RequestRecovery:
     def heal(self, name: str) -> int:
         """Gives back slots whose request does not run, then sets the counts to the slots and places that are left."""
         given_back = 0
-        for project_id, request_id, attempt in self._channels.slots(name):
-            request = self._store.get(project_id, request_id)
+        slots = self._channels.slots(name)
+        holders = self._store.get_many((project_id, request_id) for project_id, request_id, _ in slots)
+        for project_id, request_id, attempt in slots:
+            request = holders.get((project_id, request_id))
             if request is None or request.status != RUNNING or request.attempt != attempt:
                 given_back += self._channels.drop_slot(name, project_id, request_id, attempt)
         channel = self._channels.get(name)

@@ -22,8 +22,8 @@ from tidegate.queue.fairness import Turn, rank
 from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
 from tidegate.queue.locks import renewed, slot_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
-from tidegate.queue.ports import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
 from tidegate.queue.standings import standing_write
+from tidegate.queue.transaction import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
 
 Part = tuple[str, Write]
 # A full queue has moved on a little by then.
@@ -61,6 +61,12 @@ class RequestStore:
         item = self._table.get(keys.request(project_id, request_id), consistent=True)
         return request_from(item) if item else None
 
+    def get_many(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Request]:
+        """By (project_id, request_id): those that are there."""
+        items = self._table.batch_get((keys.request(*one) for one in wanted), consistent=True)
+        found = [request_from(item) for item in items]
+        return {(request.project_id, request.request_id): request for request in found}
+
     def move(
         self,
         old: Request,
@@ -82,7 +88,8 @@ class RequestStore:
             *((OTHER, write) for write in extra_writes),
         ]
         request: Part = (REQUEST, put(item, "#version = :seen AND #status = :was", seen=old.version, was=old.status))
-        slots = [part for part in slot_writes(old, new, now.timestamp()) if part[0] not in without]
+        extra = turn is not None and turn.extra
+        slots = [part for part in slot_writes(old, new, now.timestamp(), extra=extra) if part[0] not in without]
         try:
             self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
         except Refused as refused:
@@ -96,17 +103,12 @@ class RequestStore:
     def adopt(self, request: Request) -> bool:
         """Moves a waiting request's place from the lane that all projects shared to its project's own."""
         where = (request.channel, request.priority, request.created_at, request.request_id)
-        writes = [
+        return self._table.try_write(
             delete(keys.shared_waiting_place(*where), "attribute_exists(#pk)"),
             put_new(place_item(request)),
             standing_write(request.channel, request.project_id, waiting=1),
             queued_write(request.project_id, 1),
-        ]
-        try:
-            self._table.transact(writes)
-        except ConditionFailed:
-            return False
-        return True
+        )
 
     def _transact(self, parts: Sequence[Part]) -> None:
         try:
@@ -135,7 +137,7 @@ class RequestStore:
         key = keys.request(request.project_id, request.request_id)
         sets = keys.due(request.request_id, due_at, "request") if due_at is not None else None
         removes = () if sets else keys.DUE_ATTRIBUTES
-        self._quietly(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
+        self._table.try_write(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
 
     def note_wait(self, place: Place, reason: str) -> None:
         """Why a place was passed by, on the request for people and on the place for the next admission."""
@@ -155,12 +157,6 @@ class RequestStore:
         try:
             self._table.transact(writes)
         except Conflict:
-            return
-
-    def _quietly(self, write: Write) -> None:
-        try:
-            self._table.write(write)
-        except ConditionFailed:
             return
 
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Request]:

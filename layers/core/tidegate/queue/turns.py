@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import chain, islice
 
 from tidegate.queue.channel_model import Channel, Place
@@ -23,6 +24,8 @@ class Turns:
     fixed_shares: Mapping[str, int]
     read_lane: Callable[[str], Iterator[Place]]
     now: float
+    # A project that runs nothing gets a slot beyond the capacity after waiting this long behind larger holders.
+    extra_slot_wait: float
     admitted: int = 0
     # Places that cannot go now, and why.
     passed: list[tuple[Place, str]] = field(default_factory=list)
@@ -42,9 +45,11 @@ class Turns:
 
         A project at its share comes only where no other can use the slot.
         """
-        if self.reason:
+        if self.channel.paused:
             return None
-        split = fair_share(self.channel.capacity, self.standings.values())
+        if self.channel.free <= 0:
+            return self._next_extra()
+        split = self._split()
         may = [each for each in self._waiting() if each.running < self._ceiling(each.project_id)]
         over = {each.project_id: each.running >= self.fixed_shares.get(each.project_id, split) for each in may}
         may.sort(key=lambda each: over[each.project_id])
@@ -57,7 +62,42 @@ class Turns:
         return self._heads.pop(best[0].project_id) if best else None
 
     def turn(self, project_id: str) -> Turn:
+        if self.channel.free <= 0:
+            return Turn(self.channel.slot_changes + 1, ceiling=1, extra=True)
         return Turn(self.channel.slot_changes + 1, self._ceiling(project_id))
+
+    def _next_extra(self) -> Place | None:
+        """The place that may have the one slot beyond the capacity now."""
+        ready = [(each, place) for each, place in self._kept_out() if self._extra_slot_at(place) <= self.now]
+        best = min(ready, key=lambda pair: (self._priority(pair[1]), pair[0].turn, pair[0].project_id), default=None)
+        return self._heads.pop(best[0].project_id) if best else None
+
+    def next_extra_slot(self) -> tuple[Place, float] | None:
+        """Which place may have the slot beyond the capacity next, and from when on; None while nobody may."""
+        times = ((place, self._extra_slot_at(place)) for _, place in self._kept_out())
+        return min(times, key=lambda pair: pair[1], default=None)
+
+    def _kept_out(self) -> Iterator[tuple[Standing, Place]]:
+        """Projects that wait and run nothing while another holds more than its share, with their first places.
+
+        Where every holder keeps to its share, as in a channel of one slot, a project waits for its turn.
+        """
+        channel, split = self.channel, self._split()
+        holders = (each for each in self.standings.values() if each.running > 0)
+        too_many = any(each.running > self.fixed_shares.get(each.project_id, split) for each in holders)
+        if channel.paused or channel.running != channel.capacity or not too_many:
+            return
+        for each in [each for each in self._waiting() if each.running <= 0][:_LANES_PER_RUN]:
+            place = self._head(each.project_id) if self._ceiling(each.project_id) > 0 else None
+            if place is not None:
+                yield each, place
+
+    def _extra_slot_at(self, place: Place) -> float:
+        since = datetime.fromisoformat(place.since).timestamp()
+        return max(since, place.not_before or 0.0) + self.extra_slot_wait
+
+    def _split(self) -> int:
+        return fair_share(self.channel.capacity, self.standings.values())
 
     def took(self, place: Place) -> None:
         """The place's request has a slot now."""

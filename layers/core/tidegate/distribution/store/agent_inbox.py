@@ -130,10 +130,7 @@ class AgentInboxStore:
 
     def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:
         unended = "attribute_exists(#pk) AND (attribute_not_exists(#code) OR #code = :running)"
-        try:
-            self._table.write(update(key, sets, removes=removes, condition=unended, running=IN_PROGRESS))
-        except ConditionFailed:
-            return
+        self._table.try_write(update(key, sets, removes=removes, condition=unended, running=IN_PROGRESS))
 
     def stage(self, order: InboxEntry) -> InboxEntry:
         """The order by which this content comes to its source host: the one that is there, or this one."""

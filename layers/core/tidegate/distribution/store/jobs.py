@@ -175,10 +175,7 @@ class JobStore:
     def put_off(self, job: Job, due_at: datetime) -> None:
         """Someone is at work on it; look again later."""
         key = keys.job(job.project_id, job.key)
-        try:
-            self._table.write(update(key, keys.due(job.key, due_at.timestamp(), DUE_KIND)))
-        except ConditionFailed:
-            return
+        self._table.try_write(update(key, keys.due(job.key, due_at.timestamp(), DUE_KIND)))
 
     def next_generation(self, job: Job, due_at: datetime) -> Job:
         sets = {"generation": job.generation + 1, **keys.due(job.key, due_at.timestamp(), DUE_KIND)}
@@ -213,22 +210,14 @@ class JobStore:
         (before,) = states_before(following)
         change = update(keys.job(job.project_id, job.key), sets, condition="#status = :before", before=before)
         line = AuditLine(job.project_id, job.job_id, iso(now), SYSTEM, "job", before, following, why)
-        try:
-            self._table.transact([change, audit_write(line), *more])
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(change, audit_write(line), *more)
 
     def settle(self, job: Job) -> bool:
         """Everything about an ended Job is told: nobody needs to look at it, unless someone asked for it meanwhile."""
         key = keys.job(job.project_id, job.key)
-        try:
-            self._table.write(
-                update(key, removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=job.due_at or 0)
-            )
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(
+            update(key, removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=job.due_at or 0)
+        )
 
     def _change(
         self, job: Job, now: datetime, sets: dict[str, Any], due_at: datetime | None, *, condition: str, **values: Any

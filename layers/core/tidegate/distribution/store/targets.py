@@ -63,9 +63,7 @@ class TargetStore:
             writes = [still_collects(project_id, job_key)]
             for chunk in slices(arrivals[start : start + portion], CHUNK_LIMIT):
                 writes += self._chunk(project_id, job_key, chunk, expires_at)
-            try:
-                self._table.transact(writes)
-            except ConditionFailed:
+            if not self._table.try_write(*writes):
                 return arrivals[start:]
         return ()
 
@@ -110,10 +108,7 @@ class TargetStore:
                 "expires_at": int(now.timestamp()) + self._lasts,
                 **({"sequences": pack(moved)} if moved else {}),
             }
-            try:
-                self._table.write(put_new(item))
-            except ConditionFailed:
-                continue
+            self._table.try_write(put_new(item))
 
     def shards(self, job: Job, numbers: Iterable[int]) -> list[Shard]:
         wanted = [keys.shard(job.project_id, job.key, number) for number in numbers]
@@ -147,9 +142,7 @@ class TargetStore:
                 )
                 for shard in portion
             ]
-            try:
-                self._table.transact([still_runs(job), *writes])
-            except ConditionFailed:
+            if not self._table.try_write(still_runs(job), *writes):
                 return False
         return True
 

@@ -41,25 +41,11 @@ class TransferStore:
         """After a clear refusal. Of two who want to ask again, one may."""
         sets = {"state": INTENDED, "asked_at": now, "attempts": transfer.attempts + 1}
         same = "#state = :refused AND #attempts = :seen"
-        try:
-            self._table.write(
-                update(
-                    keys.transfer(job.project_id, job.key, transfer.number),
-                    sets,
-                    condition=same,
-                    refused=REFUSED,
-                    seen=transfer.attempts,
-                )
-            )
-        except ConditionFailed:
-            return False
-        return True
+        key = keys.transfer(job.project_id, job.key, transfer.number)
+        return self._table.try_write(update(key, sets, condition=same, refused=REFUSED, seen=transfer.attempts))
 
     def settle(self, job: Job, transfer: Transfer, state: str, transfer_id: str | None = None) -> None:
         """Intended → what became of it. The first to know wins."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
         sets = {"state": state, "transfer_id": transfer_id}
-        try:
-            self._table.write(update(key, sets, condition="#state = :intended", intended=INTENDED))
-        except ConditionFailed:
-            return
+        self._table.try_write(update(key, sets, condition="#state = :intended", intended=INTENDED))

@@ -10,10 +10,10 @@ from aws_lambda_powertools import Logger
 
 from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
-from tidegate.queue.archive import Archive
 from tidegate.queue.model import Request
 from tidegate.queue.policies import Policy
-from tidegate.queue.retention_store import RetentionStore
+from tidegate.queue.retention.archive import Archive
+from tidegate.queue.retention.store import RetentionStore
 
 logger = Logger(service="tidegate", child=True)
 

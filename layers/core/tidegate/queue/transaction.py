@@ -1,19 +1,13 @@
-"""What the services of the queue ask of the outside."""
+"""The parts of the transaction that moves a request, and the refusal that names those that met another state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from tidegate.errors import Conflict
-from tidegate.queue.model import Request
 
 REQUEST, CHANNEL, STANDING, SLOT = "request", "channel", "standing", "slot"
 MUTEX, PLACE, OTHER = "mutex", "place", "other"
-
-View = Callable[[Request], dict[str, Any]]
-# What else is written when a request of a type ends, however it ends.
-Ending = Callable[[Request], Sequence[Any]]
 
 
 class Refused(Conflict):

@@ -11,7 +11,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.aws.s3_listing import BucketListing
 from tidegate.common.ids import Clock
-from tidegate.queue.object_owners import RecordOwners
+from tidegate.queue.retention.object_owners import RecordOwners
 
 logger = Logger(service="tidegate", child=True)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from tidegate.aws import keys
-from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, delete, update
+from tidegate.aws.table import Table
+from tidegate.aws.writes import delete, update
 from tidegate.queue.items import request_from
 from tidegate.queue.model import Request
 
@@ -21,23 +22,19 @@ class RetentionStore:
             if left <= 0:
                 return
             bounds = (0, int(now))
-            page = self._table.query(keys.retention_partition(shard), index="due", sk_between=bounds, limit=left)
-            left -= len(page.items)
-            yield from (request_from(item) for item in page.items)
+            items = self._table.query_all(keys.retention_partition(shard), index="due", sk_between=bounds)
+            for item in islice(items, left):
+                left -= 1
+                yield request_from(item)
 
     def remove(self, request: Request) -> bool:
         key = keys.request(request.project_id, request.request_id)
-        return self._done(delete(key, "#version = :seen", seen=request.version))
+        return self._table.try_write(delete(key, "#version = :seen", seen=request.version))
 
     def expire(self, request: Request, expires_at: float) -> bool:
         key = keys.request(request.project_id, request.request_id)
         sets = {"expired_at": request.expired_at, "expires_at": int(expires_at)}
         removes = keys.DUE_ATTRIBUTES
-        return self._done(update(key, sets, removes=removes, condition="#version = :seen", seen=request.version))
-
-    def _done(self, write: Write) -> bool:
-        try:
-            self._table.write(write)
-        except ConditionFailed:
-            return False
-        return True
+        return self._table.try_write(
+            update(key, sets, removes=removes, condition="#version = :seen", seen=request.version)
+        )
