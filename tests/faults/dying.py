@@ -185,7 +185,9 @@ class Calls:
         if self.mode == PARTIAL:
             return refusals.partly(request.operation, request.arguments, request.send)
         if self.mode == CONFLICT:
-            self._refuse(request, _LASTS if self.at % 4 == 0 else _PASSES)
+            # A throttle has outlasted botocore's own attempts when it comes here.
+            lasting = _LASTS if self.at % 4 == 0 else _PASSES
+            self._refuse(request, 1 if refusals.is_throttle(request.operation, self.at) else lasting)
         if self.mode == AFTER:
             request.run()
         self._dead = True

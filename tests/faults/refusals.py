@@ -10,6 +10,11 @@ from botocore.exceptions import ClientError
 Call = Callable[[Mapping[str, Any]], Any]
 
 
+def is_throttle(operation: str, variant: int) -> bool:
+    """Whether `conflict` answers a throttle of a plain write, which botocore repeats by itself."""
+    return variant % 3 == 2 and operation != "TransactWriteItems"
+
+
 def conflict(client: Any, operation: str, arguments: Mapping[str, Any], variant: int) -> ClientError:
     """What a write is told that meets a transaction, or an item that is written too often."""
     throttled = variant % 3 == 2

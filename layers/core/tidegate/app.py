@@ -298,7 +298,16 @@ class DistributionPart:
         self.opener = JobOpener(self.jobs, self.executions, clock, self.windows)
         messages = TargetMessages(SqsQueue(app.sqs, settings.targets_queue_url))
         contents = app.files.contents
-        self.submit = Submit(self.opener, self.tasks, contents, messages, self._check_callback, clock, self.windows)
+        self.submit = Submit(
+            self.opener,
+            self.tasks,
+            contents,
+            messages,
+            lambda *targets: self.collect.bind(*targets),
+            self._check_callback,
+            clock,
+            self.windows,
+        )
         self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)
         self.close_window = CloseWindow(
             self.jobs,

@@ -121,7 +121,7 @@ def test_joining_a_job_from_a_cold_function_costs_no_read(fleet: Fleet) -> None:
     app.distribution.opener._known.clear()
     with count_calls(app) as calls:
         app.distribution.submit.submit(fleet.project.id, parcel, [Target("a-1")])
-    assert calls == {"dynamodb.TransactWriteItems": 1, "dynamodb.PutItem": 1, "sqs.SendMessageBatch": 1}
+    assert calls == {"dynamodb.TransactWriteItems": 1, "dynamodb.BatchWriteItem": 1, "sqs.SendMessageBatch": 1}
 
 
 def test_job_that_many_open_at_once_is_joined(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
