@@ -274,6 +274,7 @@ class DistributionPart:
         from tidegate.distribution.store.transfers import TransferStore
         from tidegate.distribution.submit import Submit
         from tidegate.distribution.target_queue import TargetMessages
+        from tidegate.distribution.transfers import most_targets
 
         settings, clock, table = app.settings, app.clock, app.table
         self.windows = Windows(
@@ -314,7 +315,7 @@ class DistributionPart:
             self.targets,
             clock,
             job_timeout=self.windows.job_timeout,
-            transfer_max_targets=settings.transfer_max_targets,
+            transfer_max_targets=most_targets(settings.transfer_engine, settings.transfer_max_targets),
         )
 
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)

@@ -39,7 +39,7 @@ class Settings:
     record_ttl_seconds: int = 1800
     collect_grace_seconds: int = 3
     transfer_engine: str = "agent"
-    transfer_max_targets: int = 100_000
+    transfer_max_targets: int = 10_000
     gse_base_url: str = ""
     gse_tenant_id: str = "default"
     gse_credentials_id: str = "tidegate/gse"
@@ -47,6 +47,9 @@ class Settings:
     gse_source_container_id: str = ""
     gse_source_user: str = "root"
     gse_store_dir: str = "/var/lib/tidegate/store"
+    # MB a second, 0 for no limit.
+    gse_upload_speed: int = 0
+    gse_download_speed: int = 0
     url_allow_list: str = ""
     # What all functions together may send to one address, over all projects; 0 for no limit.
     host_calls_per_second: int = 2000

@@ -55,10 +55,10 @@ class TransferStore:
             return False
         return True
 
-    def settle(self, job: Job, transfer: Transfer, state: str, transfer_id: str | None = None) -> None:
-        """Intended → what became of it. The first to know wins."""
+    def settle(self, job: Job, transfer: Transfer, state: str, **more: str | int | None) -> None:
+        """Intended → what became of it, with more fields of the transfer. The first to know wins."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
-        sets = {"state": state, "transfer_id": transfer_id}
+        sets = {"state": state, **more}
         try:
             self._table.write(update(key, sets, condition="#state = :intended", intended=INTENDED))
         except ConditionFailed:
