@@ -19,6 +19,6 @@ KNOWN: tuple[Known, ...] = (
         "lost",
         ("compensation",),
         r"'compensated_total': 4",
-        "compensation counts what it started with ADD: an update that botocore sends again counts twice. A figure only.",
+        "what was started is counted with ADD: an update that botocore sends again counts twice. A figure only.",
     ),
 )
