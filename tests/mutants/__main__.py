@@ -47,13 +47,17 @@ def try_mutant(mutant: Mutant, tree: Path) -> str:
 
 
 def _killer(mutant: Mutant, tree: Path) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *mutant.tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *mutant.tests]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     found = _FAILED.search(done.stdout)
     if found:
         return found[1]
     # 1 is "tests failed"; anything else is not a test that noticed.
-    return _SURVIVED if done.returncode == 0 else f"pytest ended with {done.returncode}: {done.stdout[-300:]}"
+    return (
+        _SURVIVED
+        if done.returncode == 0
+        else f"pytest ended with {done.returncode}: {(done.stderr or done.stdout)[-300:]}"
+    )
 
 
 def _copy(target: Path) -> Path:
