@@ -15,7 +15,7 @@ DEPLOYED := .venv-deployed/bin
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test deployed checks lint format types unit integration workflow faults faults-all fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -83,8 +83,11 @@ workflow: $(STAMP)  ## the state machines on moto
 faults: $(STAMP)  ## any AWS call fails, any function dies or is late
 	@$(PYTEST) -n 2 tests/faults
 
-faults-all: $(STAMP)  ## the same at every single AWS call, for an hour and a half
-	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 7200 tests/faults
+faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours
+	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 14400 tests/faults
+
+mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice
+	@$(BIN)/python -m tests.mutants
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
 	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py

@@ -8,8 +8,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.collect import TargetMessage
-from tidegate.distribution.ports import Arrival
+from tidegate.distribution.target_queue import read_message
 
 logger = Logger(service="tidegate")
 
@@ -18,7 +17,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     messages, unreadable = [], []
     for record in event["Records"]:
         try:
-            messages.append(_message(record))
+            messages.append(read_message(record["messageId"], json.loads(record["body"])))
         except (ValueError, KeyError, TypeError):
             logger.exception("a message cannot be read", message_id=record["messageId"])
             unreadable.append(record["messageId"])
@@ -29,9 +28,3 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         )
     logger.info("collected", messages=len(event["Records"]), failed=len(failed))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
-
-
-def _message(record: dict[str, Any]) -> TargetMessage:
-    body = json.loads(record["body"])
-    arrivals = [Arrival(*row) for row in body["targets"]]
-    return TargetMessage(record["messageId"], body["project_id"], body["job_id"], arrivals)

@@ -1,27 +1,52 @@
-"""A function that dies at its k-th AWS call, just before it or just after it took effect; or stalls there."""
+"""A function whose k-th AWS call goes wrong, or whose k-th invocation does: see `modes` for the ways."""
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
+from tests.faults import refusals, wire
 from tests.faults.late import SHORT, Invocation, Nap, Stalled
+from tests.faults.modes import (
+    AFTER,
+    AT_INVOCATIONS,
+    BEFORE,
+    CONFLICT,
+    CROWDED,
+    FROZEN,
+    HARSH,
+    LATE,
+    LOST,
+    PARTIAL,
+    SLOW_S3,
+    STALE,
+    THROTTLED,
+    UNANSWERED,
+    is_eventual,
+    modes_of,
+)
+from tests.faults.stale import Journal
+from tests.faults.weather import CALM, SkewedClock, Weather, one_item_a_page, remove_expired
+from tests.faults.wire import Wire
 from tests.support.moto_cloud import MotoCloud, load_function
 from tidegate import app as composition
 from tidegate.aws import clients
 
-BEFORE, AFTER, THROTTLED, LATE = "before", "after", "throttled", "late"
 # What a caller waits for is repeated by callers, not by AWS.
 _ASKED = ("api", "submit", "authorizer")
 _ANSWERING = (*_ASKED, "compensate")
+_FROZEN_SECONDS = 200
+# A refusal passes after two attempts, or lasts longer than the product tries within one call.
+_PASSES, _LASTS = 2, 12
+_REFUSED_INVOCATIONS = 2
 
 
 class Died(BaseException):
@@ -32,19 +57,54 @@ class Died(BaseException):
         self.seen_as = seen_as
 
 
+class Request(NamedTuple):
+    """One call of a client of the product's."""
+
+    client: Any
+    operation: str
+    arguments: Mapping[str, Any]
+    send: Callable[[Mapping[str, Any]], Any]
+
+    @property
+    def service(self) -> str:
+        return str(self.client.meta.service_model.service_name)
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}.{self.operation}"
+
+    def run(self) -> Any:
+        return self.send(self.arguments)
+
+    def error(self, code: str) -> ClientError:
+        return ClientError({"Error": {"Code": code, "Message": "slow down"}}, self.operation)
+
+
+class Made(NamedTuple):
+    name: str
+    modes: frozenset[str]
+
+
 @dataclass
 class Calls:
     """The AWS calls that the product's functions made, and which of them goes wrong."""
 
     at: int | None = None
     mode: str = BEFORE
-    made: list[str] = field(default_factory=list)
+    weather: Weather = CALM
+    made: list[Made] = field(default_factory=list)
+    invoked: list[str] = field(default_factory=list)
     happened: str | None = None
     nap: Nap = SHORT
+    journal: Journal | None = None
+    wire: Wire = field(default_factory=Wire)
     _dead: bool = False
     _counting: bool = True
     _current: Invocation | None = None
     _late: Invocation | None = None
+    # A write that is refused some times more, and by what.
+    _refused: tuple[Mapping[str, Any], int] | None = None
+    _crowded: tuple[str, int] | None = None
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -55,32 +115,111 @@ class Calls:
         finally:
             self._counting = before
 
-    def around(self, name: str, client: int, ours: Collection[int], call: Callable[[], Any]) -> Any:
-        if self._late and self._late.holds(client):
+    @property
+    def counting(self) -> bool:
+        return self._counting
+
+    def points(self, mode: str) -> list[int]:
+        """Where this mode can strike."""
+        if mode in AT_INVOCATIONS:
+            return list(range(1, len(self.invoked) + 1))
+        return [number for number, made in enumerate(self.made, 1) if mode in made.modes]
+
+    def around(self, request: Request, ours: Collection[int]) -> Any:
+        if self._late and self._late.holds(id(request.client)):
             self._late.hold()
-            return call()
+            return request.run()
         if not self._counting:
-            return call()
+            return request.run()
         if self._dead:
-            raise Died(name)
-        self.made.append(name)
-        if self.at and len(self.made) == self.at + self.nap.calls:
+            raise Died(request.name)
+        modes = modes_of(request.service, request.operation, request.arguments)
+        self.made.append(Made(request.name, modes))
+        number = len(self.made)
+        if self.at and number == self.at + self.nap.calls:
             self.wake()
-        if len(self.made) != self.at:
-            return call()
-        self.happened = f"{self.mode} {name}"
+        if self._refused and self._refused[0] == request.arguments:
+            self._refuse(request, self._refused[1] - 1)
+        if self.at is None or self.happened or number < self.at or self.mode not in modes:
+            return self._in_weather(request)
+        self.happened = f"{self.mode} {request.name}"
+        return self._strike(request, ours)
+
+    def _in_weather(self, request: Request) -> Any:
+        if request.service != "dynamodb":
+            return request.run()
+        arguments = request.arguments
+        if self.weather.small_pages:
+            arguments = one_item_a_page(request.operation, arguments)
+        if self.weather.stale and is_eventual(request.operation, arguments):
+            assert self.journal
+            with self.journal.before_last_second():
+                return request.send(arguments)
+        return request.send(arguments)
+
+    def _strike(self, request: Request, ours: Collection[int]) -> Any:
+        assert self.at
         if self.mode == LATE:
             assert self._current
             self._late = self._current
             self._late.stall(ours)
             self._late.hold()
-            return call()
+            return request.run()
         if self.mode == THROTTLED:
-            raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, name.split(".")[1])
+            raise request.error("ThrottlingException")
+        if self.mode == STALE:
+            assert self.journal
+            with self.journal.before_last_write() if self.at % 2 else self.journal.before_last_second():
+                return request.run()
+        if self.mode == LOST:
+            with self.wire.meets(wire.answer_lost(1)):
+                return request.run()
+        if self.mode == UNANSWERED:
+            with self.wire.meets(wire.never_answered()):
+                return request.run()
+        if self.mode == SLOW_S3:
+            troubles = (wire.silent(), wire.refused(200, b"InternalError"), wire.refused(503, b"SlowDown"))
+            slow = request.operation in ("CopyObject", "CompleteMultipartUpload", "UploadPartCopy")
+            with self.wire.meets(troubles[self.at % 3] if slow else troubles[2]):
+                return request.run()
+        if self.mode == PARTIAL:
+            return refusals.partly(request.operation, request.arguments, request.send)
+        if self.mode == CONFLICT:
+            # A throttle has outlasted botocore's own attempts when it comes here.
+            lasting = _LASTS if self.at % 4 == 0 else _PASSES
+            self._refuse(request, 1 if refusals.is_throttle(request.operation, self.at) else lasting)
         if self.mode == AFTER:
-            call()
+            request.run()
         self._dead = True
-        raise Died(name)
+        raise Died(request.name)
+
+    def _refuse(self, request: Request, left: int) -> None:
+        self._refused = (request.arguments, left) if left > 0 else None
+        if left > 0:
+            raise refusals.conflict(request.client, request.operation, request.arguments, self.at or 0)
+
+    def invocation(self, name: str, cloud: MotoCloud) -> None:
+        """A function is about to be invoked: it may be refused, or wake up in another time without its sockets."""
+        if not self._counting:
+            return
+        self.invoked.append(name)
+        if self.weather.expired:
+            remove_expired(cloud)
+        if self._crowded and self._crowded[0] == name:
+            self._refuse_invocation(name, self._crowded[1] - 1)
+        if self.mode not in AT_INVOCATIONS or self.happened or len(self.invoked) != self.at:
+            return
+        self.happened = f"{self.mode} {name}"
+        if self.mode == CROWDED:
+            self._refuse_invocation(name, _REFUSED_INVOCATIONS)
+        if self.mode == FROZEN:
+            cloud.clock.advance(_FROZEN_SECONDS)
+            self.wire.sockets_die()
+
+    def _refuse_invocation(self, name: str, left: int) -> None:
+        self._crowded = (name, left) if left > 0 else None
+        if left > 0:
+            raise Died(self.happened, "Lambda.TooManyRequestsException")
 
     def function_ended(self) -> None:
         """The next invocation finds a new process: nothing that was remembered in memory is left."""
@@ -119,15 +258,17 @@ def dying(
     repeat: random.Random | None = None,
     only: Collection[str] = (),
     nap: Nap = SHORT,
+    weather: Weather = CALM,
 ) -> Iterator[Calls]:
     """Counts the calls inside functions (`only` those named), one function at a time, and lets the `at`-th go wrong.
 
     With `repeat`, every message and every step of a machine comes twice, messages in another order the first time.
     """
-    calls = Calls(at, mode, nap=nap)
+    calls = Calls(at, mode, weather, nap=nap)
     one_at_a_time = threading.RLock()
     make, make_client, invoke = BaseClient._make_api_call, clients.client, cloud.invoke  # type: ignore[attr-defined]
     ours: dict[int, Any] = {}
+    skewed = SkewedClock(cloud.clock)
 
     def remembered(service: str, endpoint_url: str | None = None) -> Any:
         made = make_client(service, endpoint_url)
@@ -137,26 +278,47 @@ def dying(
     def counted(client: Any, operation: str, arguments: Any) -> Any:
         if id(client) not in ours:
             return make(client, operation, arguments)
-        name = f"{client.meta.service_model.service_name}.{operation}"
-        return calls.around(name, id(client), ours, lambda: make(client, operation, arguments))
+        request = Request(client, operation, arguments, lambda sent: make(client, operation, sent))
+        return calls.around(request, ours)
 
     def alone(name: str, event: Any) -> Any:
         # Whoever asked and got no answer asks again: what is late there is only a second request.
         exempt = (only and name not in only) or (mode == LATE and name in _ASKED)
         with one_at_a_time, calls.uncounted() if exempt else nullcontext():
-            if mode == LATE and not exempt:
-                return calls.run(Invocation(name, lambda: invoke(name, event), cloud.clock))
+            before, skewed.running = skewed.running, name
             try:
-                if repeat is not None and name not in _ANSWERING:
-                    invoke(name, _shuffled(event, repeat))
-                return invoke(name, event)
+                calls.invocation(name, cloud)
+                if mode == LATE and not exempt:
+                    return calls.run(Invocation(name, lambda: invoke(name, event), cloud.clock))
+                try:
+                    if repeat is not None and name not in _ANSWERING:
+                        invoke(name, _shuffled(event, repeat))
+                    return invoke(name, event)
+                finally:
+                    calls.function_ended()
             finally:
-                calls.function_ended()
+                skewed.running = before
 
-    composition.install(composition.App(clock=cloud.clock))
-    with (
-        patch.object(BaseClient, "_make_api_call", counted),
-        patch.object(clients, "client", remembered),
-        patch.object(cloud, "invoke", alone),
-    ):
+    composition.install(composition.App(clock=skewed if weather.skew else cloud.clock))
+    with ExitStack() as patches:
+        if weather.stale or mode == STALE:
+            calls.journal = Journal(cloud.clock, lambda: calls.counting)
+            patches.enter_context(calls.journal.kept())
+        if mode in HARSH:
+            patches.enter_context(calls.wire.patched())
+        if weather.blocked or mode in (CROWDED, CONFLICT):
+            patches.enter_context(patch.object(cloud, "_settle", _leave_failed(cloud)))
+        patches.enter_context(patch.object(BaseClient, "_make_api_call", counted))
+        patches.enter_context(patch.object(clients, "client", remembered))
+        patches.enter_context(patch.object(cloud, "invoke", alone))
         yield calls
+
+
+def _leave_failed(cloud: MotoCloud) -> Callable[[str, list[Any], set[str]], None]:
+    """What failed stays invisible until its visibility ends, as SQS leaves it."""
+    settle = cloud._settle
+
+    def left(queue: str, batch: list[Any], failed: set[str]) -> None:
+        settle(queue, [message for message in batch if message["MessageId"] not in failed], set())
+
+    return left

@@ -1,14 +1,18 @@
-"""The crash sweep: a scenario is run once to count its AWS calls, then again for each call going wrong."""
+"""The sweep: a scenario is run once to count its AWS calls, then again for each call or invocation that goes wrong."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tests.faults.dying import BEFORE, Died, dying
+from tests.faults.dying import Calls, Died, dying
+from tests.faults.known import KNOWN
 from tests.faults.late import SHORT, Nap
+from tests.faults.modes import BEFORE
+from tests.faults.weather import CALM, Weather
 from tests.faults.world import World
 from tests.support.moto_cloud import MotoCloud
 
@@ -34,45 +38,64 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
+    """`known` are the faults that `known.py` lists, with their reasons; they do not fail the sweep."""
+
     points: int
     faults: tuple[str, ...]
+    known: tuple[str, ...] = ()
 
     @property
     def row(self) -> str:
-        return f"{self.points} crash points, {self.points - len(self.faults)} survived"
+        survived = self.points - len(self.faults) - len(self.known)
+        still = f", {len(self.known)} known" if self.known else ""
+        return f"{self.points} points, {survived} survived{still}"
 
 
 def play(
-    scenario: Scenario, at: int | None = None, mode: str = BEFORE, repeat: random.Random | None = None, nap: Nap = SHORT
-) -> list[str]:
+    scenario: Scenario,
+    at: int | None = None,
+    mode: str = BEFORE,
+    repeat: random.Random | None = None,
+    nap: Nap = SHORT,
+    weather: Weather = CALM,
+) -> Calls:
     """Answers the calls made; the name of the one that went wrong is in any AssertionError."""
-    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only, nap) as calls:
+    with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only, nap, weather) as calls:
         try:
             scenario.run(World(cloud, calls))
         except (Exception, Died) as error:
             raise AssertionError(f"{calls.happened}: {type(error).__name__}: {error}"[:1500]) from error
-        return calls.made
+        return calls
 
 
-def sweep(scenario: Scenario, mode: str, most: int = POINTS, counted: int = 0) -> Outcome:
-    """`counted` is the number of its calls, where it is known."""
-    total = counted or len(play(scenario, None, mode))
-    points = _sample(total, most)
-    faults = []
+def sweep(scenario: Scenario, mode: str, most: int = POINTS, counted: Calls | None = None) -> Outcome:
+    """`counted` is a run in which nothing went wrong, where there was one."""
+    calls = counted or play(scenario, None, mode)
+    total = len(calls.made)
+    points = _sample(calls.points(mode), most)
+    faults, known = [], []
     for at in points:
         try:
             play(scenario, at, mode, nap=Nap.drawn(random.Random(f"{SEED}{at}"), total))
         except AssertionError as error:
-            faults.append(f"call {at} of {total}: {error}")
-    return Outcome(len(points), tuple(faults))
+            found = f"{scenario.name}, point {at}: {error}"
+            (known if _is_known(scenario, mode, str(error)) else faults).append(found)
+    return Outcome(len(points), tuple(faults), tuple(known))
 
 
-def _sample(total: int, most: int) -> list[int]:
+def _is_known(scenario: Scenario, mode: str, error: str) -> bool:
+    return any(
+        mode == entry.mode and scenario.name in entry.scenarios and re.search(entry.error, error) for entry in KNOWN
+    )
+
+
+def _sample(points: Sequence[int], most: int) -> list[int]:
     """All of them, or the middles of `most` equal stretches."""
+    total = len(points)
     if most == 0 or total <= most:
-        return list(range(1, total + 1))
-    return [1 + (2 * stretch + 1) * total // (2 * most) for stretch in range(most)]
+        return list(points)
+    return [points[(2 * stretch + 1) * total // (2 * most)] for stretch in range(most)]
 
 
 def report(rows: Iterable[tuple[str, str, Outcome]]) -> str:
-    return "\n".join(f"{name:<24} {mode:<10} {outcome.row}" for name, mode, outcome in rows)
+    return "\n".join(f"{name:<24} {mode:<12} {outcome.row}" for name, mode, outcome in rows)

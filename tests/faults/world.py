@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.faults.dying import Calls, Died
 from tests.support.moto_cloud import Answer, MotoCloud, Project
@@ -92,7 +92,7 @@ class World:
             answer: Answer | None
             try:
                 answer = self.cloud.http(method, path, key=key, json=json, headers=headers)
-            except (Died, ClientError):
+            except (Died, ClientError, BotoCoreError):
                 answer = None
             if answer and answer.status < 500 and b"idempotency_in_progress" not in answer.body:
                 return answer
@@ -106,7 +106,7 @@ class World:
         """Once; a caller that comes again by itself, such as an agent, needs no more."""
         try:
             return self.cloud.http(method, path, key=key, json=json)
-        except (Died, ClientError):
+        except (Died, ClientError, BotoCoreError):
             return None
 
     def deliver_all(self) -> None:
@@ -138,7 +138,11 @@ class World:
                     self.cloud.invoke("compensate", event)
                 else:
                     self.cloud.deliver(_TICKS, limit=5)
-            except (Died, ClientError):
+            except Died:
+                return
+            except Exception:
+                if self.calls.happened is None:
+                    raise
                 return
 
     def wait_for_machines(self, seconds: float = _PATIENCE_SECONDS, *, strict: bool = True) -> None:

@@ -26,6 +26,8 @@ class GseServer:
         self.terminated: list[tuple[str, list[Agent]]] = []
         self.trouble: dict[str, int | str] = {}
         self.code = 0
+        # Refuses transfers to these.
+        self.refused: set[str] = set()
         self.hangs = 1.0
         self._lock = threading.Lock()
 
@@ -58,11 +60,17 @@ class GseServer:
             handler.answer(trouble, b"trouble")
             return
         with self._lock:
-            data = getattr(self, f"_{name}")(body) if self.code == 0 else {}
+            code = self.code or (1010033 if self._refuses(name, body) else 0)
+            data = getattr(self, f"_{name}")(body) if code == 0 else {}
         if trouble == "lose":
             handler.close_connection = True
             return
-        handler.answer(200, json.dumps({"code": self.code, "message": "said", "data": data}).encode())
+        handler.answer(200, json.dumps({"code": code, "message": "said", "data": data}).encode())
+
+    def _refuses(self, name: str, body: dict[str, Any]) -> bool:
+        if name != "async_transfer_file":
+            return False
+        return any(_agent(agent)[0] in self.refused for task in body["tasks"] for agent in task["target"]["agents"])
 
     def _async_transfer_file(self, body: dict[str, Any]) -> dict[str, Any]:
         task_id = f"gse-{len(self.transfers) + 1}"

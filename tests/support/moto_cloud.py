@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from moto import mock_aws
 
-from tests.support import moto_dynamodb, moto_machines, moto_resources
+from tests.support import aws_limits, moto_dynamodb, moto_machines, moto_resources
 from tests.support.clock import Clock
 from tests.support.template import ROOT, queue_functions
 from tidegate import app as composition
@@ -98,19 +98,23 @@ class MotoCloud:
         environment = {**self.names.environment, **_STEADY, **self._env}
         self._undo_env = self._undo_env + moto_resources.set_environment(environment)
         self._undo_dynamodb = moto_dynamodb.patch()
+        self._undo_limits = aws_limits.patch()
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
         composition.install(composition.App(clock=self.clock))
         return self
 
     def __exit__(self, *_: object) -> None:
         composition.install(None)
+        self._undo_limits()
         self._undo_dynamodb()
         self._undo_machines()
         moto_resources.restore_environment(self._undo_env)
         self._mock.stop()
 
     def _invoked_by_machine(self, name: str, event: Any) -> Any:
-        return self.invoke(name, event)
+        answer = self.invoke(name, event)
+        aws_limits.check_state(name, answer)
+        return answer
 
     def _world_goes_on(self) -> None:
         for act in self.while_waiting:
@@ -188,7 +192,9 @@ class MotoCloud:
 
     def invoke(self, name: str, event: Any) -> Any:
         """Calls a function as Lambda would: the event goes through JSON both ways."""
+        aws_limits.check_event(event)
         result = load_function(name).handler(jsonlib.loads(jsonlib.dumps(event)), lambda_context(name))
+        aws_limits.check_answer(name, result)
         return jsonlib.loads(jsonlib.dumps(result))
 
     def deliver(self, queue: str, *, limit: int = 10_000) -> int:

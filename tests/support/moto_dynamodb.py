@@ -22,6 +22,8 @@ from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoHandler
 
+# Held by whoever works on the tables.
+LOCK = threading.RLock()
 _CALLS = ("get_item", "put_item", "update_item", "delete_item", "query", "transact_write_items")
 
 
@@ -52,7 +54,6 @@ def _only_text(self: DynamoHandler) -> Any:
 
 
 def patch() -> Callable[[], None]:
-    lock = threading.RLock()
     transact = DynamoDBBackend.transact_write_items
 
     def undoing(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> None:
@@ -70,7 +71,7 @@ def patch() -> Callable[[], None]:
 
     def whole(call: Any) -> Any:
         def run(self: DynamoDBBackend, *args: Any, **kwargs: Any) -> Any:
-            with lock:
+            with LOCK:
                 return call(self, *args, **kwargs)
 
         return run

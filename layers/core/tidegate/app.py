@@ -294,6 +294,7 @@ class DistributionPart:
         from tidegate.distribution.swarm.planner import SwarmPlanner
         from tidegate.distribution.swarm.presences import Presences
         from tidegate.distribution.target_queue import TargetMessages
+        from tidegate.distribution.transfers import most_targets
 
         settings, clock, table = app.settings, app.clock, app.table
         self.windows = Windows(
@@ -323,14 +324,23 @@ class DistributionPart:
         self.opener = JobOpener(self.jobs, self.executions, clock, self.windows)
         self.target_messages = messages = TargetMessages(SqsQueue(app.sqs, settings.targets_queue_url))
         contents = app.files.contents
-        self.submit = Submit(self.opener, self.tasks, contents, messages, self._check_callback, clock, self.windows)
+        self.submit = Submit(
+            self.opener,
+            self.tasks,
+            contents,
+            messages,
+            lambda *targets: self.collect.bind(*targets),
+            self._check_callback,
+            clock,
+            self.windows,
+        )
         self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)
         self.close_window = CloseWindow(
             self.jobs,
             self.targets,
             clock,
             job_timeout=self.windows.job_timeout,
-            transfer_max_targets=settings.transfer_max_targets,
+            transfer_max_targets=most_targets(settings.transfer_engine, settings.transfer_max_targets),
         )
 
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)

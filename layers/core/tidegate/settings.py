@@ -48,6 +48,9 @@ class Settings:
     gse_source_agent_id: str = ""
     gse_source_user: str = "root"
     gse_store_dir: str = "/var/lib/tidegate/store"
+    # MB a second, 0 for no limit.
+    gse_upload_speed: int = 0
+    gse_download_speed: int = 0
     url_allow_list: str = ""
     # What all functions together may send to one address, over all projects; 0 for no limit.
     host_calls_per_second: int = 2000

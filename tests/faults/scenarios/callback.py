@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from tests.faults.dying import Died
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
@@ -21,7 +23,7 @@ def run(world: World) -> None:
         told = Notice(notice_id_for(kind, "req-1"), project.id, kind, "req-1", "completed", data, at.url, made)
         with world.calls.uncounted():
             app.table.transact([notice_write(told)])
-        with suppress(Died):
+        with suppress(Died, ClientError, BotoCoreError):
             app.notifications.notifier.publish([told])
         world.settle(lambda: _state(world, told.message_id, project.key) == "delivered")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.faults.dying import Died
 from tests.faults.sweep import Scenario
@@ -46,7 +46,7 @@ def fire(world: World) -> None:
     for _ in range(3):
         try:
             world.cloud.invoke("scan_subscriptions", {"source": "aws.events"})
-        except (Died, ClientError):
+        except (Died, ClientError, BotoCoreError):
             world.cloud.clock.advance(60)
 
 

@@ -178,20 +178,33 @@ def test_an_unreachable_provider_is_asked_again(fleet: Fleet, gse: GseServer) ->
 
 
 @pytest.mark.parametrize("trouble", ["lose", "hang", 502, 504])
-def test_a_create_whose_answer_was_lost_is_never_sent_again(fleet: Fleet, gse: GseServer, trouble: int | str) -> None:
+def test_create_whose_answer_was_lost_is_sent_again(fleet: Fleet, gse: GseServer, trouble: int | str) -> None:
     made = fleet.submit("a-1")
     job_id = made["job_id"]
     stage(fleet, job_id)
     gse.trouble["async_transfer_file"] = trouble
-    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
     gse.trouble.clear()
-    for _ in range(3):
-        fleet.step("dispatch_transfer", job_id)
-        fleet.cloud.clock.advance(70)
-        assert fleet.step("poll_transfer", job_id)["state"] == "running"
-    assert gse.made("async_transfer_file") == 1
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
 
-    fleet.cloud.clock.advance(600)
+    first, *again = (body["tasks"] for name, body, _ in gse.calls if name == "async_transfer_file")
+    assert again == [first], "the same content to the same targets"
+    gse.set(0)
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    fleet.step("finish_job", job_id)
+    assert fleet.task(made["task_id"])["status"] == "Success"
+
+
+def test_create_that_is_never_answered_is_sent_three_times_and_times_out(fleet: Fleet, gse: GseServer) -> None:
+    made = fleet.submit("a-1")
+    job_id = made["job_id"]
+    stage(fleet, job_id)
+    gse.trouble["async_transfer_file"] = "lose"
+    states = [fleet.step("dispatch_transfer", job_id)["state"] for _ in range(5)]
+    assert states == ["waiting", "waiting", "dispatched", "dispatched", "dispatched"]
+    assert gse.made("async_transfer_file") == 3
+
+    fleet.cloud.clock.advance(601)
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
     fleet.step("finish_job", job_id)
     task = fleet.task(made["task_id"])
@@ -199,19 +212,83 @@ def test_a_create_whose_answer_was_lost_is_never_sent_again(fleet: Fleet, gse: G
     assert "answer" in task["error_msg"]
 
 
-def test_a_dispatcher_that_died_between_asking_and_writing_is_not_repeated(fleet: Fleet, gse: GseServer) -> None:
+def test_dispatcher_that_died_between_asking_and_writing_is_followed_by_another(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
     store = fleet.cloud.app.distribution.transfers
-    settle, store.settle = store.settle, lambda *_: (_ for _ in ()).throw(RuntimeError("died"))  # type: ignore[method-assign]
+    settle, store.settle = store.settle, lambda *_, **__: (_ for _ in ()).throw(RuntimeError("died"))  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
         fleet.step("dispatch_transfer", job_id)
     store.settle = settle  # type: ignore[method-assign]
 
     assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
+    assert gse.made("async_transfer_file") == 1, "the first may still be at it"
     fleet.cloud.clock.advance(61)
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "waiting"
     assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
-    assert gse.made("async_transfer_file") == 1
+    assert gse.made("async_transfer_file") == 2
+
+
+def test_more_than_500_targets_go_in_several_calls(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit_many([f"a-{n}" for n in range(700)])["job_id"]
+    stage(fleet, job_id)
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+
+    sizes = [len(transfer) for transfer in gse.transfers.values()]
+    assert len(sizes) == 2
+    assert sum(sizes) == 700
+    assert max(sizes) <= 500
+
+
+def test_refused_portion_fails_its_own_targets_alone(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit_many([f"a-{n}" for n in range(700)])["job_id"]
+    stage(fleet, job_id)
+    gse.refused = {"a-7"}
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    (accepted,) = gse.transfers.values()
+    gse.set(0)
+    assert fleet.step("poll_transfer", job_id)["state"] == "over"
+    fleet.step("finish_job", job_id)
+
+    assert gse.made("async_transfer_file") == 2, "what was refused is not asked for again"
+    assert gse.terminated == []
+    job = fleet.job(job_id)
+    assert (job["status"], job["counts"]["success"]) == ("Failed", len(accepted))
+    states = fleet.states(job_id)
+    assert states["a-7"] == "Failed"
+    assert all(states[agent] == "Success" for agent, _ in accepted)
+    (refused,) = [one for one in fleet.tasks_of(job_id) if one["target_agent_id"] == "a-7"]
+    assert "1010033" in refused["error_msg"]
+
+
+def test_failed_upload_has_the_next_job_stage_the_file_again(fleet: Fleet, gse: GseServer) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+    gse.fail_upload(119, "source file gone")
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+
+    fleet.cloud.clock.advance(20)
+    later = fleet.submit("a-2")["job_id"]
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", later)
+    assert fleet.step("prepare_file", later)["state"] == "waiting"
+    assert len(fleet.inbox("source")) == 1
+
+
+def test_source_container_and_speeds_are_settings(cloud: MotoCloud, gse: GseServer, fleet: Fleet) -> None:
+    settings = replace(cloud.app.settings, gse_source_container_id="c-1", gse_upload_speed=50, gse_download_speed=20)
+    composition.install(composition.App(settings, cloud.clock))
+    job_id = fleet.submit("a-1")["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+
+    ((_, body, _),) = gse.calls
+    assert (body["upload_speed"], body["download_speed"]) == (50, 20)
+    assert body["tasks"][0]["source"]["agent"]["bk_container_id"] == "c-1"
 
 
 def test_a_refusal_fails_the_job_with_what_gse_said(fleet: Fleet, gse: GseServer) -> None:

@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
 from tidegate.distribution.agents import Result
-from tidegate.distribution.collect import TargetMessage
 from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, TransferSpec
 from tidegate.distribution.ports import Arrival
+from tidegate.distribution.target_queue import TargetMessage
 from tidegate.distribution.targets import Target, TargetReport
 from tidegate.errors import RecordNotFound
 
@@ -53,9 +53,10 @@ class Distribution(RuleBasedStateMachine):
         self.tasks: dict[str, str] = {}
         self.seen: dict[str, str] = {}
 
-    def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None) -> None:
         self.undelivered.add(len(self.messages))
-        self.messages.append(TargetMessage(str(len(self.messages)), project_id, job_id, arrivals))
+        number = str(len(self.messages))
+        self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.parcel, job.sequence))
 
     @precondition(lambda self: len(self.tasks) < 8)
     @rule(agent=agents)

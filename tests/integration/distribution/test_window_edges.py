@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import Fleet, collect, messages
-from tidegate.distribution.collect import TargetMessage
-from tidegate.distribution.model import TransferSpec
+from tidegate.distribution.model import Job, TransferSpec
 from tidegate.distribution.ports import Arrival
+from tidegate.distribution.target_queue import TargetMessage
 from tidegate.distribution.targets import Target
 
 
@@ -131,8 +131,9 @@ class Held:
     def __init__(self) -> None:
         self.messages: list[TargetMessage] = []
 
-    def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
-        self.messages.append(TargetMessage(str(len(self.messages)), project_id, job_id, arrivals))
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None) -> None:
+        number = str(len(self.messages))
+        self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.parcel, job.sequence))
 
 
 @pytest.mark.slow

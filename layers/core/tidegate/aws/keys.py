@@ -98,6 +98,15 @@ def idempotency(project_id: str, idempotency_key: str) -> str:
     return partition(project_id, "IDEMPOTENCY", digest(idempotency_key, length=32))
 
 
+def idempotent_answer(project_id: str, answer_id: str, number: int) -> dict[str, str]:
+    """A piece of an answer that is too large for the record of its Idempotency-Key."""
+    return _key(project_id, "IDEMPOTENT_ANSWER", answer_id, sk=f"{number:04d}")
+
+
+def idempotent_answers(project_id: str, answer_id: str) -> str:
+    return partition(project_id, "IDEMPOTENT_ANSWER", answer_id)
+
+
 # --- files
 
 

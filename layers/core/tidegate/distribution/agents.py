@@ -21,6 +21,7 @@ from tidegate.files.pieces import pieces_object
 LINK_SECONDS = 900
 _LOOK_EVERY = 1.0
 _OFFERED_TOGETHER = 100
+_TIDIED_TOGETHER = 50
 # Progress is for people: smaller steps are not worth a write.
 _PROGRESS_STEP = 10
 
@@ -61,11 +62,27 @@ class Agents:
         for look in range(looks):
             if look:
                 self._sleep(_LOOK_EVERY)
-            now = self._clock().timestamp()
-            orders = [order for order in self._orders.inbox(project_id, agent_id) if order.until > now]
-            if orders:
-                return [self._offer(order) for order in orders[:_OFFERED_TOGETHER]]
+            offered = self._open_entries(project_id, agent_id)
+            if offered:
+                return [self._offer(entry) for entry in offered]
         return []
+
+    def _open_entries(self, project_id: str, agent_id: str) -> list[InboxEntry]:
+        """Reads on past entries whose time is over, and takes some of them out of the inbox: a host that was away for
+        long would read thousands of them at every look."""
+        now = self._clock().timestamp()
+        found: list[InboxEntry] = []
+        over: list[InboxEntry] = []
+        for entry in self._orders.inbox(project_id, agent_id):
+            if entry.until > now:
+                found.append(entry)
+            elif len(over) < _TIDIED_TOGETHER:
+                over.append(entry)
+            if len(found) == _OFFERED_TOGETHER:
+                break
+        for entry in over:
+            self._orders.withdraw(project_id, entry.transfer_id, [entry.target])
+        return found
 
     def _offer(self, order: InboxEntry) -> OfferedTransfer:
         key = content_object(order.project_id, order.signature)

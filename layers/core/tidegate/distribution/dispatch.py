@@ -1,6 +1,11 @@
-"""Asks the provider for the transfers of a Job: once each, whoever and however often this runs."""
+"""Asks the provider for the transfers of a Job: each is accepted once, however often this runs.
+
+A provider whose answer was lost is asked again, a few times: it may then carry the same content to the same targets
+twice, which harms nothing, while a transfer that nobody knows of keeps its targets waiting until the deadline."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from aws_lambda_powertools import Logger
 
@@ -12,14 +17,16 @@ from tidegate.distribution.recovery import Heartbeat
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.transfers import TransferStore
-from tidegate.distribution.transfers import INTENDED, REFUSED, SENT, UNKNOWN, Transfer
-from tidegate.errors import AnswerLost, NotAccepted, TransferRefused
+from tidegate.distribution.targets import CODE_JOB_FAILED, TargetReport
+from tidegate.distribution.transfers import INTENDED, REFUSED, REJECTED, SENT, UNKNOWN, Transfer
+from tidegate.errors import AnswerLost, Busy, NotAccepted, TransferRefused
 from tidegate.files.contents import ContentStore
 
 logger = Logger(service="tidegate", child=True)
 DISPATCHED, WAITING, OVER = "dispatched", "waiting", "over"
 # Longer than any call of a provider takes: an intent of that age has no one who still waits for its answer.
 _PATIENCE = 60
+_MOST_UNANSWERED = 3
 
 
 class Dispatch:
@@ -47,12 +54,32 @@ class Dispatch:
             return OVER
         known = {transfer.number: transfer for transfer in self._transfers.list(job)}
         states = [self._one(job, number, known.get(number)) for number in range(len(job.portions))]
-        return WAITING if WAITING in states else DISPATCHED
+        if WAITING in states:
+            return WAITING
+        if REJECTED in states:
+            self._after_rejection(job, [t for t in self._transfers.list(job) if t.state == REJECTED])
+        return DISPATCHED
+
+    def _after_rejection(self, job: Job, rejected: Sequence[Transfer]) -> None:
+        if len(rejected) == len(job.portions):
+            raise TransferRefused(rejected[0].reason or "the provider refused the transfer")
+        for transfer in rejected:
+            self._fail(job, transfer)
+
+    def _fail(self, job: Job, transfer: Transfer) -> None:
+        """The targets of this transfer alone: those of the others are on their way."""
+        report = TargetReport(CODE_JOB_FAILED, transfer.reason or "the provider refused the transfer")
+        shards = self._targets.shards(job, transfer.shards)
+        changed = [failed for shard in shards if (failed := shard.all_failed(report)) is not shard]
+        if changed and not self._targets.save(job, changed, self._clock()):
+            raise Busy("the shards changed meanwhile: the step is tried again")
 
     def _one(self, job: Job, number: int, transfer: Transfer | None) -> str:
         ours = False
         if transfer is None:
             transfer, ours = self._transfers.intend(job, self._intent(job, number))
+        if transfer.state == REJECTED:
+            return REJECTED
         if transfer.state in (SENT, UNKNOWN):
             return DISPATCHED
         if transfer.state == REFUSED:
@@ -79,20 +106,26 @@ class Dispatch:
             return WAITING
         except AnswerLost as error:
             logger.warning("the provider's answer was lost", job_id=job.job_id, reason=error.detail)
-            self._transfers.settle(job, transfer, UNKNOWN)
-            return DISPATCHED
-        except TransferRefused:
-            self._transfers.settle(job, transfer, REFUSED)
-            raise
-        self._transfers.settle(job, transfer, SENT, transfer_id)
+            return self._unanswered(job, transfer)
+        except TransferRefused as error:
+            logger.warning("the provider refused a transfer", job_id=job.job_id, reason=error.detail)
+            self._transfers.settle(job, transfer, REJECTED, reason=error.detail)
+            return REJECTED
+        self._transfers.settle(job, transfer, SENT, transfer_id=transfer_id)
         self._jobs.sent(job, self._clock(), transfer_id)
         return DISPATCHED
 
     def _look_up(self, job: Job, transfer: Transfer) -> str:
-        """Someone else asked and has not written down the answer. The record is all there is to look up: no provider
-        here can be asked by token, and asking again could deliver twice."""
+        """Someone else asked and has not written down the answer. No provider here can be asked by token."""
         if self._clock().timestamp() - transfer.asked_at < _PATIENCE:
             return WAITING
         logger.error("whoever asked the provider is gone", job_id=job.job_id, transfer=transfer.token)
+        return self._unanswered(job, transfer)
+
+    def _unanswered(self, job: Job, transfer: Transfer) -> str:
+        unanswered = transfer.unanswered + 1
+        if unanswered < _MOST_UNANSWERED:
+            self._transfers.settle(job, transfer, REFUSED, unanswered=unanswered)
+            return WAITING
         self._transfers.settle(job, transfer, UNKNOWN)
         return DISPATCHED

@@ -141,7 +141,9 @@ class Finish:
         """A portion is forgotten when the topic has taken all of it: whoever repeats this sends the same ids."""
         for chunk_id, uuids in islice(self._targets.callbacks(job), _PORTIONS_A_STEP):
             for some in slices(uuids, _READ_TOGETHER):
-                notices = self._notices(job, self._tasks.get_many(job.project_id, some))
+                # Consistently: a Task that moved here and is seen where it was would never be told.
+                tasks = self._tasks.get_many(job.project_id, some, consistent=True)
+                notices = self._notices(job, tasks)
                 if len(self._topic.publish(notices)) < len(notices):
                     return MORE
             self._targets.forget_callbacks(job, chunk_id)

@@ -1,4 +1,4 @@
-"""Takes a request: a Task each, one message for their targets. The hot path: a warm one costs two calls."""
+"""Takes a request: a Task each, one message for their targets. The hot path: a warm submit costs two calls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.job_opener import JobOpener, Windows
@@ -20,6 +22,9 @@ from tidegate.files.contents import ContentStore
 from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
+logger = Logger(service="tidegate", child=True)
+# Binds targets to a Job without the queue, as whoever reads the queue does.
+Bind = Callable[[str, str, Sequence[Arrival]], None]
 _REMEMBERED = 2000
 _REMEMBERED_SECONDS = 300
 
@@ -33,18 +38,20 @@ class Submitted:
 class Submit:
     def __init__(
         self,
-        door: JobOpener,
+        opener: JobOpener,
         tasks: TaskStore,
         contents: ContentStore,
         queue: TargetMessages,
+        bind: Bind,
         check_callback: Callable[[str, str], None],
         clock: Clock,
         windows: Windows,
     ) -> None:
-        self._door = door
+        self._opener = opener
         self._tasks = tasks
         self._contents = contents
         self._queue = queue
+        self._bind = bind
         self._check_callback = check_callback
         self._clock = clock
         self._windows = windows
@@ -63,7 +70,7 @@ class Submit:
         self._require_file(project_id, parcel.file_signature)
         if callback:
             self._check_callback(project_id, callback)
-        job = self._door.enter(project_id, parcel)
+        job = self._opener.enter(project_id, parcel)
         now = self._clock()
         tasks = [
             Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
@@ -71,8 +78,23 @@ class Submit:
         line = _line(job, tasks, now, who)
         self._tasks.add(tasks, int(now.timestamp()) + self._windows.longest, line)
         arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
-        self._queue.send(project_id, job.job_id, arrivals)
+        self._hand_over(job, tasks, arrivals, callback)
         return Submitted(job, tasks)
+
+    def _hand_over(self, job: Job, tasks: Sequence[Task], arrivals: Sequence[Arrival], callback: str | None) -> None:
+        """Through the queue, or around it: a queue that fails must not leave Tasks that nobody will ever deliver.
+
+        If neither works the Tasks are taken back, since the caller is told that nothing was accepted. Targets that the
+        queue took although it did not answer are bound twice, which is once."""
+        try:
+            self._queue.send(job, arrivals, callback)
+        except Exception:
+            logger.exception("the queue did not take the targets: they are bound directly", job_id=job.job_id)
+            try:
+                self._bind(job.project_id, job.job_id, arrivals)
+            except Exception:
+                self._tasks.take_back(tasks)
+                raise
 
     def _require_file(self, project_id: str, signature: str) -> None:
         now = self._clock().timestamp()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from tidegate.aws.sqs import Message, SqsQueue
+from tidegate.distribution.model import Job, TransferSpec
 from tidegate.distribution.ports import Arrival
 
 _TARGETS_A_MESSAGE = 100
@@ -14,28 +16,55 @@ _TARGETS_A_MESSAGE = 100
 _MESSAGE_BYTES = 24_000
 
 
+class TargetMessage(NamedTuple):
+    """Targets for a Job. `spec`, `sequence` and `callback` are what their Tasks need if the message outlives the Job,
+    as one that is redriven from the dead-letter queue days later. Messages of earlier versions have none of them."""
+
+    message_id: str
+    project_id: str
+    job_id: str
+    arrivals: Sequence[Arrival]
+    spec: TransferSpec | None = None
+    sequence: int | None = None
+    callback: str | None = None
+
+
 class TargetMessages:
     def __init__(self, queue: SqsQueue) -> None:
         self._queue = queue
 
-    def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
-        messages = [
-            Message({"project_id": project_id, "job_id": job_id, "targets": [list(arrival) for arrival in portion]})
-            for portion in _portions(arrivals)
-        ]
-        self._queue.send(*messages)
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None) -> None:
+        common = {
+            "project_id": job.project_id,
+            "job_id": job.job_id,
+            "spec": asdict(job.parcel),
+            "sequence": job.sequence,
+            **({"callback": callback} if callback else {}),
+        }
+        room = _MESSAGE_BYTES - len(json.dumps(common))
+        self._queue.send(
+            *(Message({**common, "targets": [list(arrival) for arrival in some]}) for some in _portions(arrivals, room))
+        )
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Messages, as Lambda gets them, whose targets were not bound: their window does not wait for minutes."""
         self._queue.retry_soon(records)
 
 
-def _portions(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:
+def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
+    """Raises ValueError, KeyError or TypeError for what is no message of ours."""
+    arrivals = [Arrival(*row) for row in body["targets"]]
+    spec = TransferSpec(**body["spec"]) if "spec" in body else None
+    more = body.get("sequence"), body.get("callback")
+    return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, *more)
+
+
+def _portions(arrivals: Sequence[Arrival], room: int) -> Iterator[list[Arrival]]:
     portion: list[Arrival] = []
     size = 0
     for arrival in arrivals:
         length = len(json.dumps(arrival))
-        if portion and (len(portion) == _TARGETS_A_MESSAGE or size + length > _MESSAGE_BYTES):
+        if portion and (len(portion) == _TARGETS_A_MESSAGE or size + length > room):
             yield portion
             portion, size = [], 0
         portion.append(arrival)

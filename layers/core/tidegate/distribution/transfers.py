@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Asked and not answered yet, accepted, refused for now, and asked with the answer lost: then nobody asks again.
-INTENDED, SENT, REFUSED, UNKNOWN = "intended", "sent", "refused", "unknown"
+# Asked and not answered yet, accepted, to be asked again later, refused for good, and asked so often without an answer
+# that nobody asks again.
+INTENDED, SENT, REFUSED, REJECTED, UNKNOWN = "intended", "sent", "refused", "rejected", "unknown"
+# What GSE takes in one call.
+GSE_TARGETS = 500
 
 FIRST_WAIT, LONGEST_WAIT = 2, 15
 
@@ -23,10 +26,19 @@ class Transfer:
     transfer_id: str | None = None
     asked_at: float = 0.0
     attempts: int = 1
+    # How many of the attempts ended without an answer.
+    unanswered: int = 0
+    # Why it was refused for good.
+    reason: str | None = None
 
     @property
     def shards(self) -> range:
         return range(self.first_shard, self.last_shard + 1)
+
+
+def most_targets(engine: str, wanted: int) -> int:
+    """Of one transfer: as many as the operator wants and the engine takes."""
+    return min(wanted, GSE_TARGETS) if engine == "gse" else wanted
 
 
 def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, int]]:

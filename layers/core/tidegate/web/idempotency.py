@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import uuid
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +24,9 @@ from tidegate.web.authentication import Caller, current_caller
 _HEADER = "idempotency-key"
 _KEPT_SECONDS = 24 * 3600
 _LONGEST_KEY = 255
+# An answer that is longer is kept beside its record: an item of the table holds 400 KB.
+_LONGEST_BODY = 30_000
+_PIECE_BYTES = 300_000
 
 
 def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> Response[Any]:
@@ -29,11 +34,13 @@ def idempotent(app: APIGatewayHttpResolver, next_middleware: NextMiddleware) -> 
     key = _key(app)
     if not key:
         return next_middleware(app)
-    answer = _kept(app, key, lambda: _as_data(next_middleware(app)))
+    project_id = current_caller().project_id
+    answer = _kept(app, key, lambda: _as_data(next_middleware(app), project_id))
+    body = _read_pieces(project_id, answer["pieces"]) if "pieces" in answer else answer["body"]
     return Response(
         status_code=answer["status"],
         content_type=answer["content_type"],
-        body=json.loads(answer["body"]) if answer["body"] is not None else None,
+        body=json.loads(body) if body is not None else None,
         headers=answer["headers"],
     )
 
@@ -88,10 +95,31 @@ def _kept(app: APIGatewayHttpResolver, key: str, act: Callable[[], dict[str, Any
         ) from error
 
 
-def _as_data(response: Response[Any]) -> dict[str, Any]:
+def _as_data(response: Response[Any], project_id: str) -> dict[str, Any]:
     body = None if response.body is None else json.dumps(_jsonable(response.body))
     headers = {name: value for name, value in response.headers.items() if name.lower() != "content-type"}
-    return {"status": response.status_code, "content_type": response.content_type, "body": body, "headers": headers}
+    data = {"status": response.status_code, "content_type": response.content_type, "headers": headers}
+    if body is not None and len(body) > _LONGEST_BODY:
+        return data | {"pieces": _write_pieces(project_id, body)}
+    return data | {"body": body}
+
+
+def _write_pieces(project_id: str, body: str) -> str:
+    """Under a name of its own, so that two runs of one request never mix their pieces. Returns that name."""
+    answer_id = uuid.uuid4().hex
+    packed = zlib.compress(body.encode())
+    expires_at = int(tidegate().clock().timestamp()) + _KEPT_SECONDS
+    tidegate().table.batch_put(
+        keys.idempotent_answer(project_id, answer_id, number)
+        | {"piece": packed[start : start + _PIECE_BYTES], "expires_at": expires_at}
+        for number, start in enumerate(range(0, len(packed), _PIECE_BYTES))
+    )
+    return answer_id
+
+
+def _read_pieces(project_id: str, answer_id: str) -> str:
+    found = tidegate().table.query_all(keys.idempotent_answers(project_id, answer_id), consistent=True)
+    return zlib.decompress(b"".join(bytes(item["piece"]) for item in found)).decode()
 
 
 def _jsonable(body: Any) -> Any:

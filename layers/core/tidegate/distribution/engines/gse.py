@@ -18,7 +18,7 @@ from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import DONE, IN_PROGRESS, Figures, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
-from tidegate.errors import AnswerLost, FetchError, NotAccepted, SourceBroken, TransferRefused, UrlNotAllowed
+from tidegate.errors import AnswerLost, FetchError, NotAccepted, NotSent, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits, Reply
 
@@ -45,6 +45,7 @@ class GseConfig:
     source: Target
     source_user: str
     store_dir: str
+    # MB a second, 0 for no limit.
     upload_speed: int = 0
     download_speed: int = 0
 
@@ -58,6 +59,8 @@ def gse_engine(
         Target(settings.gse_source_agent_id, settings.gse_source_container_id),
         settings.gse_source_user,
         settings.gse_store_dir,
+        settings.gse_upload_speed,
+        settings.gse_download_speed,
     )
 
     @cache
@@ -73,23 +76,23 @@ class GseEngine:
     repeatable = False
 
     def __init__(
-        self, http: SafeHttp, config: GseConfig, credentials: Credentials, orders: AgentInboxStore, clock: Clock
+        self, http: SafeHttp, config: GseConfig, credentials: Credentials, inbox: AgentInboxStore, clock: Clock
     ) -> None:
         self._http = http
         self._config = config
         self._credentials = credentials
-        self._orders = orders
+        self._inbox = inbox
         self._clock = clock
 
     def stage(self, job: Job, size: int) -> TargetReport:
         """The source host's own agent fetches the file, once for all Jobs that deliver it."""
-        order = self._orders.stage(self._staging(job, size))
-        if order.until <= self._clock().timestamp():
-            self._orders.forget_staging(order)
-            order = self._orders.stage(self._staging(job, size))
-        if order.state.ended and not order.state.succeeded:
-            self._orders.forget_staging(order)
-        return TargetReport(IN_PROGRESS if order.state.code is None else order.state.code, order.state.message)
+        entry = self._inbox.stage(self._staging(job, size))
+        if entry.until <= self._clock().timestamp():
+            self._inbox.forget_staging(entry, staged_before=self._clock().timestamp())
+            entry = self._inbox.stage(self._staging(job, size))
+        if entry.state.ended and not entry.state.succeeded:
+            self._inbox.forget_staging(entry, staged_before=entry.until)
+        return TargetReport(IN_PROGRESS if entry.state.code is None else entry.state.code, entry.state.message)
 
     def _staging(self, job: Job, size: int) -> InboxEntry:
         return InboxEntry(
@@ -141,6 +144,8 @@ class GseEngine:
             reply = self._post("async_transfer_file", body)
         except UrlNotAllowed as error:
             raise NotAccepted(error.detail) from error
+        except NotSent as error:
+            raise NotAccepted(error.detail) from error
         except FetchError as error:
             if isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError)):
                 raise NotAccepted(f"GSE could not be reached: {error.detail}") from error
@@ -167,6 +172,10 @@ class GseEngine:
             else:
                 agent, container = content.get("dest_agent_id"), content.get("dest_container_id")
                 targets[Target(str(agent or ""), str(container or ""))] = report
+        if upload is not None:
+            # The source host could not send: perhaps its store was emptied. The next Job has it fetch the file again.
+            entry = self._staging(job, 0)
+            self._inbox.forget_staging(entry, staged_before=transfer.asked_at + _STAGED_SECONDS)
         return Results(targets, upload)
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:

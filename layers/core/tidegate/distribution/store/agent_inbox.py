@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tidegate.aws import keys
@@ -106,9 +106,9 @@ class AgentInboxStore:
             if key is not None:
                 self._change(key, {}, _OUT_OF_INBOX)
 
-    def inbox(self, project_id: str, agent_id: str) -> list[InboxEntry]:
-        page = self._table.query(keys.inbox(project_id, agent_id), index="gsi1")
-        return [_order(item) for item in page.items]
+    def inbox(self, project_id: str, agent_id: str) -> Iterator[InboxEntry]:
+        """Oldest first, page after page as they are read."""
+        return map(_order, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))
 
     def read(self, project_id: str, wanted: Iterable[tuple[str, Target]]) -> dict[tuple[str, Target], InboxEntry]:
         named = (_key(project_id, transfer_id, target) for transfer_id, target in set(wanted))
@@ -140,6 +140,10 @@ class AgentInboxStore:
             return _order(met.item) if met.item else order
         return order
 
-    def forget_staging(self, order: InboxEntry) -> None:
-        """So that the next Job tries again."""
-        self._table.write(delete(keys.staging(order.project_id, order.target.agent_id, order.signature)))
+    def forget_staging(self, entry: InboxEntry, *, staged_before: float) -> None:
+        """So that the next Job has the file fetched again. One staged since then, valid for longer, stays."""
+        key = keys.staging(entry.project_id, entry.target.agent_id, entry.signature)
+        try:
+            self._table.write(delete(key, "#until <= :before", before=int(staged_before)))
+        except ConditionFailed:
+            return

@@ -15,7 +15,6 @@ from tidegate.common.slices import slices
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Arrival, Rebound
 from tidegate.distribution.store.jobs import still_collects, still_runs
-from tidegate.distribution.store.tasks import move_task
 from tidegate.distribution.swarm.figures import figures_from
 from tidegate.distribution.targets import Figures, Shard, Target, TargetState
 
@@ -67,10 +66,9 @@ class TargetStore:
                 return arrivals[start:]
         return ()
 
-    def rebind(self, source: Job, home: Job, arrivals: Sequence[Arrival], now: datetime, expires_at: int) -> Rebound:
-        """Binds late arrivals to another Job, their Tasks with them: all of it or nothing."""
+    def rebind(self, home: Job, arrivals: Sequence[Arrival], moves: Sequence[Write], expires_at: int) -> Rebound:
+        """Binds late arrivals to another Job, and moves the Task of each with it: all of it or nothing."""
         chunk = self._chunk(home.project_id, home.key, arrivals, expires_at)
-        moves = [move_task(home.project_id, arrival.uuid, source, home, iso(now), expires_at) for arrival in arrivals]
         try:
             self._table.transact([still_collects(home.project_id, home.key), *chunk, *moves])
         except ConditionFailed as refused:

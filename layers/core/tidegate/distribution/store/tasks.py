@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.serialization import decode_cursor, encode_cursor, unknown_cursor
 from tidegate.aws.table import Table
-from tidegate.aws.writes import Write, update
+from tidegate.aws.writes import Write, put, update
 from tidegate.common.listing import Listed
 from tidegate.distribution.model import Job, Task, job_key
 from tidegate.distribution.targets import Target
@@ -59,6 +59,12 @@ def move_task(project_id: str, uuid: str, source: Job, new_home: Job, now: str, 
     return update(keys.task(project_id, uuid), sets, condition="#job_id = :source", source=source.job_id)
 
 
+def renew_task(task: Task, source_id: str, expires_at: int) -> Write:
+    """The same for a Task whose Job has expired: the Task may have expired too, and is written as if it were new."""
+    unmoved = "attribute_not_exists(#pk) OR #job_id = :source"
+    return put(_item(task, expires_at), unmoved, source=source_id)
+
+
 class TaskStore:
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -67,12 +73,17 @@ class TaskStore:
         """Returns when all are written, the audit line too: nothing moves before. Half the price of a transaction."""
         self._table.batch_put([audit_item(line), *(_item(task, expires_at) for task in tasks)])
 
+    def take_back(self, tasks: Sequence[Task]) -> None:
+        """For Tasks that nobody was told of."""
+        self._table.batch_delete(keys.task(task.project_id, task.uuid) for task in tasks)
+
     def get(self, project_id: str, uuid: str) -> Task | None:
         item = self._table.get(keys.task(project_id, uuid), consistent=True)
         return task_from(item) if item else None
 
-    def get_many(self, project_id: str, uuids: Iterable[str]) -> list[Task]:
-        return [task_from(item) for item in self._table.batch_get(keys.task(project_id, uuid) for uuid in uuids)]
+    def get_many(self, project_id: str, uuids: Iterable[str], *, consistent: bool = False) -> list[Task]:
+        wanted = (keys.task(project_id, uuid) for uuid in uuids)
+        return [task_from(item) for item in self._table.batch_get(wanted, consistent=consistent)]
 
     def list(self, project_id: str, job_key: str | None, limit: int, cursor: str | None) -> Listed[Task]:
         """Newest first across the spread partitions: each gives its newest, the newest of all of them are answered."""

@@ -44,8 +44,8 @@ class TransferStore:
         key = keys.transfer(job.project_id, job.key, transfer.number)
         return self._table.try_write(update(key, sets, condition=same, refused=REFUSED, seen=transfer.attempts))
 
-    def settle(self, job: Job, transfer: Transfer, state: str, transfer_id: str | None = None) -> None:
-        """Intended → what became of it. The first to know wins."""
+    def settle(self, job: Job, transfer: Transfer, state: str, **more: str | int | None) -> None:
+        """Intended → what became of it, with more fields of the transfer. The first to know wins."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
-        sets = {"state": state, "transfer_id": transfer_id}
-        self._table.try_write(update(key, sets, condition="#state = :intended", intended=INTENDED))
+        changed = update(key, {"state": state, **more}, condition="#state = :intended", intended=INTENDED)
+        self._table.try_write(changed)

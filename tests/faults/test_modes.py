@@ -1,0 +1,159 @@
+"""The harsh world itself: each mode does to a call what AWS does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, HTTPClientError, ReadTimeoutError
+
+from tests.faults.dying import Died, dying
+from tests.faults.modes import CONFLICT, CROWDED, FROZEN, LOST, PARTIAL, SLOW_S3, STALE, UNANSWERED
+from tests.faults.weather import Weather
+from tests.support.moto_cloud import MotoCloud
+from tidegate import app as composition
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, put, put_new, update
+from tidegate.errors import Busy
+
+HERE = {"pk": "P#a", "sk": "1"}
+
+
+@pytest.fixture
+def cloud() -> Iterator[MotoCloud]:
+    with MotoCloud() as made:
+        yield made
+
+
+def table() -> Table:
+    made = composition.app().table
+    made._sleep = lambda _: None
+    return made
+
+
+def test_stale_read_misses_the_last_write(cloud: MotoCloud) -> None:
+    with dying(cloud, at=3, mode=STALE):
+        table().write(put({**HERE, "value": 1}))
+        table().write(put({**HERE, "value": 2}))
+
+        assert (table().get(HERE) or {})["value"] == 1
+        assert (table().get(HERE, consistent=True) or {})["value"] == 2
+
+
+def test_stale_read_misses_a_new_item_and_finds_it_a_second_later(cloud: MotoCloud) -> None:
+    with dying(cloud, weather=Weather(stale=True)):
+        table().write(put({**HERE, "gsi1pk": "list", "gsi1sk": "1"}))
+
+        assert table().get(HERE) is None
+        assert table().query("list", index="gsi1").items == []
+        assert table().batch_get([HERE]) == []
+        assert table().batch_get([HERE], consistent=True) != []
+        cloud.clock.advance(2)
+        assert table().get(HERE) is not None
+        assert len(table().query("list", index="gsi1").items) == 1
+
+
+def test_lost_answer_is_sent_again_and_counts_twice(cloud: MotoCloud) -> None:
+    with dying(cloud, at=1, mode=LOST):
+        found = table().write(update(HERE, adds={"count": 1}, condition=""))
+
+    assert found["count"] == 2
+
+
+def test_lost_answer_of_a_transaction_counts_once(cloud: MotoCloud) -> None:
+    with dying(cloud, at=1, mode=LOST):
+        table().transact([put_new({**HERE, "value": 1})])
+        assert table().get(HERE, consistent=True) is not None
+
+
+def test_answer_that_never_comes_leaves_the_write(cloud: MotoCloud) -> None:
+    with dying(cloud, at=1, mode=UNANSWERED):
+        with pytest.raises(HTTPClientError):
+            table().write(put(HERE))
+        assert table().get(HERE, consistent=True) is not None
+
+
+@pytest.mark.parametrize("write", [put(HERE), update(HERE, {"a": 1}, condition="")])
+def test_conflict_passes_at_the_third_attempt(cloud: MotoCloud, write: Write) -> None:
+    with dying(cloud, at=1, mode=CONFLICT) as calls:
+        table().write(write)
+
+    assert len(calls.made) == 3
+
+
+def test_conflict_of_a_transaction_may_last(cloud: MotoCloud) -> None:
+    with dying(cloud, at=4, mode=CONFLICT):
+        for number in range(3):
+            table().transact([put({**HERE, "value": number})])
+        with pytest.raises(Busy):
+            table().transact([put({**HERE, "value": 3})])
+        assert (table().get(HERE, consistent=True) or {})["value"] == 2
+
+
+def test_part_of_a_batch_is_left(cloud: MotoCloud) -> None:
+    items = [{"pk": "P#a", "sk": str(number)} for number in range(10)]
+    with dying(cloud, at=1, mode=PARTIAL) as calls:
+        table().batch_put(items)
+        assert len(list(table().query_all("P#a", consistent=True))) == 10
+
+    assert [made.name for made in calls.made] == ["dynamodb.BatchWriteItem"] * 2 + ["dynamodb.Query"]
+
+
+def test_every_query_ends_after_one_item(cloud: MotoCloud) -> None:
+    items = [{"pk": "P#a", "sk": str(number)} for number in range(3)]
+    with dying(cloud, weather=Weather(small_pages=True)):
+        table().batch_put(items)
+        assert len(table().query("P#a", limit=3, consistent=True).items) == 1
+        assert len(list(table().query_all("P#a", consistent=True))) == 3
+
+
+def test_what_has_expired_is_removed(cloud: MotoCloud) -> None:
+    with dying(cloud, weather=Weather(expired=True)) as calls:
+        table().write(put({**HERE, "expires_at": int(cloud.clock().timestamp()) + 5}))
+        calls.invocation("api", cloud)
+        assert table().get(HERE, consistent=True) is not None
+        cloud.clock.advance(10)
+        calls.invocation("api", cloud)
+        assert table().get(HERE, consistent=True) is None
+
+
+@pytest.mark.parametrize(("at", "met"), [(1, "InternalError"), (2, "SlowDown"), (3, "Read timeout")])
+def test_slow_copy_ends_in_each_of_its_ways(cloud: MotoCloud, at: int, met: str) -> None:
+    bucket = cloud.names.refs["FilesBucket"]
+    cloud.client("s3").put_object(Bucket=bucket, Key="a", Body=b"1")
+    with dying(cloud, at=at, mode=SLOW_S3):
+        s3: Any = composition.app().s3
+        for _ in range(at - 1):
+            composition.app().sqs.list_queues()
+        with pytest.raises((ClientError, ReadTimeoutError), match=met):
+            s3.copy_object(Bucket=bucket, Key="b", CopySource={"Bucket": bucket, "Key": "a"})
+
+
+def test_crowded_function_is_refused_and_then_taken(cloud: MotoCloud) -> None:
+    with dying(cloud, at=1, mode=CROWDED):
+        with pytest.raises(Died):
+            cloud.http("GET", "/v1/files")
+        with pytest.raises(Died):
+            cloud.http("GET", "/v1/files")
+        assert cloud.http("GET", "/v1/files").status == 401
+
+
+def test_frozen_function_connects_again_after_minutes(cloud: MotoCloud) -> None:
+    project, before = cloud.project(), cloud.clock()
+    with dying(cloud, at=2, mode=FROZEN) as calls:
+        assert cloud.http("GET", "/v1/files", key=project.key).status == 200
+
+    assert calls.happened == "frozen api"
+    assert (cloud.clock() - before).total_seconds() == 200
+
+
+def test_functions_read_clocks_that_differ(cloud: MotoCloud) -> None:
+    with dying(cloud, weather=Weather(skew=True)):
+        clock: Any = composition.app().clock
+        seen = set()
+        for clock.running in ("api", "admit", "compensate", "finish_job"):
+            seen.add(round((clock() - cloud.clock()).total_seconds(), 3))
+
+    assert len(seen) == 4
+    assert all(abs(offset) <= 2 for offset in seen)

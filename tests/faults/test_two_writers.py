@@ -1,0 +1,199 @@
+"""Two writers that read the same record and both write: the second one is refused, at every store that counts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tidegate.queue.ports import CHANNEL, Refused
+from tidegate.queue.retention_store import RetentionStore
+
+from tests.support.fleet import Fleet
+from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.queue import TestQueue
+from tidegate.aws import keys
+from tidegate.aws.writes import update
+from tidegate.batches.model import Batch
+from tidegate.batches.run_store import BatchRunStore
+from tidegate.distribution.model import Counts, Job, job_key
+from tidegate.distribution.targets import TargetReport
+from tidegate.distribution.transfers import REFUSED
+from tidegate.errors import LeaseLost
+from tidegate.notifications.delivery_model import new_delivery
+from tidegate.notifications.delivery_store import DeliveryStore
+from tidegate.projects.audit import SYSTEM, act
+from tidegate.queue.model import RUNNING, Request
+
+
+@pytest.fixture
+def cloud() -> Iterator[MotoCloud]:
+    with MotoCloud() as made:
+        yield made
+
+
+@pytest.fixture
+def project(cloud: MotoCloud) -> Project:
+    return cloud.project()
+
+
+@pytest.fixture
+def queue(cloud: MotoCloud, project: Project) -> TestQueue:
+    return TestQueue(cloud, project)
+
+
+def _running_job(cloud: MotoCloud) -> tuple[Fleet, Job]:
+    fleet = Fleet(cloud)
+    fleet.to_window_start()
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    job = cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
+    assert job
+    return fleet, job
+
+
+def test_job_counts_of_two_pollers(cloud: MotoCloud) -> None:
+    _, job = _running_job(cloud)
+    jobs, now = cloud.app.distribution.jobs, cloud.clock()
+
+    jobs.progress(job, now, (0,), Counts(total=1, success=1), Counts())
+    kept = jobs.progress(job, now, (0,), Counts(total=1, failed=1), Counts())
+
+    assert (kept.counts.success, kept.counts.failed) == (1, 0)
+
+
+def test_shard_of_two_pollers(cloud: MotoCloud) -> None:
+    fleet, job = _running_job(cloud)
+    targets, now = cloud.app.distribution.targets, cloud.clock()
+    (shard,) = targets.shards(job, [0])
+
+    assert targets.save(job, [shard.all_failed(TargetReport(0))], now)
+    assert not targets.save(job, [shard.all_failed(TargetReport(7))], now)
+    assert fleet.states(job.job_id) == {"a-1": "Success"}
+
+
+def test_transfer_asked_again_by_two(cloud: MotoCloud) -> None:
+    _, job = _running_job(cloud)
+    transfers = cloud.app.distribution.transfers
+    (transfer,) = transfers.list(job)
+    cloud.app.table.write(update(keys.transfer(job.project_id, job.key, 0), {"state": REFUSED}))
+
+    asked = [transfers.ask_again(job, transfer, cloud.clock().timestamp()) for _ in range(2)]
+
+    assert asked == [True, False]
+
+
+def test_next_generation_of_two_recoveries(cloud: MotoCloud) -> None:
+    _, job = _running_job(cloud)
+    jobs, now = cloud.app.distribution.jobs, cloud.clock()
+
+    assert [jobs.next_generation(job, now).generation for _ in range(2)] == [1, 1]
+
+
+def test_request_moved_twice_from_one_version(queue: TestQueue) -> None:
+    request = queue.submit()
+    store, now = queue.cloud.app.queue.store, queue.cloud.clock()
+    line = act(request.project_id, request.request_id, now, SYSTEM, "test")
+    first = replace(request, version=request.version + 1, priority=1)
+    store.move(request, first, line, now=now)
+
+    with pytest.raises(Refused):
+        store.move(request, replace(first, priority=9), line, now=now)
+
+
+def test_expired_request_that_changed_since_is_kept(queue: TestQueue) -> None:
+    request = queue.submit()
+    store = RetentionStore(queue.cloud.app.table)
+    seen_before = replace(request, version=request.version - 1)
+
+    assert not store.remove(seen_before)
+    assert not store.expire(seen_before, 1.0)
+    assert queue.now(request).status in ("pending", "queued")
+
+
+def test_project_changed_by_two_operators(cloud: MotoCloud, project: Project) -> None:
+    store = cloud.app.projects.projects._store  # type: ignore[attr-defined]
+    was = store.get(project.id)
+    line = act(project.id, project.id, cloud.clock(), SYSTEM, "project.change")
+
+    assert store.change(was, replace(was, group="first"), line)
+    assert not store.change(was, replace(was, group="second"), line)
+    assert store.get(project.id).group == "first"
+
+
+def test_last_slot_of_a_channel_taken_by_two_admissions(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    first, second = queue.submit(), queue.submit()
+    _run(queue, first)
+
+    with pytest.raises(Refused) as refused:
+        _run(queue, second)
+
+    assert CHANNEL in refused.value.parts
+    assert queue.channel().running == 1
+
+
+def _run(queue: TestQueue, request: Request) -> None:
+    """As an admission that read the channel before the other wrote to it."""
+    now = queue.cloud.clock()
+    line = act(request.project_id, request.request_id, now, SYSTEM, "admit")
+    running = replace(request, status=RUNNING, attempt=1, version=request.version + 1)
+    queue.cloud.app.queue.store.move(request, running, line, now=now)
+
+
+def test_slice_saved_by_a_runner_that_was_replaced(cloud: MotoCloud, project: Project) -> None:
+    store, batch = BatchRunStore(cloud.app.table), _batch(cloud, project)
+    now = cloud.clock().timestamp()
+    first = store.acquire(batch, now, 10)
+    assert first
+    assert store.acquire(batch, now + 5, 10) is None, "the lease lasts"
+    second = store.acquire(batch, now + 11, 10)
+    assert second
+
+    with pytest.raises(LeaseLost):
+        store.save(batch, first[0], first[1])
+    store.save(batch, second[0], second[1])
+
+
+def _batch(cloud: MotoCloud, project: Project) -> Batch:
+    from tests.support.batch_lab import Lab
+
+    return Lab(cloud.app.table, "http://127.0.0.1:1/").batch(3, rate=1)
+
+
+def test_callback_settled_by_a_deliverer_whose_lease_passed(cloud: MotoCloud, project: Project) -> None:
+    store, now = DeliveryStore(cloud.app.table), cloud.clock()
+    message = {
+        "message_id": "msg-1",
+        "type": "task.completed",
+        "project_id": project.id,
+        "record_id": "r",
+        "status": "completed",
+        "callback": "http://receiver.example/",
+        "timestamp": now.isoformat(),
+        "data": {},
+    }
+    delivery = new_delivery(message, "{}", now)
+    at = now.timestamp()
+    assert store.add(delivery, at + 45)
+    assert store.claim(project.id, delivery.delivery_id, at + 10, at + 55) is None, "the first lease lasts"
+    assert store.claim(project.id, delivery.delivery_id, at + 46, at + 91)
+
+    assert not store.settle(delivery, at + 45, at + 47)
+    assert store.settle(delivery, at + 91, at + 48)
+
+
+def test_part_of_a_batch_that_was_not_taken_is_sent_again(cloud: MotoCloud) -> None:
+    from tests.faults.dying import dying
+    from tests.faults.modes import PARTIAL
+    from tidegate import app as composition
+
+    items = [{"pk": "P#partial", "sk": str(number)} for number in range(9)]
+    with dying(cloud, at=1, mode=PARTIAL):
+        composition.app().table.batch_put(items)
+    with dying(cloud, at=1, mode=PARTIAL):
+        found = composition.app().table.batch_get(items)
+    composition.install(composition.App(clock=cloud.clock))
+
+    assert len(found) == 9
+    assert len(list(cloud.app.table.query_all("P#partial", consistent=True))) == 9

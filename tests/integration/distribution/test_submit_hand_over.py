@@ -1,0 +1,97 @@
+"""Submits whose queue fails, and messages that come when their Job is long gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.faults.weather import remove_expired
+from tests.support.fleet import Fleet, messages
+from tests.support.moto_cloud import MotoCloud
+from tidegate.aws.sqs import SqsQueue
+from tidegate.distribution.store.targets import TargetStore
+
+
+@pytest.fixture
+def fleet(cloud: MotoCloud) -> Fleet:
+    made = Fleet(cloud)
+    made.to_window_start()
+    return made
+
+
+def _fail(*_: object, **__: object) -> Any:
+    raise ClientError({"Error": {"Code": "ServiceUnavailable", "Message": "no"}}, "SendMessageBatch")
+
+
+def test_submit_reaches_its_job_although_the_queue_fails(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqsQueue, "send", _fail)
+    made = fleet.submit("a-1")
+    fleet.run_until_dispatched(made["job_id"])
+    fleet.report("a-1", 0)
+    fleet.step("poll_transfer", made["job_id"])
+    fleet.step("finish_job", made["job_id"])
+
+    assert fleet.task(made["task_id"])["status"] == "Success"
+    assert fleet.job(made["job_id"])["counts"]["total"] == 1
+
+
+def test_submit_that_reaches_nothing_leaves_no_task(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SqsQueue, "send", _fail)
+    monkeypatch.setattr(TargetStore, "bind", _fail)
+
+    answer = fleet.post("/v1/downloads", fleet.body(target_agent_id="a-1"))
+
+    assert answer.status >= 500
+    assert fleet.get("/v1/downloads")["items"] == []
+
+
+@pytest.mark.parametrize("task_expires", [True, False])
+def test_redriven_targets_whose_job_expired_are_delivered(fleet: Fleet, task_expires: bool) -> None:
+    made = fleet.submit_many(["a-1", "a-2"])
+    records = messages(fleet)
+    fleet.cloud.clock.advance(2 * 24 * 3600)
+    if task_expires:
+        remove_expired(fleet.cloud)
+    else:
+        job = fleet.cloud.app.distribution.jobs
+        table, key = fleet.cloud.app.table, fleet.job(made["job_id"])["key"]
+        from tidegate.aws import keys
+        from tidegate.aws.writes import delete
+
+        table.write(delete(keys.job(fleet.project.id, key)))
+        assert job.get(fleet.project.id, key) is None
+    fleet.to_window_start()
+
+    answer = fleet.cloud.invoke("collect_targets", {"Records": records})
+
+    assert answer == {"batchItemFailures": []}
+    tasks = [fleet.task(task["task_id"]) for task in made["tasks"]]
+    (home,) = {task["job_id"] for task in tasks}
+    assert home != made["job_id"]
+    assert fleet.job(home)["counts"]["total"] == 2
+    # The same dead letter once more changes nothing.
+    fleet.cloud.invoke("collect_targets", {"Records": records})
+    assert fleet.job(home)["counts"]["total"] == 2
+    fleet.run_until_dispatched(home)
+    for agent in ("a-1", "a-2"):
+        fleet.report(agent, 0)
+    fleet.step("poll_transfer", home)
+    assert fleet.step("finish_job", home)["state"] == "ended"
+    assert {fleet.task(task["task_id"])["status"] for task in made["tasks"]} == {"Success"}
+
+
+def test_redriven_message_of_an_earlier_version_stays_a_dead_letter(fleet: Fleet) -> None:
+    import json
+
+    fleet.submit("a-1")
+    (record,) = messages(fleet)
+    body = json.loads(record["body"])
+    old = {name: body[name] for name in ("project_id", "job_id", "targets")}
+    fleet.cloud.clock.advance(2 * 24 * 3600)
+    remove_expired(fleet.cloud)
+
+    answer = fleet.cloud.invoke("collect_targets", {"Records": [{**record, "body": json.dumps(old)}]})
+
+    assert [one["itemIdentifier"] for one in answer["batchItemFailures"]] == [record["messageId"]]

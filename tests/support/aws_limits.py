@@ -1,0 +1,166 @@
+"""The sizes that AWS refuses and moto does not, refused in AWS's words, in every test that runs on a MotoCloud."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from unittest.mock import patch as replace
+
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
+
+KB, MB = 1024, 1024 * 1024
+ITEM_BYTES = 400 * KB
+TRANSACTION_ACTIONS, TRANSACTION_BYTES = 100, 4 * MB
+MESSAGE_BYTES = STATE_BYTES = 256 * KB
+WEBSOCKET_BYTES = 128 * KB
+ANSWER_BYTES, REQUEST_BYTES = 6 * MB, 10 * MB
+# Each entry of a map or a list costs a byte, each map or list three.
+_ENTRY, _NESTED = 1, 3
+
+
+def item_size(item: Mapping[str, Any]) -> int:
+    """As DynamoDB counts it, about: attribute names and values in UTF-8, numbers by two digits a byte."""
+    return sum(len(name.encode()) + _value_size(value) for name, value in item.items())
+
+
+def _value_size(value: Mapping[str, Any]) -> int:
+    ((kind, held),) = value.items()
+    if kind == "S":
+        return len(held.encode(errors="surrogatepass"))
+    if kind == "N":
+        return len(held) // 2 + 2
+    if kind == "B":
+        return len(held)
+    if kind in ("BOOL", "NULL"):
+        return 1
+    if kind == "M":
+        return _NESTED + sum(_ENTRY + len(name.encode()) + _value_size(inner) for name, inner in held.items())
+    if kind == "L":
+        return _NESTED + sum(_ENTRY + _value_size(inner) for inner in held)
+    return _NESTED + sum(_ENTRY + len(one if isinstance(one, bytes) else str(one).encode()) for one in held)
+
+
+def check(service: str, operation: str, arguments: Mapping[str, Any]) -> None:
+    """Raises what AWS answers to a call that is too large."""
+    rule = _RULES.get((service, operation))
+    if rule:
+        rule(operation, arguments)
+
+
+def _refuse(operation: str, code: str, message: str) -> None:
+    raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
+
+
+def _put(operation: str, arguments: Mapping[str, Any]) -> None:
+    if item_size(arguments["Item"]) > ITEM_BYTES:
+        _refuse(operation, "ValidationException", "Item size has exceeded the maximum allowed size")
+
+
+def _update(operation: str, arguments: Mapping[str, Any]) -> None:
+    """Without the item that it changes: what is sent alone must fit."""
+    if item_size(arguments.get("ExpressionAttributeValues", {})) > ITEM_BYTES:
+        _refuse(operation, "ValidationException", "Item size to update has exceeded the maximum allowed size")
+
+
+def _batch(operation: str, arguments: Mapping[str, Any]) -> None:
+    for requests in arguments["RequestItems"].values():
+        for request in requests:
+            if "PutRequest" in request:
+                _put(operation, request["PutRequest"])
+
+
+def _transact(operation: str, arguments: Mapping[str, Any]) -> None:
+    actions = arguments["TransactItems"]
+    if len(actions) > TRANSACTION_ACTIONS:
+        _refuse(operation, "ValidationException", "Member must have length less than or equal to 100")
+    total = 0
+    for action in actions:
+        (part,) = action.values()
+        if "Item" in part:
+            _put(operation, part)
+        _update(operation, part)
+        total += item_size(part.get("Item", {})) + item_size(part.get("ExpressionAttributeValues", {}))
+    if total > TRANSACTION_BYTES:
+        _refuse(operation, "ValidationException", "Transaction request cannot be larger than 4 MB")
+
+
+def _messages(bodies: Iterable[str], operation: str, code: str) -> None:
+    if sum(len(body.encode()) for body in bodies) > MESSAGE_BYTES:
+        _refuse(operation, code, "Batch requests cannot be longer than 262144 bytes.")
+
+
+def _attributes(entry: Mapping[str, Any]) -> str:
+    values = entry.get("MessageAttributes", {})
+    return "".join(name + value["DataType"] + str(value.get("StringValue", "")) for name, value in values.items())
+
+
+def _sqs_batch(operation: str, arguments: Mapping[str, Any]) -> None:
+    bodies = [entry["MessageBody"] + _attributes(entry) for entry in arguments["Entries"]]
+    _messages(bodies, operation, "AWS.SimpleQueueService.BatchRequestTooLong")
+
+
+def _sqs_one(operation: str, arguments: Mapping[str, Any]) -> None:
+    _messages([arguments["MessageBody"] + _attributes(arguments)], operation, "InvalidParameterValue")
+
+
+def _sns_batch(operation: str, arguments: Mapping[str, Any]) -> None:
+    bodies = [entry["Message"] + _attributes(entry) for entry in arguments["PublishBatchRequestEntries"]]
+    _messages(bodies, operation, "BatchRequestTooLong")
+
+
+def _sns_one(operation: str, arguments: Mapping[str, Any]) -> None:
+    _messages([arguments["Message"] + _attributes(arguments)], operation, "InvalidParameter")
+
+
+def _execution(operation: str, arguments: Mapping[str, Any]) -> None:
+    if len(arguments.get("input", "").encode()) > STATE_BYTES:
+        _refuse(operation, "ValidationException", "Value at 'input' failed to satisfy constraint: at most 262144 bytes")
+
+
+def _frame(operation: str, arguments: Mapping[str, Any]) -> None:
+    data = arguments["Data"]
+    if len(data.encode() if isinstance(data, str) else data) > WEBSOCKET_BYTES:
+        _refuse(operation, "PayloadTooLargeException", "The data has exceeded the maximum size allowed.")
+
+
+_RULES: dict[tuple[str, str], Callable[[str, Mapping[str, Any]], None]] = {
+    ("dynamodb", "PutItem"): _put,
+    ("dynamodb", "UpdateItem"): _update,
+    ("dynamodb", "BatchWriteItem"): _batch,
+    ("dynamodb", "TransactWriteItems"): _transact,
+    ("sqs", "SendMessageBatch"): _sqs_batch,
+    ("sqs", "SendMessage"): _sqs_one,
+    ("sns", "PublishBatch"): _sns_batch,
+    ("sns", "Publish"): _sns_one,
+    ("stepfunctions", "StartExecution"): _execution,
+    ("apigatewaymanagementapi", "PostToConnection"): _frame,
+}
+
+
+def check_event(event: Any) -> None:
+    assert len(json.dumps(event)) <= REQUEST_BYTES, "an event of more than 10 MB reaches no function"
+
+
+def check_answer(name: str, answer: Any) -> None:
+    size = len(json.dumps(answer))
+    assert size <= ANSWER_BYTES, f"{name} answered {size} bytes: Lambda.ResponseSizeTooLarge"
+
+
+def check_state(name: str, answer: Any) -> None:
+    """What a function answers to a state machine becomes part of its state."""
+    size = len(json.dumps(answer))
+    assert size <= STATE_BYTES, f"{name} answered {size} bytes to a state machine: States.DataLimitExceeded"
+
+
+def patch() -> Callable[[], None]:
+    make = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def limited(client: Any, operation: str, arguments: Any) -> Any:
+        check(client.meta.service_model.service_name, operation, arguments)
+        return make(client, operation, arguments)
+
+    patched = replace.object(BaseClient, "_make_api_call", limited)
+    patched.start()
+    return patched.stop
