@@ -48,6 +48,14 @@ class ScopeMissing(DomainError):
     code, status, title = "scope_missing", 403, "The key lacks a scope"
 
 
+class TokenRefused(DomainError):
+    code, status, title = "token_refused", 401, "The enrolment token is not valid"
+
+
+class AgentExists(DomainError):
+    code, status, title = "agent_exists", 409, "An agent of this id is known already"
+
+
 class RecordNotFound(DomainError):
     code, status, title = "not_found", 404, "Not found"
 

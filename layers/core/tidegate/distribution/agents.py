@@ -1,4 +1,4 @@
-"""The agents' side: what one has to fetch, and what it says of it."""
+"""The agents' side: what one has to fetch, and what it reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from datetime import timedelta
 from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.agent_inbox import InboxEntry
+from tidegate.distribution.fleet import Fleet
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
@@ -25,7 +26,7 @@ _PROGRESS_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class OfferedTransfer:
-    order: InboxEntry
+    entry: InboxEntry
     url: str
     expires_at: str
 
@@ -40,46 +41,49 @@ class Result:
 class Agents:
     def __init__(
         self,
-        orders: AgentInboxStore,
+        inbox: AgentInboxStore,
         objects: Bucket,
+        fleet: Fleet,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._orders = orders
+        self._inbox = inbox
         self._objects = objects
+        self._fleet = fleet
         self._clock = clock
         self._sleep = sleep
 
     def inbox(self, project_id: str, agent_id: str, wait: int = 0) -> list[OfferedTransfer]:
         """Answers at once if there is something, else looks again until `wait` seconds have passed."""
+        self._fleet.polled(project_id, agent_id)
         looks = 1 + int(wait / _LOOK_EVERY)
         for look in range(looks):
             if look:
                 self._sleep(_LOOK_EVERY)
             now = self._clock().timestamp()
-            orders = [order for order in self._orders.inbox(project_id, agent_id) if order.until > now]
-            if orders:
-                return [self._offer(order) for order in orders[:_OFFERED_TOGETHER]]
+            entries = [entry for entry in self._inbox.inbox(project_id, agent_id) if entry.until > now]
+            if entries:
+                return [self._offer(entry) for entry in entries[:_OFFERED_TOGETHER]]
         return []
 
-    def _offer(self, order: InboxEntry) -> OfferedTransfer:
-        key = content_object(order.project_id, order.signature)
-        url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(order.file_name))
-        return OfferedTransfer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
+    def _offer(self, entry: InboxEntry) -> OfferedTransfer:
+        key = content_object(entry.project_id, entry.signature)
+        url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))
+        return OfferedTransfer(entry, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
     def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:
         """All of them or none: a transfer that is not this agent's own is refused before anything is written."""
         named = [(result.transfer_id, Target(agent_id, result.container_id)) for result in results]
-        orders = self._orders.read(project_id, named)
-        if any(name not in orders for name in named):
+        entries = self._inbox.read(project_id, named)
+        if any(name not in entries for name in named):
             raise RecordNotFound("no such transfer of this agent")
         for name, result in zip(named, results, strict=True):
-            if _is_news(orders[name], result.report):
-                self._orders.report(orders[name], result.report)
+            if _is_news(entries[name], result.report):
+                self._inbox.report(entries[name], result.report)
 
 
-def _is_news(order: InboxEntry, report: TargetReport) -> bool:
-    before = order.state
+def _is_news(entry: InboxEntry, report: TargetReport) -> bool:
+    before = entry.state
     if before.ended:
         return False
     if report.code != IN_PROGRESS or before.code is None:

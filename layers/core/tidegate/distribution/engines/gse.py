@@ -18,6 +18,7 @@ from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import DONE, IN_PROGRESS, Figures, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
+from tidegate.distribution.wakeups import Wakeups
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits, Reply
@@ -50,7 +51,12 @@ class GseConfig:
 
 
 def gse_engine(
-    settings: Settings, http: SafeHttp, secretsmanager: SecretsManagerClient, inbox: AgentInboxStore, clock: Clock
+    settings: Settings,
+    http: SafeHttp,
+    secretsmanager: SecretsManagerClient,
+    inbox: AgentInboxStore,
+    wakeups: Wakeups,
+    clock: Clock,
 ) -> GseEngine:
     config = GseConfig(
         settings.gse_base_url,
@@ -66,19 +72,26 @@ def gse_engine(
         secret: dict[str, str] = json.loads(stored["SecretString"])
         return secret
 
-    return GseEngine(http, config, credentials, inbox, clock)
+    return GseEngine(http, config, credentials, inbox, wakeups, clock)
 
 
 class GseEngine:
     repeatable = False
 
     def __init__(
-        self, http: SafeHttp, config: GseConfig, credentials: Credentials, orders: AgentInboxStore, clock: Clock
+        self,
+        http: SafeHttp,
+        config: GseConfig,
+        credentials: Credentials,
+        orders: AgentInboxStore,
+        wakeups: Wakeups,
+        clock: Clock,
     ) -> None:
         self._http = http
         self._config = config
         self._credentials = credentials
         self._orders = orders
+        self._wakeups = wakeups
         self._clock = clock
 
     def stage(self, job: Job, size: int) -> TargetReport:
@@ -87,6 +100,8 @@ class GseEngine:
         if order.until <= self._clock().timestamp():
             self._orders.forget_staging(order)
             order = self._orders.stage(self._staging(job, size))
+        if order.state.code is None:
+            self._wakeups.send(job.project_id, [self._config.source.agent_id], 0)
         if order.state.ended and not order.state.succeeded:
             self._orders.forget_staging(order)
         return TargetReport(IN_PROGRESS if order.state.code is None else order.state.code, order.state.message)

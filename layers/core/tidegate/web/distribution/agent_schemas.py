@@ -23,6 +23,7 @@ class TransferAnswer(Answer):
     job_id: str | None = None
     sequence: int | None = None
     mode: str | None = None
+    spread_s: Annotated[int, Field(description="spread reports over this time: the Job has many hosts")] | None = None
 
 
 class TransferList(Answer):

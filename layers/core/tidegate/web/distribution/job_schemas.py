@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 from tidegate.web.distribution.task_schemas import FiguresAnswer, Status
 from tidegate.web.schemas import Answer
 
@@ -50,6 +52,7 @@ class JobTargetAnswer(FiguresAnswer):
     error_code: int | None = None
     error_msg: str | None = None
     progress: int | None = None
+    agent_state: Literal["online", "offline"] | None = None
 
 
 class JobTargetList(Answer):
