@@ -155,6 +155,32 @@ class JobTarget(TypedDict):
     end_time: NotRequired[str | None]
 
 
+class Agent(TypedDict):
+    agent_id: str
+    groups: list[str]
+    labels: dict[str, str]
+    state: str
+    zone: NotRequired[str | None]
+    version: NotRequired[str | None]
+    last_seen: NotRequired[str | None]
+    free_bytes: NotRequired[int | None]
+    # What it has to fetch; on one agent, not in lists.
+    current: NotRequired[list[dict[str, Any]] | None]
+
+
+class Enrolment(TypedDict):
+    enrolment_id: str
+    token: str
+    expires_at: str
+
+
+class Enrolled(TypedDict):
+    project_id: str
+    agent_id: str
+    key_id: str
+    key: str
+
+
 class Transfer(TypedDict):
     transfer_id: str
     container_id: str
@@ -170,6 +196,8 @@ class Transfer(TypedDict):
     sequence: NotRequired[int | None]
     # Octal permissions, as in "0640".
     mode: NotRequired[str | None]
+    # Over how many seconds to spread reports: the Job has many hosts.
+    spread_s: NotRequired[int | None]
 
 
 class TransferResult(TypedDict):

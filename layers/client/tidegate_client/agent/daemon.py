@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
 from tidegate_client.agent.health import Health, local_pages, tell_systemd, write_health
-from tidegate_client.agent.inbox import Inbox, key_of
+from tidegate_client.agent.inbox import CUT_SHORT, Inbox, key_of
 from tidegate_client.agent.journal import Journal, Key
 from tidegate_client.agent.monitor import Monitor
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.partials import Partials
+from tidegate_client.agent.poll_alarm import PollAlarm
+from tidegate_client.agent.push import Push
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.statistics import Statistics
 from tidegate_client.agent.supervisor import Watched
+from tidegate_client.agent.version import version
 from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
@@ -34,6 +39,7 @@ __all__ = ["Agent", "AgentOptions"]
 log = logging.getLogger("tidegate.agent")
 
 LOOK_EVERY = 1.0
+BEAT_EVERY = 30.0
 SWEEP_EVERY = 600.0
 FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
 
@@ -46,7 +52,8 @@ class Agent:
         self._partials = Partials(
             self._journal, seconds=options.keep_partial_seconds, most_bytes=options.keep_partial_bytes
         )
-        self._inbox = Inbox()
+        self._alarm = PollAlarm()
+        self._inbox = Inbox(self._alarm.ring)
         self._reporter = Reporter(client, options.agent_id, self._inbox, self._journal, every=options.report_every)
         self._waiting = WorkQueue()
         self._stalls: Counter[Key] = Counter()
@@ -54,6 +61,7 @@ class Agent:
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self._accepted = False
+        self._cut_short = False
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel),
@@ -71,6 +79,7 @@ class Agent:
         )
         self._poller = Watched("poller", self._poll, self._draining)
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
+        self._push = Push(client, self._inventory, self._alarm.ring, self._draining, proxy=options.proxy)
         self._monitor = Monitor(
             options, self._statistics, self._inbox, self._reporter, self._partials, self._poller, self._workers
         )
@@ -90,6 +99,8 @@ class Agent:
                 log.info("health and metrics at http://%s:%d", host, bound)
             for thread in (self._poller, *self._workers, self._reporter.thread):
                 thread.start()
+            if self._options.push:
+                Watched("push", self._push.run, self._draining).start()
             tell_systemd("READY=1")
             log.info("agent %s takes files into %s", self._options.agent_id, self._options.root)
             self._look_after()
@@ -114,6 +125,7 @@ class Agent:
         log.info("draining: %d under way", self._inbox.active())
         deadline = time.monotonic() + self._options.drain_seconds
         self._waiting.close()
+        self._alarm.close()
         while any(worker.is_alive() for worker in self._workers) and time.monotonic() < deadline:
             if self._aborting.wait(0.02):
                 break
@@ -131,7 +143,9 @@ class Agent:
         while not self._draining.is_set():
             began = time.monotonic()
             try:
-                items = self._client.agents.transfers(self._options.agent_id, wait=pace.wait(began))
+                items = self._client.agents.transfers(
+                    self._options.agent_id, wait=pace.wait(began, pushed=self._push.connected)
+                )
             except (Unauthorized, Forbidden) as error:
                 # Refused from the start is a wrong key; refused later may be the API's own trouble.
                 if not self._accepted:
@@ -149,9 +163,24 @@ class Agent:
             self._monitor.polled()
             backoff.reset()
             now = time.monotonic()
-            pause = pace.pause(now, listed=bool(items), new=self._take(items))
+            self._cut_short = len(items) >= CUT_SHORT
+            self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
+            pause = pace.pause(now, listed=bool(items), new=self._take(items), pushed=self._push.connected)
+            self._sleep(began + pause)
+
+    def _sleep(self, until: float) -> None:
+        """Until then, or until something rings; the watchdog hears of the poller meanwhile."""
+        rang = False
+        while not rang and not self._draining.is_set():
             self._poller.beat()
-            self._draining.wait(max(0.0, pause - (now - began)))
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            rang = self._alarm.sleep(min(left, BEAT_EVERY))
+
+    def _inventory(self) -> dict[str, Any]:
+        told = {"version": version(), "free_bytes": shutil.disk_usage(self._options.root).free}
+        return told | ({"zone": self._options.zone} if self._options.zone else {})
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()
@@ -216,6 +245,9 @@ class Agent:
         self._stalls.pop(key_of(transfer), None)
         self._statistics.add("transfers_total", result=code.name.lower())
         self._reporter.finished(_result(transfer, code, message) | (figures or {}))  # type: ignore[arg-type]
+        if self._cut_short and not self._inbox.active():
+            # The list had room for a hundred: there may be more.
+            self._alarm.ring()
 
     def health(self) -> Health:
         return self._monitor.health()

@@ -20,7 +20,10 @@ class AgentOptions:
     proxy: str | None = None
     # Where /healthz and /metrics are served; None: nowhere.
     metrics: tuple[str, int] | None = None
-    wait: int = 20
+    # Seconds of a long poll while there is no connection; each holds a function.
+    wait: int = 0
+    push: bool = True
+    zone: str | None = None
     report_every: float = 2.0
     drain_seconds: float = 30.0
     patience: float = 120.0
