@@ -10,6 +10,7 @@ from aws_lambda_powertools import Logger
 from tidegate.app import app
 from tidegate.distribution.collect import TargetMessage
 from tidegate.distribution.ports import Arrival
+from tidegate.distribution.target_queue import NewTasks
 
 logger = Logger(service="tidegate")
 
@@ -30,4 +31,5 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 def _message(record: dict[str, Any]) -> TargetMessage:
     body = json.loads(record["body"])
     arrivals = [Arrival(*row) for row in body["targets"]]
-    return TargetMessage(record["messageId"], body["project_id"], body["job_id"], arrivals)
+    new = NewTasks(*body["new"]) if "new" in body else None
+    return TargetMessage(record["messageId"], body["project_id"], body["job_id"], arrivals, new)

@@ -24,6 +24,7 @@ from tidegate.settings import Settings
 if TYPE_CHECKING:
     from tidegate.aws.table import Table
     from tidegate.compensation.poll import DueHandler
+    from tidegate.distribution.control import JobControl
     from tidegate.distribution.enrolment import Enrolments
     from tidegate.distribution.ports import Engine
     from tidegate.distribution.wakeups import AgentWaker
@@ -322,20 +323,28 @@ class DistributionPart:
             transfer_max_targets=settings.transfer_max_targets,
         )
 
+        # GSE's hosts need no agent of ours.
+        fleet = self.fleet_store if settings.transfer_engine == "agent" else None
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)
         self.recovery = JobRecovery(self.jobs, self.executions, clock)
         self.prepare_file = PrepareFile(contents, app.files.bucket, self.engine, heartbeat)
         self.dispatch = Dispatch(self.jobs, self.targets, self.transfers, contents, self.engine, heartbeat, clock)
         progress = app.notifications.progress.progress
         self.poll_transfer = PollTransfer(
-            self.jobs, self.targets, self.transfers, self.engine, heartbeat, progress, clock
+            self.jobs,
+            self.targets,
+            self.transfers,
+            self.engine,
+            heartbeat,
+            progress,
+            fleet,
+            clock,
+            job_timeout=self.windows.job_timeout,
         )
         told = app.notifications
         self.finish_job = Finish(
             self.jobs, self.tasks, self.targets, self.transfers, self.engine, told.notifier, told.topic, clock
         )
-        # GSE's hosts need no agent of ours.
-        fleet = self.fleet_store if settings.transfer_engine == "agent" else None
         self.lookup = Lookup(self.jobs, self.tasks, self.targets, fleet, clock)
         self.agents = Agents(self.inbox, app.files.bucket, self.fleet, clock)
 
@@ -349,6 +358,12 @@ class DistributionPart:
         from tidegate.distribution.engines.agent import AgentEngine
 
         return AgentEngine(self.inbox, self.wakeups, app.clock)
+
+    @cached_property
+    def control(self) -> JobControl:
+        from tidegate.distribution.control import JobControl
+
+        return JobControl(self.jobs, self.targets, self.submit, self._app.clock)
 
     @cached_property
     def enrolments(self) -> Enrolments:

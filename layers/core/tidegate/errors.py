@@ -233,6 +233,12 @@ class NotAccepted(DomainError):
     code, status, title, retryable = "transfer_not_accepted", 502, "The provider did not take the transfer", True
 
 
+class WaveFailed(DomainError):
+    """Too many targets of a wave failed: the Job goes no further."""
+
+    code, status, title = "wave_failed", 502, "A wave failed"
+
+
 class TransferRefused(DomainError):
     code, status, title = "transfer_refused", 502, "The provider refuses the transfer"
 

@@ -11,11 +11,12 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.common.slices import slices
 from tidegate.distribution.job_opener import JobOpener, Windows
-from tidegate.distribution.model import Job, job_key
+from tidegate.distribution.model import Job, Task, job_key
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
+from tidegate.distribution.target_queue import NewTasks
 from tidegate.errors import Busy
 
 logger = Logger(service="tidegate", child=True)
@@ -29,6 +30,7 @@ class TargetMessage(NamedTuple):
     project_id: str
     job_id: str
     arrivals: Sequence[Arrival]
+    new: NewTasks | None = None
 
 
 class Collect:
@@ -50,11 +52,23 @@ class Collect:
         failed: list[str] = []
         for (project_id, job_id), together in by_job.items():
             try:
+                for message in together:
+                    self._write_tasks(message)
                 self.bind(project_id, job_id, [arrival for message in together for arrival in message.arrivals])
             except Exception:
                 logger.exception("targets are collected again later", job_id=job_id)
                 failed += [message.message_id for message in together]
         return failed
+
+    def _write_tasks(self, message: TargetMessage) -> None:
+        """Before their targets are bound. Only those that are not there: an earlier delivery may have moved them."""
+        if message.new is None:
+            return
+        at, callback = message.new
+        tasks = [
+            Task(message.project_id, one.uuid, message.job_id, one.target, at, at, callback) for one in message.arrivals
+        ]
+        self._tasks.add_missing(tasks, self._expires_at())
 
     def bind(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
         distinct = list({arrival.uuid: arrival for arrival in arrivals}.values())
@@ -67,6 +81,10 @@ class Collect:
         if source is None:
             logger.warning("targets came after their Job had expired", job_id=job_id, count=len(late))
             return
+        if source.cancelled_at:
+            for portion in slices(self._submitted_after_cancel(source, late), _MOVED_TOGETHER):
+                self._move(source, portion)
+            return
         # A message delivered again may have been bound before the Job closed. Nothing is added any more: this is final.
         bound = set(self._targets.collected(project_id, source.key))
         tasks, targets = {arrival.uuid for arrival in bound}, {arrival.target for arrival in bound}
@@ -74,6 +92,14 @@ class Collect:
         lost = [arrival for arrival in late if arrival.target not in targets]
         for portion in slices(self._still_here(source, lost), _MOVED_TOGETHER):
             self._move(source, portion)
+
+    def _submitted_after_cancel(self, source: Job, late: Sequence[Arrival]) -> list[Arrival]:
+        """The others were called off with their Job, and are told so."""
+        tasks = {task.uuid: task for task in self._tasks.get_many(source.project_id, [one.uuid for one in late])}
+        known = [one for one in late if one.uuid in tasks and tasks[one.uuid].job_id == source.job_id]
+        later = [one for one in known if tasks[one.uuid].create_time > (source.cancelled_at or "")]
+        self._join(source, [one for one in known if one not in later])
+        return later
 
     def _still_here(self, source: Job, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Without those that an earlier delivery of their message has moved: they need no Job opened for them."""

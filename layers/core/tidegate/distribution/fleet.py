@@ -22,6 +22,7 @@ _READS = 20
 _NOTED_EVERY = 240.0
 _REMEMBERED = 5000
 _LONGEST_TEXT = 128
+MOST_SELECTED = 100_000
 
 
 class Fleet:
@@ -117,8 +118,15 @@ class Fleet:
         self._store.remove(project_id, agent_id, line)
 
     def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> list[str]:
+        """The hosts of any of the groups with all of the labels, as they are now."""
         wanted = frozenset(groups)
-        return [agent.agent_id for agent in self._store.all(project_id) if agent.has(wanted, labels)]
+        found = [agent.agent_id for agent in self._store.all(project_id) if agent.has(wanted, labels)]
+        said = [*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())]
+        if not found:
+            raise Invalid(f"no agent is in {', '.join(said)}")
+        if len(found) > MOST_SELECTED:
+            raise Invalid(f"{len(found)} agents are in {', '.join(said)}: a Job takes {MOST_SELECTED} at most")
+        return found
 
     def _known(self, project_id: str, agent_id: str) -> FleetAgent:
         agent = self._store.get(project_id, agent_id)

@@ -37,7 +37,7 @@ class Lookup:
         uuid = task_uuid_of(given)
         task = self._tasks.get(project_id, uuid) if uuid else None
         job = self._jobs.get(project_id, job_key(task.job_id)) if task else None
-        if task is None or job is None or (":" in given and given != job.parcel.task_id(task.uuid)):
+        if task is None or job is None or (":" in given and not job.parcel.is_task_id(given, task.uuid)):
             raise RecordNotFound("no such Task")
         number = shard_number(task, job)
         return seen(task, job, self._targets.one_shard(job, number) if number is not None else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from tidegate.aws.sqs import Message, SqsQueue
 from tidegate.distribution.ports import Arrival
@@ -13,14 +14,21 @@ _TARGETS_A_MESSAGE = 100
 _MESSAGE_BYTES = 24_000
 
 
+class NewTasks(NamedTuple):
+    """For targets whose Tasks are not written yet: whoever collects them does it."""
+
+    create_time: str
+    callback: str | None
+
+
 class TargetMessages:
     def __init__(self, queue: SqsQueue) -> None:
         self._queue = queue
 
-    def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
+    def send(self, project_id: str, job_id: str, arrivals: Sequence[Arrival], new: NewTasks | None = None) -> None:
+        common: dict[str, Any] = {"project_id": project_id, "job_id": job_id} | ({"new": list(new)} if new else {})
         messages = [
-            Message({"project_id": project_id, "job_id": job_id, "targets": [list(arrival) for arrival in portion]})
-            for portion in _portions(arrivals)
+            Message(common | {"targets": [list(arrival) for arrival in portion]}) for portion in _portions(arrivals)
         ]
         self._queue.send(*messages)
 

@@ -4,13 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidegate.web.distribution.task_schemas import AgentId
+from tidegate.web.distribution.task_schemas import AgentId, Group, LabelValue
 from tidegate.web.schemas import Answer, Body
 
 AgentState = Literal["online", "offline"]
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
-Group = Annotated[str, Field(pattern=_NAME, description="letters, digits and ._/-, at most 63")]
-LabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
 Groups = Annotated[list[Group], Field(max_length=20)]
 Labels = Annotated[dict[Group, LabelValue], Field(max_length=20)]
 
