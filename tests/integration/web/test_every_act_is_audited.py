@@ -63,6 +63,19 @@ class World:
             self.cloud.client("s3").put_object(Bucket=self.cloud.app.files.bucket.name, Key=key, Body=content)
         return file_id
 
+    def job(self) -> str:
+        self.fleet.to_window_start()
+        return str(self.fleet.job(self.fleet.submit("a-1")["job_id"])["key"])
+
+    def failed_job(self) -> str:
+        self.fleet.to_window_start()
+        job_id = self.fleet.submit("a-2")["job_id"]
+        self.fleet.run_until_dispatched(job_id)
+        self.fleet.report("a-2", 5)
+        self.fleet.step("poll_transfer", job_id)
+        self.fleet.step("finish_job", job_id)
+        return str(self.fleet.job(job_id)["key"])
+
     def agent(self) -> str:
         self.cloud.app.distribution.fleet_store.seen(self.project_id, "host-7", self.cloud.clock())
         return "host-7"
@@ -133,6 +146,8 @@ CALLS: dict[str, Call] = {
     "POST /v1/downloads/batch": lambda w: ("/v1/downloads/batch", w.fleet.body(targets=[{"agent_id": "a"}])),
     "PATCH /v1/agents/{agent_id}": lambda w: (f"/v1/agents/{w.agent()}", {"groups": ["web"]}),
     "DELETE /v1/agents/{agent_id}": lambda w: (f"/v1/agents/{w.agent()}", None),
+    "POST /v1/jobs/{job}/cancel": lambda w: (f"/v1/jobs/{w.job()}/cancel", None),
+    "POST /v1/jobs/{job}/redrive": lambda w: (f"/v1/jobs/{w.failed_job()}/redrive", {}),
     "POST /v1/enrolments": lambda w: (f"/v1/enrolments?project_id={w.project_id}", {}),
     "POST /v1/task": lambda w: ("/v1/task", TABLE),
     "POST /v1/task/multiple": lambda w: ("/v1/task/multiple", {"name": "two", "source_data": [[{"a": 1}], [{"a": 2}]]}),

@@ -80,6 +80,8 @@ write  POST   /v1/files/{file_id}/complete
 read   GET    /v1/files/{file_id}/url
 read   GET    /v1/jobs
 read   GET    /v1/jobs/{job}
+write  POST   /v1/jobs/{job}/cancel
+write  POST   /v1/jobs/{job}/redrive
 read   GET    /v1/jobs/{job}/targets
 admin  DELETE /v1/keys/{key_id}
 read   GET    /v1/me

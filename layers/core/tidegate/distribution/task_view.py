@@ -47,6 +47,8 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
         "file_signature": parcel.file_signature,
         "target_agent_id": task.target.agent_id,
         "target_container_id": task.target.container_id,
+        "target_file_dir": parcel.target_file_dir,
+        "target_user": parcel.target_user,
         **result,
         "create_time": task.create_time,
         "update_time": max(changes),

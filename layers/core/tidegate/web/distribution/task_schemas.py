@@ -133,6 +133,8 @@ class TaskAnswer(FiguresAnswer):
     file_signature: str
     target_agent_id: str
     target_container_id: str
+    target_file_dir: str
+    target_user: str
     status: Status
     error_code: int | None = None
     error_msg: str | None = None
