@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.support.deployed import Deployed, DeployedProject, deployed_at
 from tests.support.product import product_on
+from tidegate.notifications.websocket_messages import Holder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -76,7 +77,7 @@ async def crowd(project: DeployedProject, job_id: str) -> list[tuple[float, dict
     tickets, key_id = product_on(project.cloud).notifications.tickets, project.key.split("_")[1]
     few = asyncio.Semaphore(8)
     sockets = [
-        asyncio.create_task(watching(project, tickets.issue(project.id, key_id).ticket, job_id, few))
+        asyncio.create_task(watching(project, tickets.issue(Holder(project.id, key_id)).ticket, job_id, few))
         for _ in range(CROWD)
     ]
     joined = await asyncio.gather(*sockets)

@@ -16,6 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.product import product_on
+from tidegate.notifications.websocket_messages import Holder
 
 pytestmark = pytest.mark.e2e
 
@@ -78,7 +79,9 @@ def test_a_ticket_works_once(project: DeployedProject) -> None:
 def test_a_ticket_does_not_work_after_60_s(deployed: Deployed, project: DeployedProject) -> None:
     a_minute_ago = product_on(deployed, clock=lambda: datetime.now(UTC) - timedelta(seconds=61))
 
-    assert refused(project, a_minute_ago.notifications.tickets.issue(project.id, project.key.split("_")[1]).ticket)
+    assert refused(
+        project, a_minute_ago.notifications.tickets.issue(Holder(project.id, project.key.split("_")[1])).ticket
+    )
     assert refused(project, "made-up")
 
 

@@ -96,7 +96,9 @@ class TaskRef(TypedDict):
 
 class BatchSubmitted(TypedDict):
     job_id: str
+    # Empty above 1,000 targets.
     tasks: list[TaskRef]
+    targets: NotRequired[int]
     window_closes_at: str
 
 
@@ -117,12 +119,29 @@ class Task(TypedDict):
     update_time: str
 
 
+class Wave(TypedDict):
+    percent: int
+    wait_s: NotRequired[int]
+    max_failed_percent: NotRequired[int]
+    targets: NotRequired[int | None]
+
+
+class Redriven(TypedDict):
+    job_id: str
+    key: str
+    targets: int
+
+
 class Counts(TypedDict):
     total: int
     success: int
     failed: int
+    # Hosts that have begun.
     downloading: int
     timeout: int
+    # These two only if there are any.
+    waiting: NotRequired[int]
+    cancelled: NotRequired[int]
 
 
 class JobSwarm(TypedDict):
@@ -148,6 +167,12 @@ class Job(TypedDict):
     execute_time: NotRequired[str | None]
     finish_time: NotRequired[str | None]
     counts: Counts
+    # moved_bytes, mean (bytes a second) and hosts, once hosts have told.
+    speed: NotRequired[dict[str, int] | None]
+    cancelled_at: NotRequired[str | None]
+    redrive_of: NotRequired[str | None]
+    waves: NotRequired[list[Wave] | None]
+    wave: NotRequired[int | None]
     error_msg: NotRequired[str | None]
     swarm: NotRequired[JobSwarm | None]
 
@@ -159,6 +184,8 @@ class JobTarget(TypedDict):
     error_code: NotRequired[int | None]
     error_msg: NotRequired[str | None]
     progress: NotRequired[int]
+    # Of a host that has not reported yet: online or offline.
+    agent_state: NotRequired[str | None]
     size: NotRequired[int | None]
     speed: NotRequired[int | None]
     start_time: NotRequired[str | None]
@@ -182,6 +209,32 @@ class Presence(TypedDict):
     reached: bool
 
 
+class Agent(TypedDict):
+    agent_id: str
+    groups: list[str]
+    labels: dict[str, str]
+    state: str
+    zone: NotRequired[str | None]
+    version: NotRequired[str | None]
+    last_seen: NotRequired[str | None]
+    free_bytes: NotRequired[int | None]
+    # What it has to fetch; on one agent, not in lists.
+    current: NotRequired[list[dict[str, Any]] | None]
+
+
+class Enrolment(TypedDict):
+    enrolment_id: str
+    token: str
+    expires_at: str
+
+
+class Enrolled(TypedDict):
+    project_id: str
+    agent_id: str
+    key_id: str
+    key: str
+
+
 class Transfer(TypedDict):
     transfer_id: str
     container_id: str
@@ -198,6 +251,8 @@ class Transfer(TypedDict):
     sequence: NotRequired[int | None]
     # Octal permissions, as in "0640".
     mode: NotRequired[str | None]
+    # Over how many seconds to spread reports: the Job has many hosts.
+    spread_s: NotRequired[int | None]
 
 
 class TransferResult(TypedDict):

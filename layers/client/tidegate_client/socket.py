@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode, urlsplit
 
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
@@ -13,21 +13,28 @@ from tidegate_client.errors import TidegateError
 IDS_A_MESSAGE = 100
 
 
+BEAT = '{"action":"beat"}'
+
+
 class SocketFailed(TidegateError):
     """The WebSocket cannot be used (any more); polling still can."""
 
 
+class NoSocketLibrary(SocketFailed):
+    """websocket-client is not installed."""
+
+
 def _library() -> Any:
-    """websocket-client is an extra of the package: hosts that only run the agent do without it."""
+    """websocket-client is an extra of the package; what lacks it polls."""
     try:
         import websocket
     except ImportError as error:
-        raise SocketFailed("websocket-client is not installed") from error
+        raise NoSocketLibrary("websocket-client is not installed") from error
     return websocket
 
 
 class Socket:
-    def __init__(self, client: Client, ws_url: str | None, *, timeout: float = 10.0) -> None:
+    def __init__(self, client: Client, ws_url: str | None, *, timeout: float = 10.0, proxy: str | None = None) -> None:
         self._library = _library()
         self._broken = (OSError, self._library.WebSocketException)
         ticket = client.operations.ticket()
@@ -36,7 +43,7 @@ class Socket:
             raise SocketFailed("no WebSocket address is known")
         try:
             self._connection: Any = self._library.create_connection(
-                f"{address}?{urlencode({'ticket': ticket['ticket']})}", timeout=timeout
+                f"{address}?{urlencode({'ticket': ticket['ticket']})}", timeout=timeout, **_proxy_options(proxy)
             )
         except self._broken as error:
             raise SocketFailed(f"{address}: {error}") from error
@@ -48,6 +55,13 @@ class Socket:
     def ping(self) -> None:
         """As a message, not a frame: only messages keep API Gateway from closing an idle connection."""
         self._send({"action": "ping"})
+
+    def beat(self) -> None:
+        """An agent's sign of life, which nobody answers."""
+        self._send_text(BEAT)
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        self._send(message)
 
     def receive(self, wait: float) -> dict[str, Any] | None:
         """The next message, or None when `wait` seconds brought none."""
@@ -69,8 +83,23 @@ class Socket:
         # After the server's own goodbye, close() takes the connection for closed and leaves the socket open.
         self._connection.shutdown()
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._send_text(json.dumps(message))
+
+    def _send_text(self, text: str) -> None:
         try:
-            self._connection.send(json.dumps(message))
+            self._connection.send(text)
         except self._broken as error:
             raise SocketFailed(str(error)) from error
+
+
+def _proxy_options(proxy: str | None) -> dict[str, Any]:
+    """Without one, websocket-client reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY by itself."""
+    if not proxy:
+        return {}
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    options: dict[str, Any] = {"http_proxy_host": parts.hostname, "proxy_type": "http"}
+    options["http_proxy_port"] = parts.port or (443 if parts.scheme == "https" else 80)
+    if parts.username:
+        options["http_proxy_auth"] = (unquote(parts.username), unquote(parts.password or ""))
+    return options

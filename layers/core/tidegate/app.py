@@ -24,7 +24,10 @@ from tidegate.settings import Settings
 if TYPE_CHECKING:
     from tidegate.aws.table import Table
     from tidegate.compensation.poll import DueHandler
+    from tidegate.distribution.control import JobControl
+    from tidegate.distribution.enrolment import Enrolments
     from tidegate.distribution.ports import Engine
+    from tidegate.distribution.wakeups import AgentWaker
     from tidegate.exports.join import Joiner
     from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
@@ -159,7 +162,13 @@ class NotificationsPart:
         self.records = RecordLookup(app.record_lookups)
         self.tickets = Tickets(self.connections, clock)
         self.websocket = WebSocketClients(
-            self.connections, self.watches, self.records, self.outgoing, app.projects.authentication.is_active, clock
+            self.connections,
+            self.watches,
+            self.records,
+            self.outgoing,
+            app.projects.authentication.is_active,
+            lambda: app.distribution.fleet,
+            clock,
         )
         self.pusher = Pusher(self.watches, self.connections, self.records, self.outgoing, clock)
 
@@ -278,12 +287,14 @@ class DistributionPart:
         from tidegate.distribution.dispatch import Dispatch
         from tidegate.distribution.executions import JobExecutions
         from tidegate.distribution.finish import Finish
+        from tidegate.distribution.fleet import Fleet
         from tidegate.distribution.job_opener import JobOpener, Windows
         from tidegate.distribution.lookup import Lookup
         from tidegate.distribution.poll import PollTransfer
         from tidegate.distribution.prepare import PrepareFile
         from tidegate.distribution.recovery import Heartbeat, JobRecovery
         from tidegate.distribution.store.agent_inbox import AgentInboxStore
+        from tidegate.distribution.store.fleet import FleetStore
         from tidegate.distribution.store.jobs import JobStore
         from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsStore
         from tidegate.distribution.store.targets import TargetStore
@@ -295,6 +306,7 @@ class DistributionPart:
         from tidegate.distribution.swarm.presences import Presences
         from tidegate.distribution.target_queue import TargetMessages
         from tidegate.distribution.transfers import most_targets
+        from tidegate.distribution.wakeups import Wakeups
 
         settings, clock, table = app.settings, app.clock, app.table
         self.windows = Windows(
@@ -308,6 +320,9 @@ class DistributionPart:
         self.targets = TargetStore(table, lasts=self.windows.longest)
         self.transfers = TransferStore(table, lasts=self.windows.longest)
         self.inbox = AgentInboxStore(table, ttl=self.windows.ttl)
+        self.fleet_store = FleetStore(table)
+        self.fleet = Fleet(self.fleet_store, self.inbox, lambda *key: app.projects.api_keys.revoke(*key), clock)
+        self.wakeups = Wakeups(SqsQueue(app.sqs, settings.agent_wakeups_queue_url))
         self._app = app
         self.presence_store, self.swarm_settings = PresenceStore(table), SwarmSettingsStore(table)
         self.presences = Presences(self.presence_store, self.swarm_settings, clock)
@@ -343,13 +358,23 @@ class DistributionPart:
             transfer_max_targets=most_targets(settings.transfer_engine, settings.transfer_max_targets),
         )
 
+        # GSE's hosts need no agent of ours.
+        fleet = self.fleet_store if settings.transfer_engine == "agent" else None
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)
         self.recovery = JobRecovery(self.jobs, self.executions, clock)
         self.prepare_file = PrepareFile(contents, app.files.bucket, self.engine, heartbeat)
         self.dispatch = Dispatch(self.jobs, self.targets, self.transfers, contents, self.engine, heartbeat, clock)
         progress = app.notifications.progress.progress
         self.poll_transfer = PollTransfer(
-            self.jobs, self.targets, self.transfers, self.engine, heartbeat, progress, clock
+            self.jobs,
+            self.targets,
+            self.transfers,
+            self.engine,
+            heartbeat,
+            progress,
+            fleet,
+            clock,
+            job_timeout=self.windows.job_timeout,
         )
         told = app.notifications
         self.finish_job = Finish(
@@ -363,8 +388,8 @@ class DistributionPart:
             clock,
             tell_swarm,
         )
-        self.lookup = Lookup(self.jobs, self.tasks, self.targets)
-        self.agents = Agents(self.inbox, app.files.bucket, clock)
+        self.lookup = Lookup(self.jobs, self.tasks, self.targets, fleet, clock)
+        self.agents = Agents(self.inbox, app.files.bucket, self.fleet, clock)
 
     @cached_property
     def engine(self) -> Engine:
@@ -372,10 +397,36 @@ class DistributionPart:
         if settings.transfer_engine == "gse":
             from tidegate.distribution.engines.gse import gse_engine
 
-            return gse_engine(settings, app.http, app.secretsmanager, self.inbox, app.clock)
+            return gse_engine(settings, app.http, app.secretsmanager, self.inbox, self.wakeups, app.clock)
         from tidegate.distribution.engines.agent import AgentEngine
 
-        return AgentEngine(self.inbox, app.clock, self.swarm_planner)
+        return AgentEngine(self.inbox, self.wakeups, app.clock, self.swarm_planner)
+
+    @cached_property
+    def control(self) -> JobControl:
+        from tidegate.distribution.control import JobControl
+
+        return JobControl(self.jobs, self.targets, self.submit, self._app.clock)
+
+    @cached_property
+    def enrolments(self) -> Enrolments:
+        from tidegate.distribution.enrolment import Enrolments
+        from tidegate.distribution.store.enrolments import EnrolmentStore
+
+        app = self._app
+        return Enrolments(
+            EnrolmentStore(app.table),
+            self.fleet_store,
+            lambda: app.projects.api_keys,
+            app.projects.projects.get,
+            app.clock,
+        )
+
+    @cached_property
+    def waker(self) -> AgentWaker:
+        from tidegate.distribution.wakeups import AgentWaker
+
+        return AgentWaker(self.fleet_store, self._app.notifications.outgoing, self._app.clock)
 
     def _check_callback(self, project_id: str, url: str) -> None:
         project = self._app.projects.projects.get(project_id)

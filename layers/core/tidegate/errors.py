@@ -50,6 +50,14 @@ class ScopeMissing(DomainError):
     code, status, title = "scope_missing", 403, "The key lacks a scope"
 
 
+class TokenRefused(DomainError):
+    code, status, title = "token_refused", 401, "The enrolment token is not valid"
+
+
+class AgentExists(DomainError):
+    code, status, title = "agent_exists", 409, "An agent of this id is known already"
+
+
 class RecordNotFound(DomainError):
     code, status, title = "not_found", 404, "Not found"
 
@@ -225,6 +233,12 @@ class NotAccepted(DomainError):
     """It clearly did not take the transfer, and may later."""
 
     code, status, title, retryable = "transfer_not_accepted", 502, "The provider did not take the transfer", True
+
+
+class WaveFailed(DomainError):
+    """Too many targets of a wave failed: the Job goes no further."""
+
+    code, status, title = "wave_failed", 502, "A wave failed"
 
 
 class TransferRefused(DomainError):

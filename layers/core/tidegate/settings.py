@@ -15,6 +15,7 @@ class Settings:
     table_name: str = ""
     files_bucket: str = ""
     targets_queue_url: str = ""
+    agent_wakeups_queue_url: str = ""
     admission_queue_url: str = ""
     wakeups_queue_url: str = ""
     callbacks_queue_url: str = ""

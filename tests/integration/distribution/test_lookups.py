@@ -27,6 +27,8 @@ def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> 
         "file_signature": fleet.signature,
         "target_agent_id": "a-1",
         "target_container_id": "c-1",
+        "target_file_dir": "/opt/app",
+        "target_user": "root",
         "status": "Pending",
         **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
     }
@@ -128,6 +130,7 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
         "job_id": job_id,
         "sequence": (fleet.cloud.app.table.get(keys.job(fleet.project.id, fleet.job(job_id)["key"])) or {})["sequence"],
         "mode": None,
+        "spread_s": None,
     }
 
 

@@ -23,6 +23,7 @@ from tidegate.web.openapi import contract
 # What leaves no line, and why.
 EXCEPTIONS = {
     "POST /v1/ws-tickets": "a ticket only lets its holder listen, for one connection within 60 s",
+    "POST /v1/agents/enrol": "its line names the enrolment whose token was used, as the host has no key yet",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
     "PUT /v1/agents/{agent_id}/presence": "a host says where it is, every hour; nothing else changes",
     "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
@@ -62,6 +63,23 @@ class World:
             key = upload_object(self.project_id, file_id)
             self.cloud.client("s3").put_object(Bucket=self.cloud.app.files.bucket.name, Key=key, Body=content)
         return file_id
+
+    def job(self) -> str:
+        self.fleet.to_window_start()
+        return str(self.fleet.job(self.fleet.submit("a-1")["job_id"])["key"])
+
+    def failed_job(self) -> str:
+        self.fleet.to_window_start()
+        job_id = self.fleet.submit("a-2")["job_id"]
+        self.fleet.run_until_dispatched(job_id)
+        self.fleet.report("a-2", 5)
+        self.fleet.step("poll_transfer", job_id)
+        self.fleet.step("finish_job", job_id)
+        return str(self.fleet.job(job_id)["key"])
+
+    def agent(self) -> str:
+        self.cloud.app.distribution.fleet_store.seen(self.project_id, "host-7", self.cloud.clock())
+        return "host-7"
 
     def request(self, *acts: str) -> str:
         """A request that waits, after these acts on it."""
@@ -131,6 +149,11 @@ CALLS: dict[str, Call] = {
     "POST /v1/files/{file_id}/complete": lambda w: (f"/v1/files/{w.file(b'x')}/complete", None),
     "POST /v1/downloads": lambda w: ("/v1/downloads", w.fleet.body(target_agent_id="a")),
     "POST /v1/downloads/batch": lambda w: ("/v1/downloads/batch", w.fleet.body(targets=[{"agent_id": "a"}])),
+    "PATCH /v1/agents/{agent_id}": lambda w: (f"/v1/agents/{w.agent()}", {"groups": ["web"]}),
+    "DELETE /v1/agents/{agent_id}": lambda w: (f"/v1/agents/{w.agent()}", None),
+    "POST /v1/jobs/{job}/cancel": lambda w: (f"/v1/jobs/{w.job()}/cancel", None),
+    "POST /v1/jobs/{job}/redrive": lambda w: (f"/v1/jobs/{w.failed_job()}/redrive", {}),
+    "POST /v1/enrolments": lambda w: (f"/v1/enrolments?project_id={w.project_id}", {}),
     "POST /v1/task": lambda w: ("/v1/task", TABLE),
     "POST /v1/task/multiple": lambda w: ("/v1/task/multiple", {"name": "two", "source_data": [[{"a": 1}], [{"a": 2}]]}),
     "POST /v1/tasks/delete": lambda w: ("/v1/tasks/delete", {"task_ids": [w.made("/v1/task", TABLE, "task_id")]}),
@@ -177,7 +200,7 @@ CALLS: dict[str, Call] = {
 def changing_routes() -> dict[str, str]:
     """Every route of the OpenAPI document that is not a GET, with its scope."""
     return {
-        f"{method.upper()} {path}": operation["security"][0]["key"][0]
+        f"{method.upper()} {path}": operation.get("security", [{"key": ["open"]}])[0]["key"][0]
         for path, operations in contract(build_api())["paths"].items()
         for method, operation in operations.items()
         if method != "get"

@@ -57,7 +57,7 @@ def start_agent(api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.M
     started: list[Running] = []
 
     def start(**changes: object) -> Running:
-        options: dict[str, object] = {"state_dir": tmp_path / "state", "wait": 1, "report_every": 0.1}
+        options: dict[str, object] = {"state_dir": tmp_path / "state", "wait": 1, "report_every": 0.1, "push": False}
         options |= {"drain_seconds": 3.0, "patience": 1.0} | changes
         agent = Agent(Client(api.url, "key", attempts=0), AgentOptions(AGENT, root, **options))  # type: ignore[arg-type]
         thread = threading.Thread(target=agent.run)

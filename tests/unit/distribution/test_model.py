@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tidegate.distribution.agent_inbox import InShard, InStaging, place_of, staging_id, transfer_token
 from tidegate.distribution.model import (
+    CANCELLED,
     ENDED,
     FAILED,
     PENDING,
@@ -81,9 +82,15 @@ def test_every_moment_is_in_exactly_one_window(naive: datetime, seconds: int) ->
     assert end - timedelta(seconds=seconds) <= moment < end
 
 
-def test_transitions_are_those_of_the_seed_and_nothing_leaves_an_end() -> None:
+def test_transitions_are_those_of_the_seed_and_cancel_and_nothing_leaves_an_end() -> None:
     allowed = {(a, b) for a in STATUSES for b in STATUSES if may_become(a, b)}
-    assert allowed == {(PENDING, RUNNING), (RUNNING, SUCCESS), (RUNNING, FAILED), (RUNNING, TIMEOUT)}
+    assert allowed == {
+        (PENDING, RUNNING),
+        (RUNNING, SUCCESS),
+        (RUNNING, FAILED),
+        (RUNNING, TIMEOUT),
+        (RUNNING, CANCELLED),
+    }
     assert all(states_before(status) == (RUNNING,) for status in ENDED)
 
 

@@ -78,14 +78,15 @@ def test_handlers_are_doors_not_rooms() -> None:
         assert "boto3" not in text, path
 
 
-def test_open_routes_are_the_four_of_the_contract_with_the_consoles_files_and_all_others_are_authorised() -> None:
+def test_open_routes_are_those_of_the_contract_and_all_others_are_authorised() -> None:
     http = [
         r["Properties"]
         for r in resources("AWS::ApiGatewayV2::Route").values()
         if r["Properties"]["ApiId"] == {"Ref": "HttpApi"}
     ]
     opened = {route["RouteKey"] for route in http if "AuthorizerId" not in route}
-    assert opened == {"GET /", "GET /console/{name}", "GET /healthz", "GET /docs", "GET /openapi.json"}
+    enrol = "POST /v1/agents/enrol"
+    assert opened == {"GET /", "GET /console/{name}", "GET /healthz", "GET /docs", "GET /openapi.json", enrol}
 
 
 def test_the_authorizer_sees_requests_without_a_key_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 import time
 from collections import Counter
@@ -14,17 +15,20 @@ from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
 from tidegate_client.agent.health import Health, local_pages, tell_systemd, write_health
-from tidegate_client.agent.inbox import Inbox, key_of
+from tidegate_client.agent.inbox import CUT_SHORT, Inbox, key_of
 from tidegate_client.agent.journal import Journal, Key
 from tidegate_client.agent.monitor import Monitor
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.partials import Partials
+from tidegate_client.agent.poll_alarm import PollAlarm
 from tidegate_client.agent.presence import PresenceTeller
+from tidegate_client.agent.push import Push
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.statistics import Statistics
 from tidegate_client.agent.supervisor import Watched
+from tidegate_client.agent.version import version
 from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
@@ -37,6 +41,7 @@ __all__ = ["Agent", "AgentOptions"]
 log = logging.getLogger("tidegate.agent")
 
 LOOK_EVERY = 1.0
+BEAT_EVERY = 30.0
 SWEEP_EVERY = 600.0
 FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
 
@@ -49,7 +54,8 @@ class Agent:
         self._partials = Partials(
             self._journal, seconds=options.keep_partial_seconds, most_bytes=options.keep_partial_bytes
         )
-        self._inbox = Inbox()
+        self._alarm = PollAlarm()
+        self._inbox = Inbox(self._alarm.ring)
         self._reporter = Reporter(client, options.agent_id, self._inbox, self._journal, every=options.report_every)
         self._waiting = WorkQueue()
         self._stalls: Counter[Key] = Counter()
@@ -59,6 +65,7 @@ class Agent:
         self._accepted = False
         limit = RateLimit(options.limit_rate) if options.limit_rate else None
         self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
+        self._cut_short = False
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel),
@@ -77,6 +84,7 @@ class Agent:
         )
         self._poller = Watched("poller", self._poll, self._draining)
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
+        self._push = Push(client, self._inventory, self._alarm.ring, self._draining, proxy=options.proxy)
         self._monitor = Monitor(
             options, self._statistics, self._inbox, self._reporter, self._partials, self._poller, self._workers
         )
@@ -101,6 +109,8 @@ class Agent:
                 Watched("presence", teller.run, self._draining).start()
             for thread in (self._poller, *self._workers, self._reporter.thread):
                 thread.start()
+            if self._options.push:
+                Watched("push", self._push.run, self._draining).start()
             tell_systemd("READY=1")
             log.info("agent %s takes files into %s", self._options.agent_id, self._options.root)
             self._look_after()
@@ -125,6 +135,7 @@ class Agent:
         log.info("draining: %d under way", self._inbox.active())
         deadline = time.monotonic() + self._options.drain_seconds
         self._waiting.close()
+        self._alarm.close()
         while any(worker.is_alive() for worker in self._workers) and time.monotonic() < deadline:
             if self._aborting.wait(0.02):
                 break
@@ -142,7 +153,9 @@ class Agent:
         while not self._draining.is_set():
             began = time.monotonic()
             try:
-                items = self._client.agents.transfers(self._options.agent_id, wait=pace.wait(began))
+                items = self._client.agents.transfers(
+                    self._options.agent_id, wait=pace.wait(began, pushed=self._push.connected)
+                )
             except (Unauthorized, Forbidden) as error:
                 # Refused from the start is a wrong key; refused later may be the API's own trouble.
                 if not self._accepted:
@@ -160,9 +173,24 @@ class Agent:
             self._monitor.polled()
             backoff.reset()
             now = time.monotonic()
-            pause = pace.pause(now, listed=bool(items), new=self._take(items))
+            self._cut_short = len(items) >= CUT_SHORT
+            self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
+            pause = pace.pause(now, listed=bool(items), new=self._take(items), pushed=self._push.connected)
+            self._sleep(began + pause)
+
+    def _sleep(self, until: float) -> None:
+        """Until then, or until something rings; the watchdog hears of the poller meanwhile."""
+        rang = False
+        while not rang and not self._draining.is_set():
             self._poller.beat()
-            self._draining.wait(max(0.0, pause - (now - began)))
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            rang = self._alarm.sleep(min(left, BEAT_EVERY))
+
+    def _inventory(self) -> dict[str, Any]:
+        told = {"version": version(), "free_bytes": shutil.disk_usage(self._options.root).free}
+        return told | ({"zone": self._options.zone} if self._options.zone else {})
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()
@@ -226,6 +254,9 @@ class Agent:
         self._stalls.pop(key_of(transfer), None)
         self._statistics.add("transfers_total", result=code.name.lower())
         self._reporter.finished(_result(transfer, code, message) | (figures or {}))  # type: ignore[arg-type]
+        if self._cut_short and not self._inbox.active():
+            # The list had room for a hundred: there may be more.
+            self._alarm.ring()
 
     def health(self) -> Health:
         return self._monitor.health()

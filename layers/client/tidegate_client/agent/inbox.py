@@ -23,7 +23,9 @@ def key_of(item: Transfer | TransferResult) -> Key:
 
 
 class Inbox:
-    def __init__(self) -> None:
+    def __init__(self, ask: Callable[[], None] = lambda: None) -> None:
+        """`ask` brings on a poll: somebody needs a fresh link."""
+        self._ask = ask
         self._changed = threading.Condition()
         self._links: dict[Key, str] = {}
         self._missed: Counter[Key] = Counter()
@@ -75,7 +77,8 @@ class Inbox:
             return self._links[key]
 
     def fresher_link(self, key: Key, stale: str, wait: float, stopping: threading.Event) -> str:
-        """The link that a later poll brought; polls come by themselves, so this only waits."""
+        """The link that a later poll brought."""
+        self._ask()
         deadline = time.monotonic() + wait
         with self._changed:
             while self._links[key] == stale:

@@ -23,7 +23,10 @@ class AgentOptions:
     metrics: tuple[str, int] | None = None
     # How this host takes part in swarms; None: it neither tells the API where it is nor asks any peer.
     swarm: SwarmOptions | None = None
-    wait: int = 20
+    # Seconds of a long poll while there is no connection; each holds a function.
+    wait: int = 0
+    push: bool = True
+    zone: str | None = None
     report_every: float = 2.0
     drain_seconds: float = 30.0
     patience: float = 120.0

@@ -1,10 +1,12 @@
-"""How the agent asks its inbox: a long poll while there is work about, a short one now and then when there is none.
+"""How often the agent asks its inbox. With a connection it is told, and asks only to renew links; without one it
+asks now and then, and more often while there is work about.
 
-A long poll holds a function for as long as it waits, so a fleet that always waited would hold, and pay for, one each.
+A long poll holds a function for as long as it waits: a fleet that waited would hold, and pay for, one each.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 from tidegate_client.agent.backoff import Backoff
@@ -12,8 +14,10 @@ from tidegate_client.agent.backoff import Backoff
 LIVELY_SECONDS = 60.0
 # While transfers run, the inbox answers at once with the same list: do not ask all the time.
 SHORTEST_ROUND, LONGEST_ROUND = 1.0, 5.0
-# About a collect window: nobody who waited for one notices.
-FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND = 5.0, 20.0
+# Without a connection. A Job waits ten minutes for its hosts, so this is often enough.
+FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND = 5.0, 120.0
+# With one. A link lasts fifteen minutes; and what was lost on the way is found at last.
+PUSHED_ROUND, PUSHED_IDLE_ROUND = 60.0, 3600.0
 
 
 @dataclass(slots=True)
@@ -25,12 +29,17 @@ class Pace:
     _same: Backoff = field(default_factory=lambda: Backoff(SHORTEST_ROUND, LONGEST_ROUND))
     _idle: Backoff = field(default_factory=lambda: Backoff(FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND))
 
-    def wait(self, now: float) -> int:
+    def wait(self, now: float, *, pushed: bool = False) -> int:
         """What the API is asked to wait for."""
-        return self.longest_wait if now < self.lively_until else 0
+        return self.longest_wait if now < self.lively_until and not pushed else 0
 
-    def pause(self, now: float, *, listed: bool, new: bool) -> float:
+    def pause(self, now: float, *, listed: bool, new: bool, pushed: bool = False) -> float:
         """The time from the last question to the next, after an inbox that listed something, something new."""
+        if pushed:
+            self._idle.reset()
+            self._same.reset()
+            longest = PUSHED_ROUND if listed else PUSHED_IDLE_ROUND
+            return random.uniform(longest / 2, longest)  # noqa: S311
         if listed:
             self.lively_until = now + LIVELY_SECONDS
             self._idle.reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from typing import cast
@@ -17,6 +18,8 @@ from tidegate_client.models import TransferResult
 
 log = logging.getLogger("tidegate.agent")
 A_CALL = 100
+# Well below the silence after which the agent counts as unhealthy.
+LONGEST_SPREAD = 60.0
 FIGURES = frozenset({"size", "speed", "start_time", "end_time"})
 
 
@@ -30,6 +33,8 @@ class Reporter:
         self._journal = journal
         self._every = every
         self._wake = threading.Event()
+        self._flush = threading.Event()
+        self._spread = 0.0
         self._stopped = threading.Event()
         self._backoff = Backoff()
         # Results that a full disk kept out of the journal: the API may take them before there is space again.
@@ -39,6 +44,10 @@ class Reporter:
 
     def start(self) -> None:
         self.thread.start()
+
+    def spread(self, seconds: float) -> None:
+        """A Job of many hosts asks them to report this far apart, so that they do not all report at once."""
+        self._spread = min(float(seconds), LONGEST_SPREAD)
 
     def finished(self, result: TransferResult) -> None:
         """The result is on the disk, if the disk takes it, before anybody is told that the transfer is over."""
@@ -67,6 +76,7 @@ class Reporter:
 
     def drain(self, deadline: float) -> bool:
         """Send what is left; False when the API did not take it in time (the journal keeps it)."""
+        self._flush.set()
         while self.untold() and time.monotonic() < deadline:
             self._wake.set()
             time.sleep(0.05)
@@ -79,6 +89,8 @@ class Reporter:
         while not self._stopped.is_set():
             self._wake.wait(self._every)
             self._wake.clear()
+            if self._spread and self._something_to_tell():
+                self._flush.wait(self._spread * random.uniform(0.5, 1.5))  # noqa: S311
             try:
                 self.send_all()
                 self._backoff.reset()
@@ -100,6 +112,12 @@ class Reporter:
             self._journal.acknowledge(key_of(result) for result in results)
         for start in range(0, len(news := self._inbox.news()), A_CALL):
             self._send(news[start : start + A_CALL])
+
+    def _something_to_tell(self) -> bool:
+        try:
+            return bool(self.untold() or self._inbox.active())
+        except JournalError:
+            return True
 
     def _some_unsaved(self) -> list[TransferResult]:
         with self._lock:

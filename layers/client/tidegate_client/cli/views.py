@@ -73,7 +73,7 @@ class Overview:
 
 def line_of(record: Record, elapsed: float | None = None) -> str:
     """A record in one line, whatever its kind."""
-    name = record.get("name") or record.get("file_name") or record.get("type") or ""
+    name = _where(record) or record.get("name") or record.get("file_name") or record.get("type") or ""
     parts = [part for part in (str(name), _extent(record), str(record.get("status", ""))) if part]
     error = record.get("error")
     reasons = (
@@ -89,9 +89,20 @@ def line_of(record: Record, elapsed: float | None = None) -> str:
     return "  ".join(parts)
 
 
+def _where(record: Record) -> str:
+    """Of a target or its Task: the host, and the whole path there."""
+    host = record.get("target_agent_id")
+    if not host or not record.get("file_name"):
+        return ""
+    container = record.get("target_container_id") or record.get("container_id")
+    directory = str(record.get("target_file_dir") or "").rstrip("/")
+    path = f"{directory}/{record['file_name']}" if directory else str(record["file_name"])
+    return f"{host}:{container}:{path}" if container else f"{host}:{path}"
+
+
 def _extent(record: Record) -> str:
     if counts := record.get("counts"):
-        ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout"))
+        ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout", "cancelled"))
         total = counts.get("total", 0)
         told = "  ".join(f"{state} {count}" for state, count in counts.items() if count and state != "total")
         return f"{bar(ended / total if total else 0)} {ended}/{total}  {told}".rstrip()

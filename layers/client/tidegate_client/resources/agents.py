@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from tidegate_client.errors import BadAnswer
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Presence, Transfer, TransferResult
+from tidegate_client.models import Agent, Enrolled, Enrolment, Page, Presence, Transfer, TransferResult
+from tidegate_client.resources.paging import one_page
 
 # The server answers a long poll after `wait`; the rest is for the network.
 LONG_POLL_MARGIN = 12.0
@@ -34,3 +35,50 @@ class Agents:
     def tell_presence(self, agent_id: str, presence: Presence) -> None:
         """Where peers may call this host; forgotten two hours after it was last told."""
         self._http.call("PUT", f"/v1/agents/{path_part(agent_id)}/presence", body=presence)
+
+    def list(
+        self,
+        *,
+        group: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page[Agent]:
+        return one_page(self._http, "/v1/agents", {"group": group, "state": state}, limit, cursor)
+
+    def get(self, agent_id: str) -> Agent:
+        return cast(Agent, self._http.get(f"/v1/agents/{path_part(agent_id)}"))
+
+    def change(
+        self, agent_id: str, *, groups: Sequence[str] | None = None, labels: Mapping[str, str] | None = None
+    ) -> Agent:
+        """What is given replaces what there was."""
+        body: dict[str, Any] = {}
+        if groups is not None:
+            body["groups"] = [*groups]
+        if labels is not None:
+            body["labels"] = dict(labels)
+        return cast(Agent, self._http.call("PATCH", f"/v1/agents/{path_part(agent_id)}", body=body))
+
+    def delete(self, agent_id: str) -> None:
+        """Forgets the host and ends the key that it enrolled with."""
+        self._http.call("DELETE", f"/v1/agents/{path_part(agent_id)}")
+
+    def create_enrolment(
+        self,
+        *,
+        groups: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        uses: int | None = None,
+        expires_in: int | None = None,
+    ) -> Enrolment:
+        """A token, shown once, with which `uses` hosts get keys of their own."""
+        given = {"groups": groups and [*groups], "labels": labels or None, "uses": uses, "expires_in": expires_in}
+        body = {name: value for name, value in given.items() if value is not None}
+        return cast(Enrolment, self._http.create("/v1/enrolments", body))
+
+    def enrol(self, token: str, agent_id: str, *, version: str | None = None, zone: str | None = None) -> Enrolled:
+        """This host's key. Asking again is safe until the key was first used: then only the last key works."""
+        given = {"token": token, "agent_id": agent_id, "version": version, "zone": zone}
+        body = {name: value for name, value in given.items() if value is not None}
+        return cast(Enrolled, self._http.act("/v1/agents/enrol", body, idempotent=True))

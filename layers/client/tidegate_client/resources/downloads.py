@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import BatchSubmitted, Job, JobTarget, Page, Submitted, Target, Task
+from tidegate_client.models import BatchSubmitted, Job, JobTarget, Page, Redriven, Submitted, Target, Task, Wave
 from tidegate_client.resources.paging import one_page
 
 TARGETS_A_CALL = 1000
@@ -57,25 +57,32 @@ class Downloads:
         app_id: int,
         file_path: str,
         file_name: str,
-        targets: Sequence[Target],
         target_user: str,
         target_file_dir: str,
         file_signature: str,
+        targets: Sequence[Target] | None = None,
+        groups: Sequence[str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        waves: Sequence[Wave] | None = None,
         mode: str | None = None,
         swarm: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
+        """To `targets`, or to the hosts of any of the `groups` with all of the `labels`."""
         body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
             "file_path": file_path,
             "file_name": file_name,
-            "targets": list(targets),
             "target_user": target_user,
             "target_file_dir": target_file_dir,
             "file_signature": file_signature,
         }
+        given = {"targets": targets, "groups": groups, "waves": waves}
+        body |= {name: [*value] for name, value in given.items() if value is not None}
+        if labels:
+            body["labels"] = dict(labels)
         if mode:
             body["mode"] = mode
         if swarm:
@@ -104,6 +111,24 @@ class Jobs:
 
     def get(self, job_id: str) -> Job:
         return cast(Job, self._http.get(f"/v1/jobs/{path_part(job_id)}"))
+
+    def cancel(self, job_id: str) -> Job:
+        """What has not arrived becomes Cancelled, within seconds."""
+        return cast(Job, self._http.act(f"/v1/jobs/{path_part(job_id)}/cancel", idempotent=True))
+
+    def redrive(
+        self,
+        job_id: str,
+        *,
+        statuses: Sequence[str] | None = None,
+        callback: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Redriven:
+        """A new Job of the targets that ended as Failed or Timeout, or as `statuses` says."""
+        given = {"statuses": statuses and [*statuses], "callback": callback}
+        body = {name: value for name, value in given.items() if value}
+        path = f"/v1/jobs/{path_part(job_id)}/redrive"
+        return cast(Redriven, self._http.create(path, body, idempotency_key=idempotency_key))
 
     def targets(
         self, job_id: str, *, status: str | None = None, limit: int | None = None, cursor: str | None = None

@@ -450,3 +450,22 @@ def presence(project_id: str, agent_id: str) -> dict[str, str]:
 
 def inbox(project_id: str, agent_id: str) -> str:
     return partition(project_id, "INBOX", agent_id)
+
+
+# --- the fleet
+
+AGENT_SPREAD = 8
+
+
+def agents(project_id: str, spread: int) -> str:
+    return partition(project_id, "AGENTS", str(spread))
+
+
+def agent(project_id: str, agent_id: str) -> dict[str, str]:
+    """Spread over partitions: after an outage thousands of hosts connect within seconds."""
+    spread = int(digest(agent_id, length=8), 16) % AGENT_SPREAD
+    return {"pk": agents(project_id, spread), "sk": agent_id}
+
+
+def enrolment(token_id: str) -> dict[str, str]:
+    return _key(SYSTEM, "ENROLMENT", token_id)

@@ -1,4 +1,4 @@
-"""Orders: what an agent is asked to fetch. A transfer's id says where its orders lie, so that none needs looking up."""
+"""An agent's inbox: what it is asked to fetch. A transfer's id says where its entries lie: none is looked up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class InStaging(NamedTuple):
 
 
 def place_of(transfer_id: str, target: Target) -> InShard | InStaging | None:
-    """Where the order lies that a report names; None for an id that this system never made."""
+    """Where the entry lies that a report names; None for an id that this system never made."""
     if found := _OF_JOB.fullmatch(transfer_id):
         shard_count = int(found[3])
         return InShard(found[1], shard_of(target, shard_count)) if shard_count else None
@@ -58,4 +58,6 @@ class InboxEntry:
     mode: str | None = None
     # The host's place in its Job's swarm, as `domain.swarm.terms` gives it.
     swarm: Mapping[str, Any] | None = None
+    # Over how many seconds the hosts of this Job spread their reports.
+    spread_s: int = 0
     state: TargetState = UNREPORTED

@@ -1,4 +1,4 @@
-"""The agents' side: what one has to fetch, and what it says of it."""
+"""The agents' side: what one has to fetch, and what it reports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.agent_inbox import InboxEntry
+from tidegate.distribution.fleet import Fleet
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
@@ -28,9 +29,9 @@ _PROGRESS_STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class OfferedTransfer:
-    """`swarm` is the order's place in its swarm, with what changes from one look to the next."""
+    """`swarm` is the entry's place in its swarm, with what changes from one look to the next."""
 
-    order: InboxEntry
+    entry: InboxEntry
     url: str
     expires_at: str
     swarm: dict[str, Any] | None = None
@@ -46,18 +47,21 @@ class Result:
 class Agents:
     def __init__(
         self,
-        orders: AgentInboxStore,
+        inbox: AgentInboxStore,
         objects: Bucket,
+        fleet: Fleet,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._orders = orders
+        self._inbox = inbox
         self._objects = objects
+        self._fleet = fleet
         self._clock = clock
         self._sleep = sleep
 
     def inbox(self, project_id: str, agent_id: str, wait: int = 0) -> list[OfferedTransfer]:
         """Answers at once if there is something, else looks again until `wait` seconds have passed."""
+        self._fleet.polled(project_id, agent_id)
         looks = 1 + int(wait / _LOOK_EVERY)
         for look in range(looks):
             if look:
@@ -73,7 +77,7 @@ class Agents:
         now = self._clock().timestamp()
         found: list[InboxEntry] = []
         over: list[InboxEntry] = []
-        for entry in self._orders.inbox(project_id, agent_id):
+        for entry in self._inbox.inbox(project_id, agent_id):
             if entry.until > now:
                 found.append(entry)
             elif len(over) < _TIDIED_TOGETHER:
@@ -81,37 +85,37 @@ class Agents:
             if len(found) == _OFFERED_TOGETHER:
                 break
         for entry in over:
-            self._orders.withdraw(project_id, entry.transfer_id, [entry.target])
+            self._inbox.withdraw(project_id, entry.transfer_id, [entry.target])
         return found
 
-    def _offer(self, order: InboxEntry) -> OfferedTransfer:
-        key = content_object(order.project_id, order.signature)
-        url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(order.file_name))
-        return OfferedTransfer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(order))
+    def _offer(self, entry: InboxEntry) -> OfferedTransfer:
+        key = content_object(entry.project_id, entry.signature)
+        url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))
+        return OfferedTransfer(entry, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(entry))
 
-    def _swarm(self, order: InboxEntry) -> dict[str, Any] | None:
+    def _swarm(self, entry: InboxEntry) -> dict[str, Any] | None:
         """Ages and times by this clock alone: those of hosts are not to be trusted."""
-        if not order.swarm:
+        if not entry.swarm:
             return None
         now = self._clock().timestamp()
-        terms = dict(order.swarm)
+        terms = dict(entry.swarm)
         age = max(0.0, now - terms.pop("dispatched_at"))
-        url = self._objects.presign_get(pieces_object(order.project_id, order.signature), LINK_SECONDS)
-        return terms | {"age": round(age, 3), "lasts": round(order.until - now, 3), "pieces_url": url}
+        url = self._objects.presign_get(pieces_object(entry.project_id, entry.signature), LINK_SECONDS)
+        return terms | {"age": round(age, 3), "lasts": round(entry.until - now, 3), "pieces_url": url}
 
     def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:
         """All of them or none: a transfer that is not this agent's own is refused before anything is written."""
         named = [(result.transfer_id, Target(agent_id, result.container_id)) for result in results]
-        orders = self._orders.read(project_id, named)
-        if any(name not in orders for name in named):
+        entries = self._inbox.read(project_id, named)
+        if any(name not in entries for name in named):
             raise RecordNotFound("no such transfer of this agent")
         for name, result in zip(named, results, strict=True):
-            if _is_news(orders[name], result.report):
-                self._orders.report(orders[name], result.report)
+            if _is_news(entries[name], result.report):
+                self._inbox.report(entries[name], result.report)
 
 
-def _is_news(order: InboxEntry, report: TargetReport) -> bool:
-    before = order.state
+def _is_news(entry: InboxEntry, report: TargetReport) -> bool:
+    before = entry.state
     if before.ended:
         return False
     if report.code != IN_PROGRESS or before.code is None:

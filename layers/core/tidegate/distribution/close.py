@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from tidegate.common.ids import Clock
-from tidegate.distribution.model import PENDING, Job
+from tidegate.distribution.model import PENDING, Job, Wave
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.recovery import LOOK_AGAIN
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
-from tidegate.distribution.targets import Target, spread
+from tidegate.distribution.targets import Target, spread, wave_rank
 from tidegate.distribution.transfers import portions
 from tidegate.errors import RecordNotFound
 
@@ -42,7 +44,17 @@ class CloseWindow:
         now = self._clock()
         self._targets.add_shards(job, shards, now, _older(job, collected))
         sizes = [len(shard) for shard in shards]
-        return self._jobs.shard(job, now, portions(sizes, self._transfer_max_targets), sizes)
+        limits, totals = wave_limits(job.parcel.waves, [target for shard in shards for target in shard])
+        return self._jobs.shard(job, now, portions(sizes, self._transfer_max_targets), sizes, limits, totals)
+
+
+def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[int], list[int]]:
+    """Up to which rank each wave goes, and to how many targets in all: at least one each while there are any."""
+    if not waves or not targets:
+        return [], []
+    ranks = sorted(wave_rank(target) for target in targets)
+    limits = [ranks[min(len(ranks), max(1, math.ceil(len(ranks) * wave.percent / 100))) - 1] for wave in waves]
+    return limits, [bisect_right(ranks, limit) for limit in limits]
 
 
 def _older(job: Job, collected: Iterable[Arrival]) -> dict[Target, int]:

@@ -44,11 +44,23 @@ class Collect:
         failed: list[str] = []
         for (project_id, job_id), together in by_job.items():
             try:
+                for message in together:
+                    self._write_tasks(message)
                 self._bind(project_id, job_id, together)
             except Exception:
                 logger.exception("the targets of this Job are tried again later", job_id=job_id)
                 failed += [message.message_id for message in together]
         return failed
+
+    def _write_tasks(self, message: TargetMessage) -> None:
+        """Before their targets are bound. Only those that are not there: an earlier delivery may have moved them."""
+        if message.new is None:
+            return
+        at, callback = message.new
+        tasks = [
+            Task(message.project_id, one.uuid, message.job_id, one.target, at, at, callback) for one in message.arrivals
+        ]
+        self._tasks.add_missing(tasks, self._expires_at())
 
     def bind(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
         """The same for targets that did not come by the queue."""
@@ -62,6 +74,9 @@ class Collect:
         source = self._jobs.get(project_id, job_key(job_id))
         if source is None:
             self._after_expiry(messages)
+        elif source.cancelled_at:
+            for portion in slices(self._submitted_after_cancel(source, late), _MOVED_TOGETHER):
+                self._move(source, portion)
         else:
             self._rehome(source, late)
 
@@ -100,6 +115,17 @@ class Collect:
             return renew_task(task, message.job_id, self._expires_at())
 
         self._carry(message.project_id, spec, -1, aged(arrivals, message.sequence), renewed)
+
+    def _submitted_after_cancel(self, source: Job, late: Sequence[Arrival]) -> list[Arrival]:
+        """The others were called off with their Job, and are told so."""
+        tasks = {
+            task.uuid: task
+            for task in self._tasks.get_many(source.project_id, [one.uuid for one in late], consistent=True)
+        }
+        known = [one for one in late if one.uuid in tasks and tasks[one.uuid].job_id == source.job_id]
+        later = [one for one in known if tasks[one.uuid].create_time > (source.cancelled_at or "")]
+        self._join(source, [one for one in known if one not in later])
+        return later
 
     def _still_here(self, source: Job, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Without those that an earlier delivery of their message has moved: they need no Job opened for them.

@@ -10,18 +10,28 @@ from tidegate.distribution.targets import Shard
 
 
 def tally(job: Job, open_shards: Sequence[Shard]) -> Job:
-    """From what was counted of its closed shards and what the open ones, all of them, say now."""
+    """Stored totals of closed shards plus current totals of open ones."""
     closed, closed_swarm = job.closed, job.closed_swarm
     for shard in open_shards:
         if not shard.unfinished:
-            closed_swarm += shard.swarm
-            closed = replace(closed, success=closed.success + shard.success, failed=closed.failed + shard.failed)
+            closed, closed_swarm = _plus(closed, shard), closed_swarm + shard.swarm
     going = [shard for shard in open_shards if shard.unfinished]
-    counts = Counts(
-        total=job.counts.total,
-        success=closed.success + sum(shard.success for shard in going),
-        failed=closed.failed + sum(shard.failed for shard in going),
-    )
+    counts = closed
+    for shard in going:
+        counts = _plus(counts, shard)
+    counts = replace(counts, total=job.counts.total, begun=sum(shard.begun for shard in going))
     swarm = sum((shard.swarm for shard in going), start=closed_swarm)
     numbers = tuple(shard.number for shard in going)
     return replace(job, open_shards=numbers, counts=counts, closed=closed, swarm=swarm, closed_swarm=closed_swarm)
+
+
+def _plus(counts: Counts, shard: Shard) -> Counts:
+    figures = shard.figures
+    return replace(
+        counts,
+        success=counts.success + shard.success,
+        failed=counts.failed + shard.failed,
+        measured=counts.measured + len(figures),
+        moved_bytes=counts.moved_bytes + sum(one.size or 0 for one in figures),
+        speed_sum=counts.speed_sum + sum(one.speed or 0 for one in figures),
+    )

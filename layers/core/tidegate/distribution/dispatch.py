@@ -17,7 +17,7 @@ from tidegate.distribution.recovery import Heartbeat
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.transfers import TransferStore
-from tidegate.distribution.targets import CODE_JOB_FAILED, TargetReport
+from tidegate.distribution.targets import CODE_JOB_FAILED, Shard, TargetReport
 from tidegate.distribution.transfers import INTENDED, REFUSED, REJECTED, SENT, UNKNOWN, Transfer
 from tidegate.errors import AnswerLost, Busy, NotAccepted, TransferRefused
 from tidegate.files.contents import ContentStore
@@ -53,11 +53,16 @@ class Dispatch:
         if job is None:
             return OVER
         known = {transfer.number: transfer for transfer in self._transfers.list(job)}
-        states = [self._one(job, number, known.get(number)) for number in range(len(job.portions))]
+        first = job.wave * len(job.portions)
+        states = [self._one(job, first + place, known.get(first + place)) for place in range(len(job.portions))]
         if WAITING in states:
             return WAITING
         if REJECTED in states:
-            self._after_rejection(job, [t for t in self._transfers.list(job) if t.state == REJECTED])
+            self._after_rejection(
+                job, [t for t in self._transfers.list(job) if t.state == REJECTED and t.number >= first]
+            )
+        if job.parcel.waves:
+            self._jobs.wave_sent(job, self._clock())
         return DISPATCHED
 
     def _after_rejection(self, job: Job, rejected: Sequence[Transfer]) -> None:
@@ -76,6 +81,8 @@ class Dispatch:
 
     def _one(self, job: Job, number: int, transfer: Transfer | None) -> str:
         ours = False
+        if transfer is None and job.wave_limits and not self._shards(job, *job.portions[number % len(job.portions)]):
+            return DISPATCHED
         if transfer is None:
             transfer, ours = self._transfers.intend(job, self._intent(job, number))
         if transfer.state == REJECTED:
@@ -91,13 +98,13 @@ class Dispatch:
         return self._look_up(job, transfer)
 
     def _intent(self, job: Job, number: int) -> Transfer:
-        first, last = job.portions[number]
+        first, last = job.portions[number % len(job.portions)]
         token = transfer_token(job.key, number, job.shard_count or 0)
         return Transfer(number, token, first, last, INTENDED, asked_at=self._clock().timestamp())
 
     def _ask(self, job: Job, transfer: Transfer) -> str:
         content = self._contents.get(job.project_id, job.parcel.file_signature)
-        shards = self._targets.shards(job, transfer.shards)
+        shards = self._shards(job, transfer.first_shard, transfer.last_shard)
         try:
             transfer_id = self._engine.create(job, transfer, shards, content.size if content else 0)
         except NotAccepted as error:
@@ -114,6 +121,13 @@ class Dispatch:
         self._transfers.settle(job, transfer, SENT, transfer_id=transfer_id)
         self._jobs.sent(job, self._clock(), transfer_id)
         return DISPATCHED
+
+    def _shards(self, job: Job, first: int, last: int) -> list[Shard]:
+        """With the targets of the present wave only; without shards that have none of them."""
+        found = self._targets.shards(job, range(first, last + 1))
+        if not job.wave_limits:
+            return found
+        return [some for shard in found if (some := shard.only(lambda t: job.in_wave(t, job.wave))).states]
 
     def _look_up(self, job: Job, transfer: Transfer) -> str:
         """Someone else asked and has not written down the answer. No provider here can be asked by token."""

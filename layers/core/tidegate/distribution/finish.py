@@ -12,17 +12,17 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock, iso
 from tidegate.common.slices import slices
 from tidegate.distribution.counts import tally
-from tidegate.distribution.model import FAILED, PENDING, SUCCESS, TIMEOUT, Job, Task, job_key
+from tidegate.distribution.model import CANCELLED, FAILED, PENDING, SUCCESS, TIMEOUT, Job, Task, job_key
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import LOOK_AGAIN
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
-from tidegate.distribution.targets import CODE_JOB_FAILED, CODE_TIMEOUT, Target
+from tidegate.distribution.targets import CODE_CANCELLED, CODE_JOB_FAILED, CODE_NOT_SENT, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
 from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
-from tidegate.errors import DomainError, FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused
+from tidegate.errors import DomainError, FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused, WaveFailed
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
 from tidegate.notifications.topic import Topic
@@ -34,7 +34,7 @@ _READ_TOGETHER = 100
 
 
 # What no retry helps against. Anything else that stops a step is tried again until the Job's deadline.
-_HOPELESS = {error.__name__: error for error in (FileNotFound, SignatureMismatch, TransferRefused)}
+_HOPELESS = {error.__name__: error for error in (FileNotFound, SignatureMismatch, TransferRefused, WaveFailed)}
 
 
 def failure(error_name: str, cause: str) -> DomainError | None:
@@ -93,7 +93,15 @@ class Finish:
         left, now = job.counts.open, self._clock()
         if not job.open_shards:
             return replace(job, status=FAILED if job.counts.failed else SUCCESS, finish_time=iso(now))
-        if error is not None:
+        if isinstance(error, WaveFailed):
+            reason = {"code": error.code, "detail": error.detail}
+            counts = replace(job.counts, cancelled=left)
+            ended = replace(job, status=FAILED, counts=counts, error=reason, rest_code=CODE_NOT_SENT)
+        elif job.cancelled_at:
+            reason = {"code": "cancelled", "detail": f"cancelled at {job.cancelled_at} by {job.cancelled_by}"}
+            counts = replace(job.counts, cancelled=left)
+            ended = replace(job, status=CANCELLED, counts=counts, error=reason, rest_code=CODE_CANCELLED)
+        elif error is not None:
             counts = replace(job.counts, failed=job.counts.failed + left)
             reason = {"code": error.code, "detail": error.detail}
             ended = replace(job, status=FAILED, counts=counts, error=reason, rest_code=CODE_JOB_FAILED)
@@ -125,7 +133,9 @@ class Finish:
     def _terminate(self, job: Job) -> None:
         shards = {shard.number: shard for shard in self._targets.shards(job, job.open_shards)}
         for transfer in self._transfers.list(job):
-            targets = [t for number in transfer.shards if number in shards for t in shards[number].unfinished]
+            wave = transfer.number // max(1, len(job.portions))
+            open_ones = [t for number in transfer.shards if number in shards for t in shards[number].unfinished]
+            targets = [target for target in open_ones if job.in_wave(target, wave)]
             if transfer.state == SENT and targets:
                 self._call_off(job, transfer, targets)
 

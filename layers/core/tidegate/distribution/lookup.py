@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tidegate.common.ids import Clock
 from tidegate.common.listing import Listed
-from tidegate.distribution.model import PENDING, Counts, Job, Task, job_key, job_key_of, task_uuid_of
+from tidegate.distribution.fleet_model import OFFLINE, why_silent
+from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, Task, job_key, job_key_of, task_uuid_of
+from tidegate.distribution.store.fleet import FleetStore
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
@@ -21,8 +24,12 @@ _PAGE = 100
 
 
 class Lookup:
-    def __init__(self, jobs: JobStore, tasks: TaskStore, targets: TargetStore) -> None:
+    def __init__(
+        self, jobs: JobStore, tasks: TaskStore, targets: TargetStore, fleet: FleetStore | None, clock: Clock
+    ) -> None:
         self._jobs = jobs
+        self._fleet = fleet
+        self._clock = clock
         self._tasks = tasks
         self._targets = targets
 
@@ -30,7 +37,7 @@ class Lookup:
         uuid = task_uuid_of(given)
         task = self._tasks.get(project_id, uuid) if uuid else None
         job = self._jobs.get(project_id, job_key(task.job_id)) if task else None
-        if task is None or job is None or (":" in given and given != job.parcel.task_id(task.uuid)):
+        if task is None or job is None or (":" in given and not job.parcel.is_task_id(given, task.uuid)):
             raise RecordNotFound("no such Task")
         number = shard_number(task, job)
         return seen(task, job, self._targets.one_shard(job, number) if number is not None else None)
@@ -111,9 +118,23 @@ class Lookup:
                 if status is None or shown["status"] == status:
                     found.append({"agent_id": target.agent_id, "container_id": target.container_id, **shown})
                     if len(found) == limit:
-                        return Listed(found, self._following(job, number, index + 1, len(rows)))
+                        return Listed(self._reached(job, found), self._following(job, number, index + 1, len(rows)))
             number, place = number + 1, 0
-        return Listed(found, None)
+        return Listed(self._reached(job, found), None)
+
+    def _reached(self, job: Job, rows: list[Record]) -> list[Record]:
+        """Says of targets that have not reported whether their host is offline or only slow."""
+        silent = [row for row in rows if row["status"] in (PENDING, RUNNING) and row.get("error_code") is None]
+        if not silent or self._fleet is None:
+            return rows
+        agents = self._fleet.get_many(job.project_id, [row["agent_id"] for row in silent])
+        now = self._clock()
+        for row in silent:
+            agent = agents.get(row["agent_id"])
+            row["agent_state"] = agent.state(now) if agent else OFFLINE
+            if row["status"] == RUNNING or agent is None:
+                row["error_msg"] = why_silent(agent, now)
+        return rows
 
     def _states(self, job: Job, number: int) -> dict[Any, TargetState] | None:
         if job.shard_count is None:

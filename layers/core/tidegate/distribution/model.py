@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
 
 from tidegate.common.ids import digest
 from tidegate.distribution.swarm.figures import NO_FIGURES, SwarmFigures
-from tidegate.distribution.targets import Target
+from tidegate.distribution.targets import CODE_NOT_SENT, Target, wave_rank
 
 PENDING, RUNNING, SUCCESS, FAILED, TIMEOUT = "Pending", "Running", "Success", "Failed", "Timeout"
-STATUSES = (PENDING, RUNNING, SUCCESS, FAILED, TIMEOUT)
-ENDED = frozenset({SUCCESS, FAILED, TIMEOUT})
+CANCELLED = "Cancelled"
+STATUSES = (PENDING, RUNNING, SUCCESS, FAILED, TIMEOUT, CANCELLED)
+ENDED = frozenset({SUCCESS, FAILED, TIMEOUT, CANCELLED})
 
 # Of Jobs, and of a Task as it is seen through its Job. What has ended never changes.
 TRANSITIONS: Mapping[str, frozenset[str]] = {
@@ -22,6 +24,7 @@ TRANSITIONS: Mapping[str, frozenset[str]] = {
     SUCCESS: frozenset(),
     FAILED: frozenset(),
     TIMEOUT: frozenset(),
+    CANCELLED: frozenset(),
 }
 
 JOB_PREFIX, TASK_PREFIX = "AsyncDownloadJob", "AsyncDownloadTask"
@@ -36,6 +39,14 @@ def may_become(status: str, following: str) -> bool:
 
 def states_before(following: str) -> tuple[str, ...]:
     return tuple(status for status in STATUSES if may_become(status, following))
+
+
+class Wave(NamedTuple):
+    """The Job goes to `percent` of its targets in all; the next wave follows if few enough of this one failed."""
+
+    percent: int
+    wait_s: int = 0
+    max_failed_percent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +64,44 @@ class TransferSpec:
     mode: str | None = None
     # "off": every host fetches the file from S3; None leaves it to the project.
     swarm: str | None = None
+    waves: tuple[Wave, ...] = ()
+    # The key of the Job whose failed targets this one tries again.
+    redrive_of: str | None = None
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """From what `asdict` made of it, also by way of JSON; fields of a later version are left out."""
+        known = {name: data[name] for name in cls.__slots__ if name in data}
+        return cls(**known | {"waves": tuple(Wave(*wave) for wave in data.get("waves") or ())})
 
     @property
     def digest(self) -> str:
         place = (str(self.biz_id), str(self.app_id), self.file_path)
-        options = [f"{name}={value}" for name, value in (("swarm", self.swarm),) if value]
-        mode = (self.mode,) if self.mode else ()
-        what = (self.file_signature, self.target_user, self.target_file_dir, self.file_name)
-        return digest(*place, *what, *mode, *options)
+        more = [self.mode] if self.mode else []
+        more += [f"wave {wave.percent} {wave.wait_s} {wave.max_failed_percent}" for wave in self.waves]
+        more += [f"swarm={self.swarm}"] if self.swarm else []
+        more += [f"redrive {self.redrive_of}"] if self.redrive_of else []
+        return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *more)
+
+    @property
+    def named_path(self) -> str:
+        """With the file's name, which tells two files of one directory apart."""
+        path, name = self.file_path.rstrip("/"), self.file_name
+        return self.file_path if path == name or path.endswith(f"/{name}") else f"{path}/{name}"
 
     def job_ids(self, bucket: int) -> tuple[str, ...]:
         """The names to try in turn: a Job of the first name may deliver another content."""
-        place = f"{JOB_PREFIX}:{self.biz_id}:{self.app_id}:{self.file_path}"
+        place = f"{JOB_PREFIX}:{self.biz_id}:{self.app_id}:{self.named_path}"
         marks = (f"@{self.digest[:width]}" if width else "" for width in _DIGEST_WIDTHS)
         return tuple(f"{place}{mark}:{bucket}" for mark in marks)
 
     def task_id(self, uuid: str) -> str:
-        return f"{TASK_PREFIX}:{self.biz_id}:{self.app_id}:{self.file_path}:{uuid}"
+        return f"{TASK_PREFIX}:{self.biz_id}:{self.app_id}:{self.named_path}:{uuid}"
+
+    def is_task_id(self, given: str, uuid: str) -> bool:
+        """Also as it was before ids held the file's name."""
+        older = f"{TASK_PREFIX}:{self.biz_id}:{self.app_id}:{self.file_path}:{uuid}"
+        return given in (self.task_id(uuid), older)
 
 
 def job_key(job_id: str) -> str:
@@ -93,14 +125,29 @@ class Counts:
     success: int = 0
     failed: int = 0
     timeout: int = 0
+    cancelled: int = 0
+    # Of those that have not ended: hosts that have begun.
+    begun: int = 0
+    # Of the hosts that told how fast their transfer was.
+    measured: int = 0
+    moved_bytes: int = 0
+    speed_sum: int = 0
 
     @property
     def open(self) -> int:
-        return self.total - self.success - self.failed - self.timeout
+        return self.total - self.success - self.failed - self.timeout - self.cancelled
 
     def shown(self) -> dict[str, int]:
         ended = {"success": self.success, "failed": self.failed, "timeout": self.timeout}
-        return {"total": self.total, **ended, "downloading": self.open}
+        downloading = min(self.begun, self.open)
+        more = {"waiting": self.open - downloading, "cancelled": self.cancelled}
+        return {"total": self.total, **ended, "downloading": downloading} | {k: v for k, v in more.items() if v}
+
+    def speed(self) -> dict[str, int] | None:
+        """Bytes that hosts have told of, and the mean of their speeds in bytes a second."""
+        if not self.measured:
+            return None
+        return {"moved_bytes": self.moved_bytes, "mean": self.speed_sum // self.measured, "hosts": self.measured}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +184,16 @@ class Job:
     rest_code: int | None = None
     due_at: float | None = None
     error: Mapping[str, str] | None = None
+    # When and by which key it was called off.
+    cancelled_at: str | None = None
+    cancelled_by: str | None = None
+    # The present wave; up to which hash of a target each wave goes, and to how many targets in all.
+    wave: int = 0
+    wave_limits: tuple[int, ...] = ()
+    wave_sizes: tuple[int, ...] = ()
+    # When the present wave was sent (epoch seconds), and how many targets had failed before it.
+    wave_at: float | None = None
+    failed_before: int = 0
 
     @property
     def ended(self) -> bool:
@@ -145,7 +202,20 @@ class Job:
     @property
     def rest(self) -> str:
         """What became of targets that had not ended when their Job did."""
+        if self.status == CANCELLED or self.rest_code == CODE_NOT_SENT:
+            return CANCELLED
         return TIMEOUT if self.status == TIMEOUT else FAILED
+
+    @property
+    def has_more_waves(self) -> bool:
+        return self.wave + 1 < len(self.wave_limits)
+
+    def in_wave(self, target: Target, wave: int) -> bool:
+        """Every target, for a Job without waves."""
+        if not self.wave_limits:
+            return True
+        above = self.wave_limits[wave - 1] if wave else -1
+        return above < wave_rank(target) <= self.wave_limits[wave]
 
     def shown(self, counts: Counts | None = None) -> dict[str, Any]:
         names = ("job_id", "key", "status", "transfer_id", "create_time", "execute_time", "finish_time")
@@ -157,7 +227,18 @@ class Job:
             | ({"error": dict(self.error)} if self.error else {})
             | ({"mode": self.parcel.mode} if self.parcel.mode else {})
             | ({"swarm": self.swarm.shown()} if self.swarm.hosts else {})
+            | ({"redrive_of": self.parcel.redrive_of} if self.parcel.redrive_of else {})
+            | ({"cancelled_at": self.cancelled_at} if self.cancelled_at else {})
+            | ({"speed": speed} if (speed := (counts or self.counts).speed()) else {})
+            | self._waves_shown()
         )
+
+    def _waves_shown(self) -> dict[str, Any]:
+        if not self.parcel.waves:
+            return {}
+        sizes = [size - before for before, size in pairwise((0, *self.wave_sizes))] or [None] * len(self.parcel.waves)
+        waves = [wave._asdict() | {"targets": size} for wave, size in zip(self.parcel.waves, sizes, strict=True)]
+        return {"waves": waves, "wave": self.wave + 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
 from tidegate.distribution.counts import tally
+from tidegate.distribution.fleet_model import why_silent
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
+from tidegate.distribution.store.fleet import FleetStore
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.transfers import TransferStore
-from tidegate.distribution.targets import Shard
+from tidegate.distribution.targets import UNREPORTED, Shard
 from tidegate.distribution.transfers import SENT, Transfer
-from tidegate.errors import DomainError, RecordNotFound
+from tidegate.errors import DomainError, RecordNotFound, WaveFailed
 
 logger = Logger(service="tidegate", child=True)
-GOING_ON, OVER = "running", "over"
+GOING_ON, NEXT_WAVE, OVER = "running", "next_wave", "over"
 
 Tell = Callable[[str, str, Mapping[str, Any]], None]
 
@@ -34,8 +37,13 @@ class PollTransfer:
         engine: Engine,
         heartbeat: Heartbeat,
         tell: Tell,
+        fleet: FleetStore | None,
         clock: Clock,
+        *,
+        job_timeout: int,
     ) -> None:
+        self._fleet = fleet
+        self._job_timeout = job_timeout
         self._jobs = jobs
         self._targets = targets
         self._transfers = transfers
@@ -52,14 +60,55 @@ class PollTransfer:
             return OVER
         self._heartbeat.alive(job)
         job = self._read(job)
-        if not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
+        if job.ended or job.cancelled_at or not job.open_shards:
+            return OVER
+        late = self._clock().timestamp() >= (job.deadline or 0)
+        if job.has_more_waves and self._wave_is_over(job, late):
+            now = self._clock()
+            following = self._jobs.next_wave(job, now, now.timestamp() + self._job_timeout)
+            logger.info("the next wave begins", job_id=job.job_id, wave=following.wave + 1)
+            return NEXT_WAVE
+        if late:
+            self._note_offline(job)
             return OVER
         return GOING_ON
+
+    def _wave_is_over(self, job: Job, late: bool) -> bool:
+        """Raises WaveFailed if too many of its targets failed; those that are late count as failed."""
+        rule, total = job.parcel.waves[job.wave], job.wave_sizes[job.wave]
+        size = total - (job.wave_sizes[job.wave - 1] if job.wave else 0)
+        unfinished = total - job.counts.success - job.counts.failed
+        failed = job.counts.failed - job.failed_before + (max(0, unfinished) if late else 0)
+        if failed * 100 > rule.max_failed_percent * size:
+            raise WaveFailed(
+                f"wave {job.wave + 1} of {len(job.parcel.waves)} failed: {failed} of its {size} targets "
+                f"(at most {rule.max_failed_percent} %); {job.counts.total - total} targets were not sent"
+            )
+        if unfinished > 0 and not late:
+            return False
+        return job.wave_at is not None and self._clock().timestamp() >= job.wave_at + rule.wait_s
+
+    def _note_offline(self, job: Job) -> None:
+        """At the deadline: which of the silent hosts were offline, so that their end says so."""
+        if self._fleet is None:
+            return
+        now = self._clock()
+        changed: list[Shard] = []
+        for shard in self._targets.shards(job, job.open_shards):
+            silent = [target for target in shard.unfinished if shard.states[target].code is None]
+            agents = self._fleet.get_many(job.project_id, [target.agent_id for target in silent])
+            said = {
+                target: UNREPORTED._replace(message=why_silent(agents.get(target.agent_id), now)) for target in silent
+            }
+            if said:
+                changed.append(replace(shard, states={**shard.states, **said}))
+        if changed:
+            self._targets.save(job, changed, now)
 
     def _read(self, job: Job) -> Job:
         before = self._targets.shards(job, job.open_shards)
         after = {shard.number: shard for shard in before}
-        for transfer in self._transfers.list(job):
+        for transfer in self._asked(job):
             if transfer.state == SENT:
                 after |= self._news(job, transfer, [after[n] for n in transfer.shards if n in after])
         changed = [after[shard.number] for shard in before if after[shard.number] is not shard]
@@ -85,6 +134,15 @@ class PollTransfer:
         except DomainError as error:
             logger.warning("the provider does not answer", job_id=job.job_id, code=error.code, reason=error.detail)
             return {}
-        reported = (shard.after(results.targets) for shard in shards)
-        upload = results.upload
-        return {s.number: s.all_failed(upload) if upload else s for s in reported}
+        reported = [shard.after(results.targets) for shard in shards]
+        if upload := results.upload:
+            wave = transfer.number // len(job.portions)
+            reported = [s.after({t: upload for t in s.states if job.in_wave(t, wave)}) for s in reported]
+        return {shard.number: shard for shard in reported}
+
+    def _asked(self, job: Job) -> list[Transfer]:
+        """Hosts that answer to us do so by shard, whatever wave they are of: each shard is read once."""
+        found = self._transfers.list(job)
+        if not self._engine.repeatable:
+            return found
+        return list({transfer.first_shard: transfer for transfer in found if transfer.state == SENT}.values())

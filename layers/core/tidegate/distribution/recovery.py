@@ -27,7 +27,7 @@ class Heartbeat:
         job = self._jobs.get(project_id, job_key)
         if job is None:
             raise RecordNotFound("no such Job")
-        if job.ended or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
+        if job.ended or job.cancelled_at or not job.open_shards or self._clock().timestamp() >= (job.deadline or 0):
             return None
         self.alive(job)
         return job

@@ -15,7 +15,7 @@ from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, Task, TransferSpec
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.target_queue import TargetMessages
+from tidegate.distribution.target_queue import NewTasks, TargetMessages
 from tidegate.distribution.targets import Target
 from tidegate.errors import FileNotFound
 from tidegate.files.contents import ContentStore
@@ -27,6 +27,9 @@ logger = Logger(service="tidegate", child=True)
 Bind = Callable[[str, str, Sequence[Arrival]], None]
 _REMEMBERED = 2000
 _REMEMBERED_SECONDS = 300
+SUBMIT = "download.submit"
+# More than these are a matter of many seconds, and an answer of many megabytes.
+TASKS_A_SUBMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,22 @@ class Submit:
         callback: str | None = None,
         *,
         who: str = SYSTEM,
+        after: int = -1,
+        action: str = SUBMIT,
+        source: str = "",
     ) -> Submitted:
-        """Nothing is stored unless the file is here or coming. The message goes last: it is what makes targets move."""
+        """Nothing is stored unless the file is here or coming. The message goes last: it is what makes targets move.
+
+        `after` asks for a later window than that; `source` is the Job that a redrive repeats."""
         self._require_file(project_id, parcel.file_signature)
         if callback:
             self._check_callback(project_id, callback)
-        job = self._opener.enter(project_id, parcel)
+        job = self._opener.enter(project_id, parcel, after=after)
         now = self._clock()
         tasks = [
             Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
         ]
-        line = _line(job, tasks, now, who)
+        line = _line(job, tasks, now, who, action, source)
         self._tasks.add(tasks, int(now.timestamp()) + self._windows.longest, line)
         arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
         self._hand_over(job, tasks, arrivals, callback)
@@ -96,6 +104,34 @@ class Submit:
                 self._tasks.take_back(tasks)
                 raise
 
+    def submit_any_number(
+        self,
+        project_id: str,
+        parcel: TransferSpec,
+        targets: Sequence[Target],
+        callback: str | None = None,
+        *,
+        who: str = SYSTEM,
+        after: int = -1,
+        action: str = SUBMIT,
+        source: str = "",
+    ) -> Submitted:
+        """Above what one call can write, the Tasks are made by whoever collects their targets, and not answered."""
+        if len(targets) <= TASKS_A_SUBMIT:
+            return self.submit(
+                project_id, parcel, targets, callback, who=who, after=after, action=action, source=source
+            )
+        self._require_file(project_id, parcel.file_signature)
+        if callback:
+            self._check_callback(project_id, callback)
+        job = self._opener.enter(project_id, parcel, after=after)
+        now = self._clock()
+        expires_at = int(now.timestamp()) + self._windows.longest
+        self._tasks.add([], expires_at, _line(job, targets, now, who, action, source))
+        arrivals = [Arrival(*target, str(uuid.uuid4()), callback is not None) for target in targets]
+        self._queue.send(job, arrivals, callback, NewTasks(iso(now), callback))
+        return Submitted(job, [])
+
     def _require_file(self, project_id: str, signature: str) -> None:
         now = self._clock().timestamp()
         if self._stored.get((project_id, signature), 0) > now:
@@ -109,13 +145,15 @@ class Submit:
                 self._stored.popitem(last=False)
 
 
-def _line(job: Job, tasks: Sequence[Task], now: datetime, who: str) -> AuditLine:
-    """One line a submit: of its Task, or of the Job if it has several Tasks."""
+def _line(job: Job, tasks: Sequence[Task | Target], now: datetime, who: str, action: str, source: str) -> AuditLine:
+    """One line a submit: of its Task, or of the Job if it has several Tasks. A redrive's is of the Job it repeats."""
     parcel, first = job.parcel, tasks[0]
     place = f"{parcel.target_file_dir.rstrip('/')}/{parcel.file_name} as {parcel.target_user}"
-    if len(tasks) == 1:
+    if source:
+        record, whom = source, f"{len(tasks)} targets by {job.job_id}"
+    elif isinstance(first, Task) and len(tasks) == 1:
         record, whom = parcel.task_id(first.uuid), ":".join(filter(None, first.target))
     else:
         record, whom = job.job_id, f"{len(tasks)} targets"
     why = f"to {whom}: {place}, SHA-256 {parcel.file_signature}"
-    return act(job.project_id, record, now, who, "download.submit", why, states=(None, "submitted"))
+    return act(job.project_id, record, now, who, action, why, states=(None, "submitted"))

@@ -16,6 +16,13 @@ _TARGETS_A_MESSAGE = 100
 _MESSAGE_BYTES = 24_000
 
 
+class NewTasks(NamedTuple):
+    """For targets whose Tasks are not written yet: whoever collects them does it."""
+
+    create_time: str
+    callback: str | None
+
+
 class TargetMessage(NamedTuple):
     """Targets for a Job. `spec`, `sequence` and `callback` are what their Tasks need if the message outlives the Job,
     as one that is redriven from the dead-letter queue days later. Messages of earlier versions have none of them."""
@@ -27,19 +34,21 @@ class TargetMessage(NamedTuple):
     spec: TransferSpec | None = None
     sequence: int | None = None
     callback: str | None = None
+    new: NewTasks | None = None
 
 
 class TargetMessages:
     def __init__(self, queue: SqsQueue) -> None:
         self._queue = queue
 
-    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None) -> None:
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: NewTasks | None = None) -> None:
         common = {
             "project_id": job.project_id,
             "job_id": job.job_id,
             "spec": asdict(job.parcel),
             "sequence": job.sequence,
             **({"callback": callback} if callback else {}),
+            **({"new": list(new)} if new else {}),
         }
         room = _MESSAGE_BYTES - len(json.dumps(common))
         self._queue.send(
@@ -54,8 +63,9 @@ class TargetMessages:
 def read_message(message_id: str, body: Mapping[str, Any]) -> TargetMessage:
     """Raises ValueError, KeyError or TypeError for what is no message of ours."""
     arrivals = [Arrival(*row) for row in body["targets"]]
-    spec = TransferSpec(**body["spec"]) if "spec" in body else None
-    more = body.get("sequence"), body.get("callback")
+    spec = TransferSpec.from_data(body["spec"]) if "spec" in body else None
+    new = NewTasks(*body["new"]) if "new" in body else None
+    more = body.get("sequence"), body.get("callback"), new
     return TargetMessage(message_id, body["project_id"], body["job_id"], arrivals, spec, *more)
 
 

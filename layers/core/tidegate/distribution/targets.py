@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ LONGEST_MESSAGE_BYTES = 200
 
 DONE, IN_PROGRESS = 0, 115
 # What this system says of a target that no provider reported on.
-CODE_TIMEOUT, CODE_JOB_FAILED = 9001, 9002
+CODE_TIMEOUT, CODE_JOB_FAILED, CODE_CANCELLED, CODE_NOT_SENT = 9001, 9002, 9003, 9004
 
 
 class Target(NamedTuple):
@@ -82,6 +82,12 @@ def shard_of(target: Target, shard_count: int) -> int:
     return int.from_bytes(hashed) % shard_count
 
 
+def wave_rank(target: Target) -> int:
+    """Where a target stands in the order of waves: random, and the same whoever asks."""
+    hashed = hashlib.blake2b("\0".join(target).encode(), digest_size=6, person=b"wave").digest()
+    return int.from_bytes(hashed)
+
+
 def spread(targets: Iterable[Target]) -> list[list[Target]]:
     """Each target once, in shards of at most 500. The same targets give the same shards."""
     distinct = sorted(set(targets))
@@ -127,6 +133,18 @@ class Shard:
 
     def all_failed(self, report: TargetReport) -> Shard:
         return self.after(dict.fromkeys(self.states, report))
+
+    def only(self, chosen: Callable[[Target], bool]) -> Shard:
+        return replace(self, states={target: state for target, state in self.states.items() if chosen(target)})
+
+    @property
+    def begun(self) -> int:
+        return sum(state.code == IN_PROGRESS for state in self.states.values())
+
+    @property
+    def figures(self) -> list[Figures]:
+        """Of the transfers that have ended well and told how fast they were."""
+        return [s.figures for s in self.states.values() if s.succeeded and s.figures and s.figures.speed is not None]
 
     @property
     def success(self) -> int:

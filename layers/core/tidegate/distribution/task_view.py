@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.distribution.model import FAILED, PENDING, RUNNING, SUCCESS, Job, Task
-from tidegate.distribution.targets import Shard, TargetState, shard_of
+from tidegate.distribution.model import CANCELLED, FAILED, PENDING, RUNNING, SUCCESS, Job, Task
+from tidegate.distribution.targets import CODE_CANCELLED, Shard, TargetState, shard_of
 
 
 def shard_number(task: Task, job: Job) -> int | None:
@@ -20,7 +20,8 @@ def outcome(job: Job, state: TargetState) -> dict[str, Any]:
     elif state.ended:
         shown = {"status": FAILED, "error_code": state.code, "error_msg": state.message}
     elif job.ended:
-        reason = (job.error or {}).get("detail", "")
+        # What is known of this very host (that it was offline) says more than why the Job ended.
+        reason = state.message or (job.error or {}).get("detail", "")
         shown = {"status": job.rest, "error_code": job.rest_code, "error_msg": reason}
     else:
         shown = {"status": RUNNING, "error_code": state.code, "error_msg": state.message or None}
@@ -32,6 +33,9 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
     state = shard.states.get(task.target) if shard else None
     # Not among the targets of a closed Job: it is on its way to a later one.
     result = outcome(job, state) if state is not None else {"status": PENDING}
+    if state is None and job.cancelled_at and task.create_time <= job.cancelled_at:
+        # Its target had not reached the Job when that was called off.
+        result = {"status": CANCELLED, "error_code": CODE_CANCELLED, "error_msg": "the Job was cancelled"}
     changes = [task.update_time, shard.update_time if shard and state else "", job.finish_time or "" if state else ""]
     return {
         "task_id": parcel.task_id(task.uuid),
@@ -43,6 +47,8 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
         "file_signature": parcel.file_signature,
         "target_agent_id": task.target.agent_id,
         "target_container_id": task.target.container_id,
+        "target_file_dir": parcel.target_file_dir,
+        "target_user": parcel.target_user,
         **result,
         "create_time": task.create_time,
         "update_time": max(changes),

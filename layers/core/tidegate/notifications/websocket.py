@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.common.ids import Clock, iso
-from tidegate.errors import DomainError, RecordNotFound
+from tidegate.errors import DomainError, RecordNotFound, ScopeMissing
 from tidegate.notifications.notice import followed_id, is_over, kind_of
 from tidegate.notifications.websocket_messages import (
     CONNECTION_SECONDS,
@@ -23,6 +23,9 @@ from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
 Lookup = Callable[[str, str], dict[str, Any] | None]
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TASK_PREFIX = "AsyncDownloadTask"
+# Sent by agents as it stands.
+BEAT = '{"action":"beat"}'
+AGENT_WORD = '"here"'
 
 
 class RecordLookup:
@@ -40,6 +43,16 @@ class RecordLookup:
             return None
 
 
+class AgentPresence(Protocol):
+    """What the fleet, which lies above this capability, wants to know of its hosts' connections."""
+
+    def connected(self, project_id: str, agent_id: str, connection_id: str) -> None: ...
+
+    def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None: ...
+
+    def told(self, project_id: str, agent_id: str, text: str) -> None: ...
+
+
 class WebSocketClients:
     def __init__(
         self,
@@ -48,8 +61,10 @@ class WebSocketClients:
         records: RecordLookup,
         outgoing: WebSocketSender,
         key_is_active: Callable[[str], bool],
+        presence: Callable[[], AgentPresence],
         clock: Clock,
     ) -> None:
+        self._presence = presence
         self._connections = connections
         self._watches = watches
         self._records = records
@@ -64,16 +79,24 @@ class WebSocketClients:
             return False
         # Stored before the key is looked at: a revocation finds the connection, or is seen here.
         self._connections.add(connection_id, holder, self._expiry())
-        if self._key_is_active(holder.key_record_id):
-            return True
-        self._connections.remove(connection_id)
-        return False
+        if not self._key_is_active(holder.key_record_id):
+            self._connections.remove(connection_id)
+            return False
+        if holder.agent_id:
+            self._presence().connected(holder.project_id, holder.agent_id, connection_id)
+        return True
 
     def disconnect(self, connection_id: str) -> None:
+        holder = self._connections.holder_of(connection_id)
+        if holder and holder.agent_id:
+            self._presence().disconnected(holder.project_id, holder.agent_id, connection_id)
         self._connections.remove(connection_id)
 
     def receive(self, connection_id: str, text: str) -> None:
         """Answers over the connection itself; what the client did wrong, too."""
+        if text == BEAT:
+            # What keeps an idle host's connection open must cost next to nothing.
+            return
         holder = self._connections.holder_of(connection_id)
         if holder is None:
             answers = [error_message(RecordNotFound("this connection is not known; connect again"))]
@@ -81,8 +104,13 @@ class WebSocketClients:
             self._outgoing.close([connection_id])
             self._connections.remove(connection_id)
             return
+        elif holder.agent_id and AGENT_WORD in text:
+            self._presence().told(holder.project_id, holder.agent_id, text)
+            return
         else:
             try:
+                if not holder.may_watch:
+                    raise ScopeMissing("watching needs a key of scope read")
                 answers = self._answers(holder.project_id, connection_id, parse(text))
             except DomainError as error:
                 answers = [error_message(error)]

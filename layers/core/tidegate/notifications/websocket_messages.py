@@ -24,6 +24,9 @@ class Holder:
 
     project_id: str
     key_record_id: str
+    # Set for a host's connection: it is told when its inbox has something.
+    agent_id: str | None = None
+    may_watch: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
@@ -15,9 +16,8 @@ class ConnectionStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add_ticket(self, ticket: str, project_id: str, key_record_id: str, expires_at: int) -> None:
-        held = {"project_id": project_id, "key_record_id": key_record_id, "expires_at": expires_at}
-        self._table.write(put_new(keys.ticket(ticket) | held))
+    def add_ticket(self, ticket: str, holder: Holder, expires_at: int) -> None:
+        self._table.write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}))
 
     def redeem(self, ticket: str, now: float) -> Holder | None:
         """Whose ticket it is, for the first who asks in time. TTL deletes late, so the time is checked too."""
@@ -31,7 +31,7 @@ class ConnectionStore:
 
     def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
         """Under its own id, and under its key: whoever revokes the key finds it there."""
-        held = {"project_id": holder.project_id, "key_record_id": holder.key_record_id, "expires_at": expires_at}
+        held = asdict(holder) | {"expires_at": expires_at}
         # Listed with the connection's watches, so that it goes when they go.
         listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"}
         under_key = keys.key_connection(holder.key_record_id, connection_id) | {"expires_at": expires_at}
@@ -55,7 +55,10 @@ class ConnectionStore:
 def _holder(item: Item) -> Holder | None:
     """None for what was made before tickets knew their key: the client asks for another ticket."""
     key_record_id = item.get("key_record_id")
-    return Holder(str(item["project_id"]), str(key_record_id)) if key_record_id else None
+    if not key_record_id:
+        return None
+    agent_id, may_watch = item.get("agent_id"), item.get("may_watch", True)
+    return Holder(str(item["project_id"]), str(key_record_id), agent_id, bool(may_watch))
 
 
 class WatchStore:

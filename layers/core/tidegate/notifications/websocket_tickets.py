@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tidegate.common.ids import Clock, iso
-from tidegate.notifications.websocket_messages import TICKET_SECONDS
+from tidegate.notifications.websocket_messages import TICKET_SECONDS, Holder
 from tidegate.notifications.websocket_store import ConnectionStore
 
 
@@ -22,8 +22,8 @@ class Tickets:
         self._store = store
         self._clock = clock
 
-    def issue(self, project_id: str, key_record_id: str) -> Ticket:
+    def issue(self, holder: Holder) -> Ticket:
         """The connection lives no longer than the key that asked for it."""
         made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
-        self._store.add_ticket(made, project_id, key_record_id, int(until.timestamp()))
+        self._store.add_ticket(made, holder, int(until.timestamp()))
         return Ticket(made, iso(until))

@@ -81,17 +81,17 @@ class ApiKeys:
             message = "a key of scope agent is bound to one agent_id, and no other key has one"
             raise Invalid(message, errors=[{"loc": ["body", "agent_id"], "msg": message}])
         self._project_of(project_id)
-        return self._add(*self._made(project_id, tuple(dict.fromkeys(scopes)), agent_id, name, expires_in, by))
+        return self._add(*self.made(project_id, tuple(dict.fromkeys(scopes)), agent_id, name, expires_in, by))
 
     def add_admin(self, *, name: str | None = None, expires_in: int | None = None, by: str | None = None) -> NewKey:
-        return self._add(*self._made("", ("admin",), None, name, expires_in, by))
+        return self._add(*self.made("", ("admin",), None, name, expires_in, by))
 
     def _add(self, made: ApiKey, text: str) -> NewKey:
         why = f"scopes {' '.join(made.scopes)}" + (f" for {made.agent_id}" if made.agent_id else "")
         self._store.add(made, self._line(made, made.created_by, "key.create", why))
         return NewKey(made.key_id, text)
 
-    def _made(
+    def made(
         self,
         project_id: str,
         scopes: tuple[str, ...],
@@ -100,6 +100,7 @@ class ApiKeys:
         expires_in: int | None,
         by: str | None,
     ) -> tuple[ApiKey, str]:
+        """A key that is not stored yet, and its text."""
         now = self._clock()
         key_id = new_id("key", now).replace("-", "")
         text = format_key(key_id, secrets.token_hex(20))
@@ -125,7 +126,7 @@ class ApiKeys:
         if old.valid_until is not None:
             lifetime = old.valid_until - int(datetime.fromisoformat(old.created_at).timestamp())
         name = None if old.is_bootstrap else old.name
-        new, text = self._made(old.project_id, old.scopes, old.agent_id, name, lifetime, by)
+        new, text = self.made(old.project_id, old.scopes, old.agent_id, name, lifetime, by)
         end = int(now.timestamp()) + overlap_s
         until = end if old.valid_until is None else min(end, old.valid_until)
         line = self._line(old, by, "key.rotate", f"to {new.key_id}, overlap {overlap_s} s")

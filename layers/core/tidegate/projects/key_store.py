@@ -39,18 +39,18 @@ def _end(key: ApiKey, at: int) -> dict[str, Any]:
     return due if key.is_bootstrap else due | {"expires_at": at + ENDED_KEY_KEPT_SECONDS}
 
 
+def new_key(key: ApiKey) -> Write:
+    end = {} if key.valid_until is None else _end(key, key.valid_until)
+    known = {name: value for name, value in asdict(key).items() if value is not None}
+    return put_new(keys.api_key(key.record_id) | known | _listing(key) | end)
+
+
 class ApiKeyStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def add(self, key: ApiKey, line: AuditLine) -> None:
-        self._table.transact([self._new(key), audit_write(line)])
-
-    @staticmethod
-    def _new(key: ApiKey) -> Write:
-        end = {} if key.valid_until is None else _end(key, key.valid_until)
-        known = {name: value for name, value in asdict(key).items() if value is not None}
-        return put_new(keys.api_key(key.record_id) | known | _listing(key) | end)
+        self._table.transact([new_key(key), audit_write(line)])
 
     def get(self, record_id: str, *, consistent: bool = False) -> ApiKey | None:
         item = self._table.get(keys.api_key(record_id), consistent=consistent)
@@ -71,7 +71,7 @@ class ApiKeyStore:
         """The new key, and the end of the old one. False: it was replaced or revoked meanwhile."""
         ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
         unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
-        return self._table.try_write(self._new(new), self._update(old, ending, unchanged), audit_write(line))
+        return self._table.try_write(new_key(new), self._update(old, ending, unchanged), audit_write(line))
 
     def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
         """False: it was revoked before."""

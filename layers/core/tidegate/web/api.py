@@ -6,7 +6,7 @@ from tidegate.web import system
 from tidegate.web.batches import businesses
 from tidegate.web.batches import routes as batches
 from tidegate.web.console import routes as console
-from tidegate.web.distribution import agents, jobs, submits
+from tidegate.web.distribution import agents, fleet, jobs, submits
 from tidegate.web.distribution import tasks as downloads
 from tidegate.web.exports import routes as exports
 from tidegate.web.files import routes as files
@@ -35,6 +35,7 @@ def build_api() -> Api:
             downloads.router,
             jobs.router,
             agents.build_router(),
+            fleet.router,
             exports.router,
             businesses.router,
             batches.router,

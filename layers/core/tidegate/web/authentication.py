@@ -8,8 +8,9 @@ from typing import Any, Literal, get_args
 
 from tidegate.errors import RecordNotFound, ScopeMissing, Unauthenticated
 
-# What a route may declare: `open` needs no key, `agent` is bound to the agent_id in the path, `admin` covers the rest.
-Scope = Literal["open", "read", "write", "agent", "admin"]
+# What a route may declare: `open` needs no key, `any` takes every key and looks at its scopes itself, `agent` is bound
+# to the agent_id in the path, `admin` covers the rest.
+Scope = Literal["open", "any", "read", "write", "agent", "admin"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 ADMIN = "admin"
 DEFAULT_PROJECT = "default"

@@ -72,7 +72,8 @@ class ScopedResolver(APIGatewayHttpResolver):
             return
         if scope != "open":
             caller = current_caller()
-            caller.require(scope)
+            if scope != "any":
+                caller.require(scope)
             if scope == "agent":
                 caller.require_agent(unquote(route_arguments["agent_id"]))
         event = self.current_event.raw_event

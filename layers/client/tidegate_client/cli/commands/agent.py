@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import signal
+import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from tidegate_client.cli.commands import agent_service
 from tidegate_client.cli.context import Context, Subparsers, add_command
 from tidegate_client.cli.exits import Exit, exit_for
 from tidegate_client.cli.logs import log_to_stderr
+from tidegate_client.client import Client
 from tidegate_client.config import state_path
 from tidegate_client.errors import UsageError
 
@@ -42,6 +45,13 @@ def register(subparsers: Subparsers) -> None:
     doctor = add_command(inner, "doctor", _doctor, "look for what would keep this host from receiving files")
     for parser in (install, status, doctor):
         _add_options(parser)
+    enrol = add_command(
+        inner, "enrol", _enrol, "get this host's key for a token, and keep it for `agent` and `install`"
+    )
+    enrol.add_argument("--token", required=True, help="of `tidegate fleet token`; - reads it from stdin")
+    enrol.add_argument("--url", help="the API's address (default: TIDEGATE_API_URL, or the stored one)")
+    enrol.add_argument("--agent-id", default=argparse.SUPPRESS)
+    enrol.add_argument("--zone", default=argparse.SUPPRESS)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +86,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--log-format", choices=("text", "json"), help="log lines on stderr (default text; json with --json)")
     add("--state-dir", type=Path, help="where untold results survive a crash (default: XDG state)")
-    add("--wait", type=int, choices=range(21), metavar="0-20", help="long-poll seconds")
+    add("--zone", help="where the host is, as `tidegate fleet list` shows it")
+    add("--no-push", action="store_true", help="hold no connection: poll, and hear of files minutes later")
+    add(
+        "--wait", type=int, choices=range(21), metavar="0-20", help="long-poll seconds without a connection (default 0)"
+    )
     add("--drain-seconds", type=float, metavar="S", help="how long SIGTERM lets them run")
 
 
@@ -117,7 +131,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
     if wrong := [one for one in directories if not one.startswith("/") or ".." in Path(one).parts]:
         raise UsageError(f"--allow-dir {wrong[0]} is not an absolute path without '..'")
     container_root: Path | None = given.get("container_root")
-    names = ("parallel", "limit_rate", "proxy", "metrics", "wait", "drain_seconds")
+    names = ("parallel", "limit_rate", "proxy", "metrics", "wait", "drain_seconds", "zone")
     return AgentOptions(
         agent_id=args.agent_id,
         root=root.resolve(),
@@ -125,6 +139,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
         state_dir=given.get("state_dir") or _state_dir(context, args),
         permits=Permits(directories, frozenset(given.get("allow_user") or ())),
         swarm=_swarm(given),
+        push=not given.get("no_push", False),
         **{name: given[name] for name in names if given.get(name) is not None},
     )
 
@@ -164,6 +179,21 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
         context.output.error(agent.failure)
         return exit_for(agent.failure)
     return None
+
+
+def _enrol(context: Context, args: argparse.Namespace) -> None:
+    from tidegate_client import config
+    from tidegate_client.agent.version import version
+
+    url = args.url or context.config.required_url()
+    agent_id = getattr(args, "agent_id", None) or socket.gethostname()
+    token = sys.stdin.readline().strip() if args.token == "-" else args.token  # noqa: S105
+    # Without a key: a stored one may be another project's.
+    with Client(url) as client:
+        made = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
+    kept = config.save(config.Config(api_url=url, key=made["key"], project_id=made["project_id"]))
+    context.output.record({name: made[name] for name in ("project_id", "agent_id", "key_id")})  # type: ignore[literal-required]
+    context.output.note(f"its key is kept in {kept}; next: tidegate agent install --agent-id {agent_id} --root DIR")
 
 
 def _install(context: Context, args: argparse.Namespace) -> Exit | None:

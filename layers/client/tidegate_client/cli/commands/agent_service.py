@@ -80,6 +80,10 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
     for user in sorted(options.permits.users):
         words += ["--allow-user", user]
     words += ["--parallel", str(options.parallel), "--drain-seconds", f"{options.drain_seconds:g}"]
+    if options.zone:
+        words += ["--zone", options.zone]
+    if not options.push:
+        words += ["--no-push"]
     if options.limit_rate:
         words += ["--limit-rate", str(options.limit_rate)]
     if options.swarm:

@@ -1,15 +1,16 @@
-"""download submit · status · watch · list, job show · list"""
+"""download submit · status · watch · list, job show · list · cancel · redrive"""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
+from tidegate_client.cli.commands.fleet import label
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.views import follow, line_of
 from tidegate_client.errors import UsageError
-from tidegate_client.models import Target
+from tidegate_client.models import Target, Wave
 from tidegate_client.resources.downloads import TARGETS_A_CALL
 from tidegate_client.resources.paging import walk
 
@@ -25,8 +26,17 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--file-path")
     submit.add_argument("--file-name")
     submit.add_argument("--signature", help="SHA-256 of the content, 64 hex digits")
+    submit.add_argument("--target", action="append", type=_target, metavar="AGENT[:CONTAINER]", help="repeatable")
+    submit.add_argument("--group", action="append", metavar="NAME", help="hosts of this group, as of now; repeatable")
     submit.add_argument(
-        "--target", action="append", required=True, type=_target, metavar="AGENT[:CONTAINER]", help="repeatable"
+        "--label", action="append", type=label, metavar="NAME=VALUE", help="hosts with this label; repeatable"
+    )
+    submit.add_argument(
+        "--wave",
+        action="append",
+        type=_wave,
+        metavar="PERCENT[:WAIT[:MAX_FAILED]]",
+        help="first to PERCENT of the hosts; on after WAIT seconds if at most MAX_FAILED percent failed; repeatable",
     )
     submit.add_argument("--user", required=True, help="who owns the file there")
     submit.add_argument("--dir", required=True, help="absolute directory there")
@@ -56,6 +66,18 @@ def register(subparsers: Subparsers) -> None:
     show.add_argument("--status", help="only targets in this state")
     show.add_argument("--watch", action="store_true", help="follow it until it ends")
     add_timeout(show)
+    cancel = job.command("cancel", _cancel, "call a job off; what has arrived stays")
+    cancel.add_argument("job")
+    redrive = job.command("redrive", _redrive, "a new job of the targets that failed")
+    redrive.add_argument("job")
+    redrive.add_argument(
+        "--status",
+        action="append",
+        choices=("Failed", "Timeout", "Cancelled"),
+        help="repeatable (default Failed, Timeout)",
+    )
+    redrive.add_argument("--watch", action="store_true", help="follow the new job until it ends")
+    add_timeout(redrive)
     jobs = job.command("list", _list_jobs, "list jobs, newest first")
     jobs.add_argument("--biz-id", type=int)
     jobs.add_argument("--app-id", type=int)
@@ -69,6 +91,14 @@ def _target(text: str) -> Target:
     if not agent_id:
         raise argparse.ArgumentTypeError("a target is AGENT or AGENT:CONTAINER")
     return {"agent_id": agent_id, "container_id": container_id}
+
+
+def _wave(text: str) -> Wave:
+    parts = text.split(":")
+    if not 1 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not PERCENT, PERCENT:WAIT or PERCENT:WAIT:MAX_FAILED")
+    percent, wait, failed = [*map(int, parts), 0, 0][:3]
+    return {"percent": percent, "wait_s": wait, "max_failed_percent": failed}
 
 
 def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
@@ -95,9 +125,19 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
-    what, targets = _what(context, args), args.target
+    what, targets = _what(context, args), args.target or []
     answers: list[dict[str, Any]] = []
-    if len(targets) == 1:
+    if bool(targets) == bool(args.group or args.label):
+        raise UsageError("name --target, or --group and --label")
+    if args.wave and len(targets) > TARGETS_A_CALL:
+        raise UsageError(f"waves go over one job: name at most {TARGETS_A_CALL} targets, or a group")
+    if not targets or args.wave:
+        choice = {"targets": targets} if targets else {"groups": args.group, "labels": dict(args.label or ())}
+        made = context.client.downloads.submit_batch(**what, **choice, waves=args.wave)
+        if args.watch:
+            return _follow_job(context, made["job_id"], what)
+        answers.append({**made})
+    elif len(targets) == 1:
         target = targets[0]
         single = context.client.downloads.submit(
             **what, target_agent_id=target["agent_id"], target_container_id=target["container_id"]
@@ -109,13 +149,42 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             answers.append({**batch})
     if args.watch:
         tasks = {
-            task["task_id"]: {**task, "status": "Pending", "file_name": what["file_name"]}
+            task["task_id"]: {**task, "status": "Pending", **_place(what, task["agent_id"])}
             for answer in answers
             for task in answer["tasks"]
         }
         return follow(context, list(tasks), known=tasks)
     for answer in answers:
         context.output.record(answer)
+    return None
+
+
+def _place(what: dict[str, Any], agent_id: str) -> dict[str, Any]:
+    return {"file_name": what["file_name"], "target_agent_id": agent_id, "target_file_dir": what["target_file_dir"]}
+
+
+def _follow_job(context: Context, job_id: str, what: dict[str, Any] | None = None) -> Exit:
+    """Its line until it ends, then a line for each target that failed."""
+    ended = follow(context, [job_id])
+    if ended is not Exit.OK:
+        job = what or dict(context.client.jobs.get(job_id))
+        for status in ("Failed", "Timeout", "Cancelled"):
+            for target in walk(lambda c, s=status: context.client.jobs.targets(job_id, status=s, limit=100, cursor=c)):  # type: ignore[misc]
+                place = {"file_name": job["file_name"], "target_file_dir": job["target_file_dir"]}
+                record = {**place, **target, "target_agent_id": target["agent_id"]}
+                context.output.event(record, line_of(record))
+    return ended
+
+
+def _cancel(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.jobs.cancel(args.job))
+
+
+def _redrive(context: Context, args: argparse.Namespace) -> Exit | None:
+    made = context.client.jobs.redrive(args.job, statuses=args.status)
+    if args.watch:
+        return _follow_job(context, made["job_id"])
+    context.output.record(made)
     return None
 
 
@@ -139,7 +208,7 @@ def _list(context: Context, args: argparse.Namespace) -> None:
 def _show_job(context: Context, args: argparse.Namespace) -> Exit | None:
     client, output = context.client, context.output
     if args.watch:
-        return follow(context, [args.job])
+        return _follow_job(context, args.job)
     job = client.jobs.get(args.job)
     targets = list(walk(lambda cursor: client.jobs.targets(args.job, status=args.status, limit=100, cursor=cursor)))
     if output.as_json:

@@ -12,14 +12,16 @@ from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.swarm.planner import JobSwarm, SwarmPlanner
 from tidegate.distribution.targets import DONE, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
+from tidegate.distribution.wakeups import Wakeups, spread_seconds
 
 
 class AgentEngine:
-    # Orders are written under names that follow from the token, so writing them again changes nothing.
+    # Inbox entries are written under names that follow from the token, so writing them again changes nothing.
     repeatable = True
 
-    def __init__(self, orders: AgentInboxStore, clock: Clock, swarms: SwarmPlanner) -> None:
-        self._orders = orders
+    def __init__(self, inbox: AgentInboxStore, wakeups: Wakeups, clock: Clock, swarms: SwarmPlanner) -> None:
+        self._inbox = inbox
+        self._wakeups = wakeups
         self._clock = clock
         self._swarms = swarms
 
@@ -28,14 +30,19 @@ class AgentEngine:
 
     def create(self, job: Job, transfer: Transfer, shards: Sequence[Shard], size: int) -> str:
         swarm = self._swarms.swarm_of(job, size)
+        spread = spread_seconds(job.counts.total)
         for shard in shards:
-            answered = self._orders.reports(job.project_id, job.key, shard.number)
+            answered = self._inbox.reports(job.project_id, job.key, shard.number)
             wanted = [target for target in shard.unfinished if target not in answered]
-            self._orders.place([self._order(job, transfer, shard, target, size, swarm) for target in wanted])
+            self._inbox.place([self._entry(job, transfer, shard, target, size, swarm, spread) for target in wanted])
+            # At once: the hosts of the first shards begin while the last ones are written.
+            self._wakeups.send(job.project_id, [target.agent_id for target in wanted], spread)
         return transfer.token
 
     @staticmethod
-    def _order(job: Job, transfer: Transfer, shard: Shard, target: Target, size: int, swarm: JobSwarm) -> InboxEntry:
+    def _entry(
+        job: Job, transfer: Transfer, shard: Shard, target: Target, size: int, swarm: JobSwarm, spread: int
+    ) -> InboxEntry:
         parcel = job.parcel
         return InboxEntry(
             project_id=job.project_id,
@@ -51,15 +58,17 @@ class AgentEngine:
             sequence=shard.sequences.get(target, job.sequence),
             mode=parcel.mode,
             swarm=swarm.terms_of(target.agent_id),
+            spread_s=spread,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
         reports: dict[Target, TargetReport] = {}
         for number in open_shards:
-            reports |= self._orders.reports(job.project_id, job.key, number)
+            reports |= self._inbox.reports(job.project_id, job.key, number)
         return Results(reports)
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
-        """At the deadline orders lapse by themselves; before it they are taken back."""
+        """At the deadline inbox entries lapse by themselves; before it they are taken back, and the hosts told."""
         if self._clock().timestamp() < (job.deadline or 0):
-            self._orders.withdraw(job.project_id, transfer.token, targets)
+            self._inbox.withdraw(job.project_id, transfer.token, targets)
+            self._wakeups.send(job.project_id, [target.agent_id for target in targets], spread_seconds(len(targets)))

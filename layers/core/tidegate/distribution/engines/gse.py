@@ -18,6 +18,7 @@ from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import DONE, IN_PROGRESS, Figures, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
+from tidegate.distribution.wakeups import Wakeups
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, NotSent, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits, Reply
@@ -51,7 +52,12 @@ class GseConfig:
 
 
 def gse_engine(
-    settings: Settings, http: SafeHttp, secretsmanager: SecretsManagerClient, inbox: AgentInboxStore, clock: Clock
+    settings: Settings,
+    http: SafeHttp,
+    secretsmanager: SecretsManagerClient,
+    inbox: AgentInboxStore,
+    wakeups: Wakeups,
+    clock: Clock,
 ) -> GseEngine:
     config = GseConfig(
         settings.gse_base_url,
@@ -69,19 +75,26 @@ def gse_engine(
         secret: dict[str, str] = json.loads(stored["SecretString"])
         return secret
 
-    return GseEngine(http, config, credentials, inbox, clock)
+    return GseEngine(http, config, credentials, inbox, wakeups, clock)
 
 
 class GseEngine:
     repeatable = False
 
     def __init__(
-        self, http: SafeHttp, config: GseConfig, credentials: Credentials, inbox: AgentInboxStore, clock: Clock
+        self,
+        http: SafeHttp,
+        config: GseConfig,
+        credentials: Credentials,
+        inbox: AgentInboxStore,
+        wakeups: Wakeups,
+        clock: Clock,
     ) -> None:
         self._http = http
         self._config = config
         self._credentials = credentials
         self._inbox = inbox
+        self._wakeups = wakeups
         self._clock = clock
 
     def stage(self, job: Job, size: int) -> TargetReport:
@@ -90,6 +103,8 @@ class GseEngine:
         if entry.until <= self._clock().timestamp():
             self._inbox.forget_staging(entry, staged_before=self._clock().timestamp())
             entry = self._inbox.stage(self._staging(job, size))
+        if entry.state.code is None:
+            self._wakeups.send(job.project_id, [self._config.source.agent_id], 0)
         if entry.state.ended and not entry.state.succeeded:
             self._inbox.forget_staging(entry, staged_before=entry.until)
         return TargetReport(IN_PROGRESS if entry.state.code is None else entry.state.code, entry.state.message)

@@ -1,9 +1,10 @@
-"""Orders to agents. One lies with its Job's shard, where polls read it, and shows in its agent's inbox by an index."""
+"""The agents' inboxes. An entry lies with its Job's shard, where polls read it; an index lists it for its agent."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tidegate.aws import keys
@@ -15,6 +16,8 @@ from tidegate.distribution.swarm.figures import figures_from
 from tidegate.distribution.targets import IN_PROGRESS, Figures, Target, TargetReport, TargetState, cut
 
 _OUT_OF_INBOX = ("gsi1pk", "gsi1sk")
+# A large Job's entries are taken back side by side: each is a conditional write of its own.
+_ONE_BY_ONE, _THREADS = 50, 16
 # In the order of Figures; `size` is what was announced.
 _FIGURES = ("moved_bytes", "speed", "start_time", "end_time")
 
@@ -28,33 +31,34 @@ def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | 
     return keys.staging(project_id, target.agent_id, place.signature)
 
 
-def _item(order: InboxEntry, expires_at: int) -> Item:
-    key = _key(order.project_id, order.transfer_id, order.target)
+def _item(entry: InboxEntry, expires_at: int) -> Item:
+    key = _key(entry.project_id, entry.transfer_id, entry.target)
     if key is None:
-        raise ValueError(f"{order.transfer_id} is no transfer of ours")
+        raise ValueError(f"{entry.transfer_id} is no transfer of ours")
     return key | {
-        "project_id": order.project_id,
-        "transfer_id": order.transfer_id,
-        "agent_id": order.target.agent_id,
-        "container_id": order.target.container_id or None,
-        "file_name": order.file_name,
-        "target_file_dir": order.target_file_dir,
-        "target_user": order.target_user,
-        "signature": order.signature,
-        "size": order.size,
-        "until": int(order.until),
-        "job_id": order.job_id,
-        "sequence": order.sequence,
-        "mode": order.mode,
-        "swarm": json.dumps(order.swarm, separators=(",", ":")) if order.swarm else None,
-        "gsi1pk": keys.inbox(order.project_id, order.target.agent_id),
+        "project_id": entry.project_id,
+        "transfer_id": entry.transfer_id,
+        "agent_id": entry.target.agent_id,
+        "container_id": entry.target.container_id or None,
+        "file_name": entry.file_name,
+        "target_file_dir": entry.target_file_dir,
+        "target_user": entry.target_user,
+        "signature": entry.signature,
+        "size": entry.size,
+        "until": int(entry.until),
+        "job_id": entry.job_id,
+        "sequence": entry.sequence,
+        "mode": entry.mode,
+        "swarm": json.dumps(entry.swarm, separators=(",", ":")) if entry.swarm else None,
+        "spread_s": entry.spread_s or None,
+        "gsi1pk": keys.inbox(entry.project_id, entry.target.agent_id),
         # Oldest first, so that of two contents for one path the newer one is fetched last.
-        "gsi1sk": f"{order.sequence or 0:020d}#{order.transfer_id}#{order.target.container_id}",
+        "gsi1sk": f"{entry.sequence or 0:020d}#{entry.transfer_id}#{entry.target.container_id}",
         "expires_at": expires_at,
     }
 
 
-def _order(item: Item) -> InboxEntry:
+def _entry(item: Item) -> InboxEntry:
     return InboxEntry(
         project_id=item["project_id"],
         transfer_id=item["transfer_id"],
@@ -69,6 +73,7 @@ def _order(item: Item) -> InboxEntry:
         sequence=item.get("sequence"),
         mode=item.get("mode"),
         swarm=json.loads(item["swarm"]) if "swarm" in item else None,
+        spread_s=item.get("spread_s", 0),
         state=TargetState(item.get("code"), item.get("message", ""), item.get("progress"), _figures(item)),
     )
 
@@ -92,33 +97,39 @@ class AgentInboxStore:
         self._table = table
         self._ttl = ttl
 
-    def place(self, orders: Sequence[InboxEntry]) -> None:
+    def place(self, entries: Sequence[InboxEntry]) -> None:
         """Unconditional: the same whoever writes them, and who writes them again leaves out what is answered."""
-        self._table.batch_put(_item(order, int(order.until) + self._ttl) for order in orders)
+        self._table.batch_put(_item(entry, int(entry.until) + self._ttl) for entry in entries)
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
         found = self._table.query_all(keys.orders(project_id, job_key, shard), consistent=True)
         return {_target(item): _report(item) for item in found if "code" in item}
 
     def withdraw(self, project_id: str, transfer_id: str, targets: Iterable[Target]) -> None:
-        for target in targets:
-            key = _key(project_id, transfer_id, target)
-            if key is not None:
-                self._change(key, {}, _OUT_OF_INBOX)
+        found = [key for target in targets if (key := _key(project_id, transfer_id, target)) is not None]
+        if len(found) <= _ONE_BY_ONE:
+            for key in found:
+                self._take_out(key)
+            return
+        with ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(self._take_out, found))
+
+    def _take_out(self, key: dict[str, str]) -> None:
+        self._change(key, {}, _OUT_OF_INBOX)
 
     def inbox(self, project_id: str, agent_id: str) -> Iterator[InboxEntry]:
         """Oldest first, page after page as they are read."""
-        return map(_order, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))
+        return map(_entry, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))
 
     def read(self, project_id: str, wanted: Iterable[tuple[str, Target]]) -> dict[tuple[str, Target], InboxEntry]:
         named = (_key(project_id, transfer_id, target) for transfer_id, target in set(wanted))
         found = self._table.batch_get([key for key in named if key is not None], consistent=True)
-        orders = [_order(item) for item in found]
-        return {(order.transfer_id, order.target): order for order in orders}
+        entries = [_entry(item) for item in found]
+        return {(entry.transfer_id, entry.target): entry for entry in entries}
 
-    def report(self, order: InboxEntry, report: TargetReport) -> None:
+    def report(self, entry: InboxEntry, report: TargetReport) -> None:
         """What has ended stays: a late report of anything changes nothing."""
-        key = _key(order.project_id, order.transfer_id, order.target)
+        key = _key(entry.project_id, entry.transfer_id, entry.target)
         if key is None:
             return
         sets: dict[str, Any] = {"code": report.code, "message": cut(report.message), "progress": report.progress}
@@ -132,18 +143,15 @@ class AgentInboxStore:
         unended = "attribute_exists(#pk) AND (attribute_not_exists(#code) OR #code = :running)"
         self._table.try_write(update(key, sets, removes=removes, condition=unended, running=IN_PROGRESS))
 
-    def stage(self, order: InboxEntry) -> InboxEntry:
-        """The order by which this content comes to its source host: the one that is there, or this one."""
+    def stage(self, entry: InboxEntry) -> InboxEntry:
+        """The entry by which this content comes to its source host: the one that is there, or this one."""
         try:
-            self._table.write(put_new(_item(order, int(order.until) + self._ttl)))
+            self._table.write(put_new(_item(entry, int(entry.until) + self._ttl)))
         except ConditionFailed as met:
-            return _order(met.item) if met.item else order
-        return order
+            return _entry(met.item) if met.item else entry
+        return entry
 
     def forget_staging(self, entry: InboxEntry, *, staged_before: float) -> None:
         """So that the next Job has the file fetched again. One staged since then, valid for longer, stays."""
         key = keys.staging(entry.project_id, entry.target.agent_id, entry.signature)
-        try:
-            self._table.write(delete(key, "#until <= :before", before=int(staged_before)))
-        except ConditionFailed:
-            return
+        self._table.try_write(delete(key, "#until <= :before", before=int(staged_before)))

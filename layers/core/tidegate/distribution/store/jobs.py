@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -28,13 +29,14 @@ _SEQUENCE_TRIES = 10
 _PARCEL = tuple(field.name for field in fields(TransferSpec))
 _MADE_UP = ("parcel", "counts", "closed", "portions", "swarm", "closed_swarm")
 _PLAIN = tuple(field.name for field in fields(Job) if field.name not in _MADE_UP)
+_LISTS = ("open_shards", "wave_limits", "wave_sizes")
 
 
 def job_from(item: Mapping[str, Any]) -> Job:
     plain = {name: item[name] for name in _PLAIN if name in item}
     return Job(
-        **plain | {"open_shards": tuple(item.get("open_shards", ()))},
-        parcel=TransferSpec(**{name: item[name] for name in _PARCEL if name in item}),
+        **plain | {name: tuple(item.get(name, ())) for name in _LISTS},
+        parcel=TransferSpec.from_data(item),
         portions=tuple((first, last) for first, last in item.get("portions", ())),
         counts=Counts(**item.get("counts", {})),
         closed=Counts(**item.get("closed", {})),
@@ -51,7 +53,8 @@ def _swarm(job: Job) -> dict[str, Any]:
 
 def still_collects(project_id: str, job_key: str) -> Write:
     """Goes into the transaction that binds targets: a Job that closed meanwhile takes no more."""
-    return check(keys.job(project_id, job_key), "#status = :pending", pending=PENDING)
+    collects = "#status = :pending AND attribute_not_exists(#cancelled_at)"
+    return check(keys.job(project_id, job_key), collects, pending=PENDING)
 
 
 def still_runs(job: Job) -> Write:
@@ -107,8 +110,9 @@ class JobStore:
         return (
             keys.job(job.project_id, job.key)
             | keys.due(job.key, due_at.timestamp(), DUE_KIND)
-            | {name: getattr(job, name) for name in _PLAIN if name not in ("open_shards", "due_at")}
+            | {name: getattr(job, name) for name in _PLAIN if name not in (*_LISTS, "due_at")}
             | asdict(parcel)
+            | {"waves": [list(wave) for wave in parcel.waves] or None}
             | {
                 "gsi1pk": keys.jobs_list(job.project_id),
                 "gsi1sk": f"{job.create_time}#{job.key}",
@@ -146,8 +150,17 @@ class JobStore:
         self._transition(job, now, sets, "the window is over")
         return self._known(job)
 
-    def shard(self, job: Job, now: datetime, portions: Sequence[tuple[int, int]], sizes: Sequence[int]) -> Job:
-        sets = {
+    def shard(
+        self,
+        job: Job,
+        now: datetime,
+        portions: Sequence[tuple[int, int]],
+        sizes: Sequence[int],
+        wave_limits: Sequence[int] = (),
+        wave_sizes: Sequence[int] = (),
+    ) -> Job:
+        waves = {"wave_limits": list(wave_limits), "wave_sizes": list(wave_sizes)} if wave_limits else {}
+        sets = waves | {
             "shard_count": len(sizes),
             "open_shards": list(range(len(sizes))),
             "portions": [list(portion) for portion in portions],
@@ -160,6 +173,34 @@ class JobStore:
     def sent(self, job: Job, now: datetime, transfer_id: str) -> Job:
         first = "#status = :running AND attribute_not_exists(#transfer_id)"
         return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
+
+    def wave_sent(self, job: Job, now: datetime) -> Job:
+        """From now on the wave's hosts are at work; the first to say so wins."""
+        first = "#status = :running AND #wave = :wave AND attribute_not_exists(#wave_at)"
+        sets = {"wave_at": int(now.timestamp())}
+        return self._change(job, now, sets, None, condition=first, running=RUNNING, wave=job.wave)
+
+    def next_wave(self, job: Job, now: datetime, deadline: float) -> Job:
+        key = keys.job(job.project_id, job.key)
+        lives = {"expires_at": int(now.timestamp()) + self._lasts + self._ttl}
+        sets = {"wave": job.wave + 1, "failed_before": job.counts.failed, "deadline": deadline}
+        here = "#status = :running AND #wave = :wave AND attribute_not_exists(#cancelled_at)"
+        step = update(key, sets | lives, removes=("wave_at",), condition=here, running=RUNNING, wave=job.wave)
+        try:
+            return job_from(self._table.write(step))
+        except ConditionFailed:
+            return self._known(job)
+
+    def cancel(self, job: Job, now: datetime, who: str) -> Job:
+        """Called off once; the Job's own steps end it, and answer for what has arrived by then."""
+        sets = {"cancelled_at": iso(now), "cancelled_by": who}
+        going = "#status IN (:pending, :running) AND attribute_not_exists(#cancelled_at)"
+        key = keys.job(job.project_id, job.key)
+        change = update(key, sets, condition=going, pending=PENDING, running=RUNNING)
+        line = AuditLine(job.project_id, job.job_id, iso(now), who, "job.cancel", job.status, None, "")
+        with contextlib.suppress(ConditionFailed):
+            self._table.transact([change, audit_write(line)])
+        return self._known(job)
 
     def progress(self, job: Job, now: datetime, counted: Job) -> Job:
         sets: dict[str, Any] = {

@@ -7,13 +7,16 @@ from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import decode_cursor, encode_cursor, unknown_cursor
-from tidegate.aws.table import Table
-from tidegate.aws.writes import Write, put, update
+from tidegate.aws.table import ConditionFailed, Table
+from tidegate.aws.writes import Write, put, put_new, update
 from tidegate.common.listing import Listed
+from tidegate.common.slices import slices
 from tidegate.distribution.model import Job, Task, job_key
 from tidegate.distribution.targets import Target
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_item
+
+_WRITTEN_TOGETHER = 100
 
 
 def task_from(item: Mapping[str, Any]) -> Task:
@@ -76,6 +79,17 @@ class TaskStore:
     def take_back(self, tasks: Sequence[Task]) -> None:
         """For Tasks that nobody was told of."""
         self._table.batch_delete(keys.task(task.project_id, task.uuid) for task in tasks)
+
+    def add_missing(self, tasks: Sequence[Task], expires_at: int) -> None:
+        """All or none of a hundred in one call; a call that meets some that are there leaves those out."""
+        for portion in slices(tasks, _WRITTEN_TOGETHER):
+            left = [*portion]
+            while left:
+                try:
+                    self._table.transact([put_new(_item(task, expires_at)) for task in left])
+                    break
+                except ConditionFailed as refused:
+                    left = [task for place, task in enumerate(left) if place not in refused.failed]
 
     def get(self, project_id: str, uuid: str) -> Task | None:
         item = self._table.get(keys.task(project_id, uuid), consistent=True)

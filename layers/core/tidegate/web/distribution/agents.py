@@ -81,19 +81,20 @@ def _swarm_figures(told: SwarmResult | None) -> SwarmFigures | None:
 
 
 def _shown(offer: OfferedTransfer) -> TransferAnswer:
-    order = offer.order
+    entry = offer.entry
     return TransferAnswer(
-        transfer_id=order.transfer_id,
-        container_id=order.target.container_id,
+        transfer_id=entry.transfer_id,
+        container_id=entry.target.container_id,
         url=offer.url,
         expires_at=offer.expires_at,
-        file_name=order.file_name,
-        target_file_dir=order.target_file_dir,
-        target_user=order.target_user,
-        signature=order.signature,
-        size=order.size,
-        job_id=order.job_id,
-        sequence=order.sequence,
-        mode=order.mode,
+        file_name=entry.file_name,
+        target_file_dir=entry.target_file_dir,
+        target_user=entry.target_user,
+        signature=entry.signature,
+        size=entry.size,
+        job_id=entry.job_id,
+        sequence=entry.sequence,
+        mode=entry.mode,
+        spread_s=entry.spread_s or None,
         swarm=SwarmAnswer.model_validate(offer.swarm) if offer.swarm else None,
     )

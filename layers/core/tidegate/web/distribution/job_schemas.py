@@ -1,15 +1,40 @@
 from __future__ import annotations
 
-from tidegate.web.distribution.task_schemas import FiguresAnswer, Status
-from tidegate.web.schemas import Answer
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from tidegate.web.distribution.task_schemas import Callback, FiguresAnswer, Status
+from tidegate.web.schemas import Answer, Body
 
 
 class CountsAnswer(Answer):
     total: int
     success: int
     failed: int
-    downloading: int
+    downloading: Annotated[int, Field(description="hosts that have begun")]
     timeout: int
+    waiting: Annotated[int, Field(description="hosts that have not begun; absent if there are none")] | None = None
+    cancelled: Annotated[int, Field(description="absent if there are none")] | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value is not None}
+
+
+class SpeedAnswer(Answer):
+    """Of the hosts that told: bytes moved in all, and the mean of their speeds in bytes a second."""
+
+    moved_bytes: int
+    mean: int
+    hosts: int
+
+
+class WaveAnswer(Answer):
+    percent: int
+    wait_s: int
+    max_failed_percent: int
+    targets: int | None = None
 
 
 class ErrorAnswer(Answer):
@@ -48,6 +73,11 @@ class JobAnswer(Answer):
     counts: CountsAnswer
     error: ErrorAnswer | None = None
     swarm: JobSwarmAnswer | None = None
+    speed: SpeedAnswer | None = None
+    cancelled_at: str | None = None
+    redrive_of: Annotated[str, Field(description="the key of the Job whose targets it tries again")] | None = None
+    waves: list[WaveAnswer] | None = None
+    wave: Annotated[int, Field(description="the present one, from 1")] | None = None
 
 
 class JobList(Answer):
@@ -62,8 +92,23 @@ class JobTargetAnswer(FiguresAnswer):
     error_code: int | None = None
     error_msg: str | None = None
     progress: int | None = None
+    agent_state: Literal["online", "offline"] | None = None
 
 
 class JobTargetList(Answer):
     items: list[JobTargetAnswer]
     next_cursor: str | None = None
+
+
+class RedriveBody(Body):
+    statuses: Annotated[list[Literal["Failed", "Timeout", "Cancelled"]], Field(min_length=1, max_length=3)] = [
+        "Failed",
+        "Timeout",
+    ]
+    callback: Callback | None = None
+
+
+class RedrivenAnswer(Answer):
+    job_id: str
+    key: str
+    targets: int

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import unquote
 
+from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
-from tidegate.web.distribution.job_schemas import JobAnswer, JobList, JobTargetAnswer, JobTargetList
+from tidegate.web.distribution.job_schemas import (
+    JobAnswer,
+    JobList,
+    JobTargetAnswer,
+    JobTargetList,
+    RedriveBody,
+    RedrivenAnswer,
+)
 from tidegate.web.distribution.task_schemas import Status
-from tidegate.web.routing import Cursor, Limit, Router
+from tidegate.web.idempotency import idempotent
+from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Number
 
 router = Router()
@@ -20,6 +29,35 @@ _TAGS = ["Distribution"]
 @router.get("/v1/jobs/<job>", scope="read", tags=_TAGS, summary="One Job")
 def show(job: str) -> JobAnswer:
     return JobAnswer.model_validate(app().distribution.lookup.job(router.caller.project_id, unquote(job)))
+
+
+@router.post(
+    "/v1/jobs/<job>/cancel",
+    scope="write",
+    tags=_TAGS,
+    summary="Call a Job off: what has not arrived becomes Cancelled",
+    status_code=202,
+)
+def cancel(job: str) -> Response[JobAnswer]:
+    caller = router.caller
+    cancelled = app().distribution.control.cancel(caller.project_id, unquote(job), caller.key_id)
+    return answer(JobAnswer.model_validate(cancelled.shown()), 202)
+
+
+@router.post(
+    "/v1/jobs/<job>/redrive",
+    scope="write",
+    tags=_TAGS,
+    summary="A new Job of the targets that failed; hosts go on from the bytes they have",
+    status_code=202,
+    middlewares=[idempotent],
+)
+def redrive(job: str, body: RedriveBody) -> Response[RedrivenAnswer]:
+    caller = router.caller
+    made = app().distribution.control.redrive(
+        caller.project_id, unquote(job), body.statuses, body.callback, caller.key_id
+    )
+    return answer(RedrivenAnswer(job_id=made.job.job_id, key=made.job.key, targets=made.targets), 202)
 
 
 @router.get("/v1/jobs/<job>/targets", scope="read", tags=_TAGS, summary="The targets of a Job")

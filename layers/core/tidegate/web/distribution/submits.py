@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.middlewares import NextMiddleware
 
 from tidegate.app import app
-from tidegate.distribution.model import TransferSpec
+from tidegate.distribution.model import TransferSpec, Wave
 from tidegate.distribution.targets import Target
 from tidegate.web.authentication import Caller
 from tidegate.web.distribution.task_schemas import (
@@ -63,8 +63,7 @@ def build_router() -> Router:
         "/v1/downloads/batch", scope="write", tags=_TAGS, summary="To many", status_code=202, middlewares=[idempotent]
     )
     def submit_batch(body: DownloadBatchBody) -> Response[SubmittedBatchAnswer]:
-        targets = [Target(target.agent_id, target.container_id) for target in body.targets]
-        return answer(_many(router.caller, body, targets), 202)
+        return answer(_many(router.caller, body), 202)
 
     return router
 
@@ -78,13 +77,32 @@ def _one(caller: Caller, body: ParcelBody, target: Target) -> SubmittedAnswer:
     )
 
 
-def _many(caller: Caller, body: ParcelBody, targets: Sequence[Target]) -> SubmittedBatchAnswer:
-    parcel = _parcel(body)
-    taken = app().distribution.submit.submit(caller.project_id, parcel, targets, body.callback, who=caller.key_id)
+def _many(caller: Caller, body: DownloadBatchBody) -> SubmittedBatchAnswer:
+    parcel = replace(_parcel(body), waves=_waves(body))
+    targets = _targets(caller, body)
+    submit = app().distribution.submit.submit_any_number
+    taken = submit(caller.project_id, parcel, targets, body.callback, who=caller.key_id)
     tasks = [
         SubmittedTask(
             task_id=parcel.task_id(task.uuid), agent_id=task.target.agent_id, container_id=task.target.container_id
         )
         for task in taken.tasks
     ]
-    return SubmittedBatchAnswer(job_id=taken.job.job_id, tasks=tasks, window_closes_at=taken.job.closes_at)
+    return SubmittedBatchAnswer(
+        job_id=taken.job.job_id, tasks=tasks, targets=len(targets), window_closes_at=taken.job.closes_at
+    )
+
+
+def _targets(caller: Caller, body: DownloadBatchBody) -> list[Target]:
+    if body.targets is not None:
+        return [Target(target.agent_id, target.container_id) for target in body.targets]
+    fleet = app().distribution.fleet
+    return [Target(name) for name in fleet.selected(caller.project_id, body.groups or (), body.labels or {})]
+
+
+def _waves(body: DownloadBatchBody) -> tuple[Wave, ...]:
+    """What they leave over follows as a last wave."""
+    waves = [Wave(wave.percent, wave.wait_s, wave.max_failed_percent) for wave in body.waves or ()]
+    if waves and waves[-1].percent < 100:
+        waves.append(Wave(100, 0, 100))
+    return tuple(waves)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StrictInt, model_validator
 
 from tidegate.web.schemas import Answer, Body, FileName, FilePath, Number, Signature, Text
 
 _ID_BYTES = 128
 
-Status = Literal["Pending", "Running", "Success", "Failed", "Timeout"]
+Status = Literal["Pending", "Running", "Success", "Failed", "Timeout", "Cancelled"]
 
 
 def _machine_id(value: str) -> str:
@@ -31,6 +31,9 @@ def _web(value: str) -> str:
     return value
 
 
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
+Group = Annotated[str, Field(pattern=_NAME, description="letters, digits and ._/-, at most 63")]
+LabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9._/@:-]{0,63}$")]
 AgentId = Annotated[str, Field(min_length=1), AfterValidator(_machine_id)]
 ContainerId = Annotated[str, AfterValidator(_machine_id)]
 Directory = Annotated[FilePath, AfterValidator(_absolute)]
@@ -63,8 +66,31 @@ class TargetBody(Body):
     container_id: ContainerId = ""
 
 
+class WaveBody(Body):
+    """The Job goes to `percent` of its targets in all; the next wave follows `wait_s` after this one was sent, once
+    all of it has ended with no more than `max_failed_percent` failed."""
+
+    percent: Annotated[StrictInt, Field(ge=1, le=100)]
+    wait_s: Annotated[StrictInt, Field(ge=0, le=3600)] = 0
+    max_failed_percent: Annotated[StrictInt, Field(ge=0, le=100)] = 0
+
+
 class DownloadBatchBody(ParcelBody):
-    targets: Annotated[list[TargetBody], Field(min_length=1, max_length=1000)]
+    """`targets`, or `groups` (hosts of any of them) and `labels` (hosts with all of them)."""
+
+    targets: Annotated[list[TargetBody], Field(min_length=1, max_length=1000)] | None = None
+    groups: Annotated[list[Group], Field(min_length=1, max_length=20)] | None = None
+    labels: Annotated[dict[Group, LabelValue], Field(min_length=1, max_length=20)] | None = None
+    waves: Annotated[list[WaveBody], Field(min_length=1, max_length=10)] | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> DownloadBatchBody:
+        if (self.targets is None) == (self.groups is None and self.labels is None):
+            raise ValueError("name targets, or groups and labels")
+        percents = [wave.percent for wave in self.waves or ()]
+        if percents != sorted(set(percents)):
+            raise ValueError("waves: each percent must be higher than the one before")
+        return self
 
 
 class SubmittedAnswer(Answer):
@@ -82,7 +108,10 @@ class SubmittedTask(Answer):
 
 class SubmittedBatchAnswer(Answer):
     job_id: str
+    """`tasks` is empty above 1,000 targets: list them with GET /v1/downloads?job_id=."""
+
     tasks: list[SubmittedTask]
+    targets: int
     window_closes_at: str
 
 
@@ -105,6 +134,8 @@ class TaskAnswer(FiguresAnswer):
     file_signature: str
     target_agent_id: str
     target_container_id: str
+    target_file_dir: str
+    target_user: str
     status: Status
     error_code: int | None = None
     error_msg: str | None = None

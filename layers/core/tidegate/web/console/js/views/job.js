@@ -8,7 +8,7 @@ import { splitBar, splitLegend, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 
-const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout" };
+const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout", Cancelled: "cancelled" };
 
 export function job(root, { id, query, go }) {
   const status = query.get("targets") || "";

@@ -1,0 +1,20 @@
+"""Tells connected agents that there is something to fetch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.app import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    for record in event["Records"]:
+        body = json.loads(record["body"])
+        told = app().distribution.waker.wake(body["project_id"], body["agents"], int(body["within_s"]))
+        logger.info("agents were told", project_id=body["project_id"], agents=len(body["agents"]), told=told)
+    return {"batchItemFailures": []}

@@ -1,0 +1,100 @@
+"""The agent's connection: the API tells over it that there is something to fetch, so nobody has to ask.
+
+It costs next to nothing while nothing happens: one small message in nine minutes, as API Gateway closes a connection
+that is silent for ten, and a new connection every two hours, which is as long as one may last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tidegate_client.agent.backoff import Backoff
+from tidegate_client.client import Client
+from tidegate_client.errors import TidegateError
+from tidegate_client.socket import NoSocketLibrary, Socket
+
+log = logging.getLogger("tidegate.agent")
+
+BEAT_SECONDS = 540.0
+INVENTORY_SECONDS = 3600.0
+# A fleet that lost its connections together does not come back together.
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
+LISTEN_SECONDS = 5.0
+
+
+class Push:
+    """`on_wakeup` gets the seconds within which to ask; it is also called after each new connection."""
+
+    def __init__(
+        self,
+        client: Client,
+        inventory: Callable[[], dict[str, Any]],
+        on_wakeup: Callable[[float], None],
+        stopping: threading.Event,
+        *,
+        proxy: str | None = None,
+        first_pause: float = FIRST_PAUSE,
+    ) -> None:
+        self._client = client
+        self._inventory = inventory
+        self._on_wakeup = on_wakeup
+        self._stopping = stopping
+        self._proxy = proxy
+        self._backoff = Backoff(first_pause, LONGEST_PAUSE)
+        self.connected = False
+        self.connections = 0
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._hold()
+            except NoSocketLibrary:
+                log.warning("websocket-client is not installed: this host polls, and hears of files minutes later")
+                return
+            except TidegateError as error:
+                was_connected, self.connected = self.connected, False
+                pause = self._backoff.next()
+                level = logging.INFO if was_connected else logging.WARNING
+                log.log(level, "no connection to be told by, next try in %.0f s: %s", pause, error)
+                if was_connected:
+                    # The poller sleeps for long while there is a connection: now it goes back to its own pace.
+                    self._on_wakeup(pause)
+                self._stopping.wait(pause)
+            finally:
+                self.connected = False
+
+    def _hold(self) -> None:
+        with contextlib.closing(Socket(self._client, None, proxy=self._proxy)) as socket:
+            self._say_here(socket)
+            self.connected = True
+            self.connections += 1
+            self._backoff.reset()
+            log.info("connected: the API tells this host when there is something to fetch")
+            # For what came while there was no connection.
+            self._on_wakeup(0.0)
+            beat_at = time.monotonic() + BEAT_SECONDS * random.uniform(0.9, 1.0)  # noqa: S311
+            here_at = time.monotonic() + INVENTORY_SECONDS
+            while not self._stopping.is_set():
+                message = socket.receive(min(LISTEN_SECONDS, max(0.01, beat_at - time.monotonic())))
+                if message is not None and message.get("type") == "transfers":
+                    self._on_wakeup(_seconds(message.get("within_s")))
+                now = time.monotonic()
+                if now >= here_at:
+                    here_at, beat_at = now + INVENTORY_SECONDS, now + BEAT_SECONDS
+                    self._say_here(socket)
+                elif now >= beat_at:
+                    beat_at = now + BEAT_SECONDS
+                    socket.beat()
+
+    def _say_here(self, socket: Socket) -> None:
+        socket.say({"action": "here", **self._inventory()})
+
+
+def _seconds(value: object) -> float:
+    return min(float(value), 600.0) if isinstance(value, (int, float)) and value > 0 else 0.0

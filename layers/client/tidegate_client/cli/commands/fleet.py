@@ -1,0 +1,72 @@
+"""fleet list · show · set · delete · token"""
+
+from __future__ import annotations
+
+import argparse
+
+from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
+
+_COLUMNS = ("agent_id", "state", "last_seen", "version", "zone", "groups", "labels", "free_bytes")
+
+
+def register(subparsers: Subparsers) -> None:
+    fleet = Group(subparsers, "fleet", "the hosts that run an agent")
+    listing = fleet.command("list", _list, "list hosts")
+    listing.add_argument("--group")
+    listing.add_argument("--state", choices=("online", "offline"))
+    add_paging(listing)
+    show = fleet.command("show", _show, "one host, and what it has to fetch")
+    show.add_argument("agent_id")
+    change = fleet.command("set", _set, "its groups or labels; what is named replaces what there was")
+    change.add_argument("agent_id")
+    _add_groups(change)
+    change.add_argument("--no-groups", action="store_true", help="take it out of all groups")
+    change.add_argument("--no-labels", action="store_true", help="remove all labels")
+    delete = fleet.command("delete", _delete, "forget a host; the key that it enrolled with ends")
+    delete.add_argument("agent_id")
+    token = fleet.command("token", _token, "a token for `tidegate agent enrol` (admin)")
+    _add_groups(token)
+    token.add_argument("--uses", type=int, metavar="N", help="how many hosts may enrol with it (default 1)")
+    token.add_argument("--expires-in", type=int, metavar="SECONDS", help="default: an hour")
+
+
+def _add_groups(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--group", action="append", metavar="NAME", help="repeatable")
+    parser.add_argument("--label", action="append", type=label, metavar="NAME=VALUE", help="repeatable")
+
+
+def label(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _list(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.agents.list(group=args.group, state=args.state, limit=args.limit, cursor=cursor),
+        _COLUMNS,
+    )
+
+
+def _show(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.agents.get(args.agent_id))
+
+
+def _set(context: Context, args: argparse.Namespace) -> None:
+    groups = [] if args.no_groups else args.group
+    labels = {} if args.no_labels else dict(args.label) if args.label else None
+    context.output.record(context.client.agents.change(args.agent_id, groups=groups, labels=labels))
+
+
+def _delete(context: Context, args: argparse.Namespace) -> None:
+    context.client.agents.delete(args.agent_id)
+    context.output.record({"deleted": args.agent_id})
+
+
+def _token(context: Context, args: argparse.Namespace) -> None:
+    made = context.client.agents.create_enrolment(
+        groups=args.group, labels=dict(args.label or ()), uses=args.uses, expires_in=args.expires_in
+    )
+    context.output.record(made)
+    context.output.note("On the host: tidegate agent enrol --url URL --token TOKEN --agent-id ID")

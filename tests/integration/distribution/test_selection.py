@@ -1,0 +1,89 @@
+"""Targets by group or label, as many as there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet, collect, messages
+from tidegate.distribution import submit as submits
+
+
+def known(fleet: Fleet, agent_id: str, groups: list[str], **labels: str) -> None:
+    fleet.cloud.app.distribution.fleet_store.seen(fleet.project.id, agent_id, fleet.cloud.clock())
+    body = {"groups": groups, "labels": labels}
+    assert fleet.cloud.http("PATCH", f"/v1/agents/{agent_id}", json=body, key=fleet.project.key).status == 200
+
+
+@pytest.fixture
+def hosts(fleet: Fleet) -> None:
+    known(fleet, "w-1", ["web"], os="debian")
+    known(fleet, "w-2", ["web", "canary"], os="alpine")
+    known(fleet, "d-1", ["db"], os="debian")
+
+
+def send(fleet: Fleet, **how: Any) -> Any:
+    return fleet.post("/v1/downloads/batch", fleet.body(**how))
+
+
+@pytest.mark.usefixtures("hosts")
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({"groups": ["web"]}, {"w-1", "w-2"}),
+        ({"groups": ["canary", "db"]}, {"w-2", "d-1"}),
+        ({"labels": {"os": "debian"}}, {"w-1", "d-1"}),
+        ({"groups": ["web"], "labels": {"os": "debian"}}, {"w-1"}),
+    ],
+)
+def test_groups_and_labels_choose_their_hosts(fleet: Fleet, how: dict[str, Any], expected: set[str]) -> None:
+    answer = send(fleet, **how)
+
+    assert answer.status == 202, answer.body
+    assert {task["agent_id"] for task in answer.json()["tasks"]} == expected
+    assert answer.json()["targets"] == len(expected)
+
+
+@pytest.mark.usefixtures("hosts")
+@pytest.mark.parametrize(
+    "how", [{}, {"groups": ["nobody"]}, {"groups": []}, {"targets": [{"agent_id": "a"}], "groups": ["web"]}]
+)
+def test_selection_of_nobody_or_by_two_ways_is_refused(fleet: Fleet, how: dict[str, Any]) -> None:
+    assert send(fleet, **how).status == 422
+
+
+def test_large_selection_makes_its_tasks_when_they_are_collected(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submits, "TASKS_A_SUBMIT", 2)
+    for number in range(5):
+        known(fleet, f"h-{number}", ["all"])
+
+    answer = send(fleet, groups=["all"], callback="http://127.0.0.1:9/x").json()
+    taken = messages(fleet)
+    collect(fleet, taken)
+    # Delivered twice, it makes nothing twice.
+    collect(fleet, taken)
+
+    assert (answer["tasks"], answer["targets"]) == ([], 5)
+    tasks = fleet.tasks_of(answer["job_id"])
+    assert sorted(task["target_agent_id"] for task in tasks) == [f"h-{number}" for number in range(5)]
+    fleet.pass_window()
+    fleet.step("close_window", answer["job_id"])
+    assert fleet.job(answer["job_id"])["counts"]["total"] == 5
+
+
+def test_late_message_does_not_bring_a_moved_task_back(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submits, "TASKS_A_SUBMIT", 0)
+    known(fleet, "h-1", ["all"])
+    answer = send(fleet, groups=["all"]).json()
+    taken = messages(fleet)
+    fleet.pass_window()
+    fleet.step("close_window", answer["job_id"])
+
+    collect(fleet, taken)
+    collect(fleet, taken)
+
+    page = fleet.get("/v1/downloads", limit=100)["items"]
+    (task,) = [one for one in page if one["target_agent_id"] == "h-1"]
+    assert task["job_id"] != answer["job_id"]
+    assert task["status"] == "Pending"

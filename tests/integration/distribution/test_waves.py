@@ -1,0 +1,136 @@
+"""A Job goes to few hosts first, and on only if they fared well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet
+
+HOSTS = [f"h-{number:02}" for number in range(20)]
+WAVES = [{"percent": 10, "wait_s": 60}, {"percent": 50, "max_failed_percent": 20}]
+
+
+def submit(fleet: Fleet, waves: list[dict[str, Any]] = WAVES, hosts: list[str] = HOSTS) -> str:
+    job_id = str(fleet.submit_many(hosts, waves=waves)["job_id"])
+    fleet.run_until_dispatched(job_id)
+    return job_id
+
+
+def asked(fleet: Fleet) -> list[str]:
+    return [host for host in HOSTS if fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, host)]
+
+
+def answer(fleet: Fleet, hosts: list[str], code: int = 0) -> None:
+    for host in hosts:
+        fleet.report(host, code)
+
+
+def poll(fleet: Fleet, job_id: str) -> str:
+    return str(fleet.step("poll_transfer", job_id)["state"])
+
+
+def test_first_wave_goes_to_its_share_only(fleet: Fleet) -> None:
+    job_id = submit(fleet)
+
+    assert len(asked(fleet)) == 2
+    shown = fleet.job(job_id)
+    assert [wave["targets"] for wave in shown["waves"]] == [2, 8, 10]
+    assert shown["wave"] == 1
+
+
+def test_next_wave_follows_after_the_wait_and_the_rest_at_last(fleet: Fleet) -> None:
+    job_id = submit(fleet)
+    answer(fleet, asked(fleet))
+    assert poll(fleet, job_id) == "running"
+
+    fleet.cloud.clock.advance(61)
+    assert poll(fleet, job_id) == "next_wave"
+    fleet.step("dispatch_transfer", job_id)
+    second = asked(fleet)
+    assert len(second) == 8
+    assert fleet.job(job_id)["wave"] == 2
+
+    answer(fleet, second)
+    assert poll(fleet, job_id) == "next_wave"
+    fleet.step("dispatch_transfer", job_id)
+    answer(fleet, asked(fleet))
+    assert poll(fleet, job_id) == "over"
+    fleet.step("finish_job", job_id)
+    assert fleet.job(job_id)["counts"]["success"] == 20
+
+
+def test_wave_that_fails_stops_the_job_and_says_so(fleet: Fleet) -> None:
+    job_id = submit(fleet)
+    answer(fleet, asked(fleet)[:1], code=5)
+
+    with pytest.raises(Exception, match="wave 1 of 3 failed: 1 of its 2 targets") as failure:
+        poll(fleet, job_id)
+    assert type(failure.value).__name__ == "WaveFailed"
+    fleet.step("finish_job", job_id, error={"Error": "WaveFailed", "Cause": str(failure.value)})
+
+    job = fleet.job(job_id)
+    assert (job["status"], job["error"]["code"]) == ("Failed", "wave_failed")
+    assert job["counts"]["failed"] == 1
+    assert job["counts"]["cancelled"] == 19
+    assert sorted(set(fleet.states(job_id).values())) == ["Cancelled", "Failed"]
+    assert asked(fleet) == []
+
+
+def test_wave_with_few_failures_goes_on(fleet: Fleet) -> None:
+    job_id = submit(fleet, [{"percent": 50, "max_failed_percent": 20}])
+    first = asked(fleet)
+    answer(fleet, first[:2], code=5)
+    answer(fleet, first[2:])
+
+    assert poll(fleet, job_id) == "next_wave"
+
+
+def test_hosts_that_never_answer_count_as_failed_at_the_waves_deadline(fleet: Fleet) -> None:
+    job_id = submit(fleet)
+    answer(fleet, asked(fleet)[:1])
+    assert poll(fleet, job_id) == "running"
+
+    fleet.cloud.clock.advance(700)
+    with pytest.raises(Exception, match="1 of its 2 targets"):
+        poll(fleet, job_id)
+
+
+def test_each_wave_has_the_whole_time_of_a_job(fleet: Fleet) -> None:
+    job_id = submit(fleet, [{"percent": 10, "wait_s": 500}])
+    answer(fleet, asked(fleet))
+    fleet.cloud.clock.advance(590)
+    assert poll(fleet, job_id) == "next_wave"
+    fleet.step("dispatch_transfer", job_id)
+
+    fleet.cloud.clock.advance(300)
+
+    assert len(asked(fleet)) == 18
+    assert poll(fleet, job_id) == "running"
+
+
+def test_repeated_dispatch_of_a_wave_sends_nothing_twice(fleet: Fleet) -> None:
+    job_id = submit(fleet)
+    first = asked(fleet)
+
+    fleet.step("dispatch_transfer", job_id)
+
+    assert asked(fleet) == first
+
+
+@pytest.mark.parametrize(
+    "waves",
+    [[], [{"percent": 0}], [{"percent": 10}, {"percent": 10}], [{"percent": 50}, {"percent": 5}], [{"wait_s": 1}]],
+)
+def test_waves_that_do_not_rise_are_refused(fleet: Fleet, waves: list[dict[str, Any]]) -> None:
+    body = fleet.body(targets=[{"agent_id": "a"}], waves=waves)
+
+    assert fleet.post("/v1/downloads/batch", body).status == 422
+
+
+def test_one_target_is_the_first_wave(fleet: Fleet) -> None:
+    job_id = submit(fleet, hosts=["h-00"])
+    answer(fleet, ["h-00"])
+
+    assert poll(fleet, job_id) == "over"

@@ -1,0 +1,192 @@
+"""The agent's connection: what it is told, what it tells, and what it does when the connection is lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+
+from tests.unit.client.fakes import AgentApi
+from tidegate_client.agent import pace, poll_alarm, push
+from tidegate_client.agent.pace import Pace
+from tidegate_client.agent.poll_alarm import PollAlarm
+from tidegate_client.agent.push import Push
+from tidegate_client.errors import ApiError, NotFound
+
+CONTENT = b"pushed " * 1000
+
+
+@dataclass
+class SocketServer:
+    """Plays API Gateway. `ticket` stands for the API's tickets."""
+
+    url: str = ""
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    open: list[ServerConnection] = field(default_factory=list)
+    connected: int = 0
+    refusal: ApiError | None = None
+
+    def handle(self, connection: ServerConnection) -> None:
+        self.connected += 1
+        self.open.append(connection)
+        try:
+            for text in connection:
+                self.heard.append(json.loads(text))
+        except ConnectionClosed:
+            pass
+        finally:
+            self.open.remove(connection)
+
+    def ticket(self) -> dict[str, str]:
+        if self.refusal:
+            raise self.refusal
+        return {"ticket": "t", "ws_url": self.url, "expires_at": ""}
+
+    def tell(self, **message: Any) -> None:
+        for connection in list(self.open):
+            connection.send(json.dumps(message))
+
+
+def until(check: Callable[[], object], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[SocketServer]:
+    made = SocketServer()
+    with serve(made.handle, "127.0.0.1", 0) as listening:
+        made.url = f"ws://127.0.0.1:{listening.socket.getsockname()[1]}"
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        yield made
+        listening.shutdown()
+        thread.join()
+
+
+class Told:
+    def __init__(self, server: SocketServer, inventory: dict[str, Any] | None = None) -> None:
+        self.wakeups: list[float] = []
+        self.stopping = threading.Event()
+
+        class Client:
+            class operations:
+                ticket = staticmethod(server.ticket)
+
+        told = inventory or {"version": "1.0", "free_bytes": 7}
+        self.push = Push(Client(), lambda: told, self.wakeups.append, self.stopping, first_pause=0.05)  # type: ignore[arg-type]
+        self.thread = threading.Thread(target=self.push.run)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def told(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    monkeypatch.setattr(push, "LISTEN_SECONDS", 0.05)
+    made = Told(server)
+    until(lambda: server.heard)
+    yield made
+    made.stop()
+
+
+def test_new_connection_tells_the_inventory_and_asks_for_what_was_missed(server: SocketServer, told: Told) -> None:
+    assert server.heard == [{"action": "here", "version": "1.0", "free_bytes": 7}]
+    until(lambda: told.wakeups == [0.0])
+    assert told.push.connected
+
+
+def test_word_of_transfers_wakes_the_poller(server: SocketServer, told: Told) -> None:
+    until(lambda: told.wakeups)
+    server.tell(type="transfers")
+    server.tell(type="transfers", within_s=20)
+    server.tell(type="something else")
+
+    until(lambda: len(told.wakeups) == 3)
+    assert told.wakeups == [0.0, 0.0, 20.0]
+
+
+@pytest.mark.parametrize("odd", ["soon", -5, None, {}])
+def test_odd_spread_is_none(server: SocketServer, told: Told, odd: object) -> None:
+    until(lambda: told.wakeups)
+    server.tell(type="transfers", within_s=odd)
+
+    until(lambda: len(told.wakeups) == 2)
+    assert told.wakeups[1] == 0.0
+
+
+def test_lost_connection_is_made_again(server: SocketServer, told: Told) -> None:
+    until(lambda: told.push.connected)
+    for connection in list(server.open):
+        connection.close()
+
+    until(lambda: server.connected == 2)
+    until(lambda: told.push.connected)
+
+
+def test_api_without_tickets_for_agents_leaves_the_host_polling(server: SocketServer) -> None:
+    server.refusal = NotFound(404, "route_not_found", "no such route")
+    told = Told(server)
+    try:
+        until(lambda: told.push._backoff.failures >= 2)
+        assert not told.push.connected
+        assert told.wakeups == []
+        assert told.thread.is_alive()
+    finally:
+        told.stop()
+
+
+def test_idle_connection_beats_before_it_would_be_closed(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push, "BEAT_SECONDS", 0.1)
+    told = Told(server)
+    try:
+        until(lambda: server.heard.count({"action": "beat"}) >= 3)
+    finally:
+        told.stop()
+
+
+def test_alarm_wakes_a_sleeper_and_rings_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_alarm, "ASK_AGAIN_AFTER", (0.0, 0.05))
+    alarm = PollAlarm()
+    threading.Timer(0.02, alarm.ring).start()
+
+    assert [alarm.sleep(5), alarm.sleep(5), alarm.sleep(0.05)] == [True, True, False]
+
+
+def test_connected_agent_asks_hourly_and_every_minute_while_it_works() -> None:
+    made = Pace(20, lively_until=1e9)
+
+    assert made.wait(0, pushed=True) == 0
+    assert 1800 <= made.pause(0, listed=False, new=False, pushed=True) <= 3600
+    assert 30 <= made.pause(0, listed=True, new=True, pushed=True) <= 60
+
+
+def test_pushed_file_arrives_without_a_poll_in_between(
+    server: SocketServer, api: AgentApi, start_agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "FIRST_IDLE_ROUND", 100.0)
+    monkeypatch.setattr("tidegate_client.resources.operations.Operations.ticket", lambda _: server.ticket())
+    start_agent(push=True, wait=0)
+    until(lambda: server.heard and len(api.polls) >= 3, 15)
+    polls = len(api.polls)
+    time.sleep(0.3)
+    assert len(api.polls) == polls
+
+    began = time.monotonic()
+    transfer = api.add("f", CONTENT)
+    server.tell(type="transfers")
+    api.wait_for(transfer)
+
+    assert time.monotonic() - began < 2
