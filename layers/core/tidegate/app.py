@@ -417,11 +417,12 @@ class BatchesPart:
         settings, clock, queue, project = app.settings, app.clock, app.queue, app.projects.projects.get
         self._app = app
         self.store = BatchStore(app.table)
-        runs = BatchRunStore(app.table)
+        self.runs = runs = BatchRunStore(app.table)
         calls = BusinessCalls(app.http, app.sign, project, clock)
         self.businesses = Registry(BusinessStore(app.table), app.notifications.callbacks.check, clock)
         objects = RowBucket(app.s3, app.files.bucket)
-        outcomes, results = Outcomes(objects), ItemResults(app.table)
+        self.outcomes = outcomes = Outcomes(objects)
+        results = ItemResults(app.table)
         self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, clock)
         self.control = BatchControl(
             self.batches,

@@ -203,10 +203,19 @@ def test_a_start_whose_answer_was_lost_and_that_the_sdk_repeats_has_started_the_
         transact(writes, *args, **kwargs)
         transact(writes, *args, **kwargs)
 
+    waiting_id = world.create(world.register("before_run"))
     with monkeypatch.context() as lossy:
         lossy.setattr(table, "transact", twice)
         started = world.act(batch_id, "start")
+        waiting = world.act(waiting_id, "start")
     assert (started["status"], started["queue_status"]) == ("running", "queued")
+    assert waiting["status"] == "waiting_biz"
+
+
+def test_a_start_that_its_client_repeats_with_the_same_idempotency_key_is_one_start(world: BatchWorld) -> None:
+    batch_id = world.create(world.register())
+    path, key = f"/v1/batches/{batch_id}/start", {"Idempotency-Key": "start-1"}
+    assert [world.http("POST", path, headers=key).status for _ in range(2)] == [202, 202]
 
 
 def test_a_log_export_keeps_the_newest_lines_and_says_that_older_ones_are_left_out(

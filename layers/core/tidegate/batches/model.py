@@ -7,10 +7,12 @@ import hmac
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.batches.run_state import Carried, Counts, Rules, Verdict
 from tidegate.batches.sliding_window import WindowState
+from tidegate.common.ids import iso
 from tidegate.errors import WrongState
 
 CREATED, WAITING_BIZ, RUNNING = "created", "waiting_biz", "running"
@@ -158,6 +160,8 @@ class Progress:
     outcome_parts: int = 0
     # Epoch seconds: nothing is to be done until then, and no function runs.
     asleep_until: float | None = None
+    # Epoch seconds: when the last item will be called, at the present pace.
+    eta: float | None = None
 
     @property
     def position(self) -> int:
@@ -185,6 +189,8 @@ class Progress:
             "rate_now": self.rate_now,
             "offset": self.window.offset,
         }
+        if self.eta is not None and batch.status == RUNNING:
+            told["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
         return told
 
 

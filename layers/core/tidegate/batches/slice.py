@@ -37,6 +37,7 @@ _WORTH_SLEEPING = 10.0
 _LONGEST_SLEEP = 60
 _LONGEST_SLEEP_FOR_RESULTS = 15
 _LOG_SECONDS = 20.0
+_SMOOTHING = 0.2
 # Outcomes are merged in memory, a kilobyte or so each.
 _MOST_MERGED = 500_000
 
@@ -87,6 +88,8 @@ class _Run:
     position: int
     lease_end: float
     parts: int
+    # Items a second, over the last ten seconds or so.
+    pace: float
     # Not in a part that counts yet.
     outcomes: list[Outcome] = field(default_factory=list)
     discharged: bool = False
@@ -149,6 +152,7 @@ class SliceRunner:
             position=progress.position,
             lease_end=self._lease_end(asked_at),
             parts=progress.outcome_parts,
+            pace=progress.rate_now or batch.rate,
         )
         log = LogWriter(work.log, lambda lines: self._write_log(batch, lines))
         log.start()
@@ -237,8 +241,10 @@ class SliceRunner:
             parts += 1
             self._outcomes.write_part(run.batch, parts, run.fence, run.outcomes, run.work.items)
         elapsed = max(moment - run.flushed_at, 0.001)
+        run.pace += _SMOOTHING * ((progress.position - run.position) / elapsed - run.pace)
         progress = replace(
             progress,
+            eta=_eta(run, progress),
             rate_now=round((progress.position - run.position) / elapsed, 1),
             verdict=None if forget_verdict and not _finished(progress.verdict) else progress.verdict,
             outcome_parts=parts,
@@ -295,6 +301,13 @@ def _steady(clock: Clock) -> Callable[[], float]:
     """Epoch seconds that never go back, whatever happens to the machine's clock."""
     ahead = clock().timestamp() - time.monotonic()
     return lambda: ahead + time.monotonic()
+
+
+def _eta(run: _Run, progress: Progress) -> float | None:
+    """A slow batch that calls an item now and then has its rate for a pace."""
+    left = (run.batch.total or 0) - progress.position
+    pace = min(run.batch.rate, run.pace) if run.batch.rate * _FLUSH_SECONDS > 1 else run.batch.rate
+    return run.now() + left / pace if left > 0 and pace > 0 else None
 
 
 def _finished(verdict: Verdict | None) -> bool:

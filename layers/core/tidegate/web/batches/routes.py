@@ -86,6 +86,7 @@ def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     tags=_TAGS,
     summary="Start, or go on where it stopped",
     status_code=202,
+    middlewares=[idempotent],
 )
 def start(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller

@@ -110,6 +110,7 @@ class ProgressAnswer(Answer):
     awaiting: int
     rate_now: float
     offset: int
+    eta: str | None = None
 
 
 class SourceAnswer(Answer):
