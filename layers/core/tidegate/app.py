@@ -405,6 +405,7 @@ class BatchesPart:
         from tidegate.batches.control import BatchControl
         from tidegate.batches.ends import BatchEnds
         from tidegate.batches.outcomes import Outcomes
+        from tidegate.batches.rate_shares import RateShares
         from tidegate.batches.registry import Registry
         from tidegate.batches.results import ItemResults
         from tidegate.batches.row_objects import RowBucket
@@ -446,7 +447,7 @@ class BatchesPart:
             project,
         )
         pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
-        runner = SliceRunner(self.store, runs, prepare, outcomes, results, clock, pace)
+        runner = SliceRunner(self.store, runs, prepare, outcomes, results, RateShares(app.table), clock, pace)
         progress = app.notifications.progress
         self.machine = BatchSteps(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
         self.ends = BatchEnds(self.store, runs, clock)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -179,14 +179,21 @@ def test_a_sleeping_batch_is_stopped_at_once(world: BatchWorld) -> None:
     assert stopped["progress"]["processed"] == 1
 
 
+def counted(real: Callable[..., Any], name: str, made: list[str]) -> Callable[..., Any]:
+    def call(**said: Any) -> Any:
+        made.append(name)
+        return real(**said)
+
+    return call
+
+
 def test_a_list_of_running_batches_costs_two_reads(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     biz_id = world.register()
     for _ in range(6):
         world.act(world.create(biz_id), "start")
-    client, reads = world.cloud.app.dynamodb, []
+    client, reads = world.cloud.app.dynamodb, list[str]()
     for name in ("get_item", "query", "batch_get_item"):
-        real = getattr(client, name)
-        monkeypatch.setattr(client, name, lambda real=real, name=name, **said: (reads.append(name), real(**said))[1])
+        monkeypatch.setattr(client, name, counted(getattr(client, name), name, reads))
     page = world.cloud.app.batches.batches.list(world.project.id, None, 20, None)
     assert [item["queue_status"] for item in page.items] == ["queued"] * 6
     assert reads == ["query", "batch_get_item"]
@@ -257,7 +264,7 @@ def test_after_continue_as_new_the_successor_is_the_machine_that_is_asked_after_
             def stop_execution(self, executionArn: str, cause: str) -> None:
                 stopped.append(executionArn)
 
-        machines._client = Client()
+        machines._client = cast(Any, Client())
         assert cloud.app.queue.runner.status(request) == "RUNNING"
         cloud.clock.advance(120)
         cloud.app.queue.recovery.request(world.project.id, request.request_id)

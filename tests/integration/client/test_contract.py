@@ -62,7 +62,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "exports.sync": lambda c: c.exports.sync({"name": "nn", "source_data": []}),
     "exports.sync_multiple": lambda c: c.exports.sync({"name": "nn", "source_data": []}, multiple=True),
     "businesses.create": lambda c: c.businesses.create(
-        "n", "https://x", before_create_url="b", before_run_url="r", process_stop_url="s", auth_code="a"
+        "n", "https://x", before_create_url="b", before_run_url="r", process_stop_url="s", auth_code="a", rate=5
     ),
     "businesses.update": lambda c: c.businesses.update("b", name="n", process_url="https://x"),
     "businesses.list": lambda c: c.businesses.list(limit=1, cursor="c"),

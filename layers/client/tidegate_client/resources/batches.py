@@ -13,7 +13,7 @@ class Businesses:
         self._http = http
 
     def create(self, name: str, process_url: str, **optional: Any) -> Business:
-        """`optional`: before_create_url, before_run_url, process_stop_url, auth_code."""
+        """`optional`: before_create_url, before_run_url, process_stop_url, auth_code, rate (of all its batches)."""
         body = {"name": name, "process_url": process_url}
         body |= {field: value for field, value in optional.items() if value is not None}
         return cast(Business, self._http.create("/v1/biz", body))

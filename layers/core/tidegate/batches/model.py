@@ -59,6 +59,8 @@ class Business:
     before_run_url: str | None = None
     process_stop_url: str | None = None
     auth_code_sha256: str | None = None
+    # Items a second, for all its batches together.
+    rate: float | None = None
 
     def accepts(self, auth_code: str | None) -> bool:
         if self.auth_code_sha256 is None:

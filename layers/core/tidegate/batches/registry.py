@@ -23,6 +23,7 @@ class BusinessEntry:
     before_run_url: str | None = None
     process_stop_url: str | None = None
     auth_code: str | None = None
+    rate: float | None = None
 
 
 class Registry:
@@ -40,7 +41,7 @@ class Registry:
         return business
 
     def replace(self, project_id: str, biz_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
-        """Batches that run call the new URLs from their next slice on."""
+        """Batches that run call the new URLs, at the new rate, from their next slice on."""
         present = self.get(project_id, biz_id)
         business = _business(project_id, biz_id, entry, present.created_at)
         self._check(project_id, entry)
@@ -73,4 +74,5 @@ def _business(project_id: str, biz_id: str, entry: BusinessEntry, created_at: st
         before_run_url=entry.before_run_url,
         process_stop_url=entry.process_stop_url,
         auth_code_sha256=hash_auth_code(entry.auth_code) if entry.auth_code else None,
+        rate=entry.rate,
     )

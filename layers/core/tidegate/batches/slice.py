@@ -15,8 +15,9 @@ from tidegate.batches.items import Items
 from tidegate.batches.log_lines import LogWriter
 from tidegate.batches.model import ASYNC, STOPPING, Batch, Progress
 from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.rate_shares import RateShares
 from tidegate.batches.results import ItemResults
-from tidegate.batches.run_state import FINISHED, Outcome, RunState, Verdict
+from tidegate.batches.run_state import FINISHED, Outcome, Rules, RunState, Verdict
 from tidegate.batches.run_store import BatchRunStore
 from tidegate.batches.store import BatchStore
 from tidegate.batches.worker_pool import WorkerPool
@@ -104,6 +105,7 @@ class SliceRunner:
         prepare: Preparation,
         outcomes: Outcomes,
         results: ItemResults,
+        shares: RateShares,
         clock: Clock,
         pace: Pace | None = None,
     ) -> None:
@@ -112,6 +114,7 @@ class SliceRunner:
         self._prepare = prepare
         self._outcomes = outcomes
         self._results = results
+        self._shares = shares
         self._clock = clock
         self._pace = pace or Pace()
 
@@ -137,10 +140,11 @@ class SliceRunner:
         batch = replace(batch, total=total)
         work.items = self._prepare.items(batch)
         now = _steady(self._clock)
+        rules = self._rules(batch, work, now())
         state = RunState(
-            total, batch.rules, progress.window, now(), progress.counts, progress.carried, name_of=work.items.name
+            total, rules, progress.window, now(), progress.counts, progress.carried, name_of=work.items.name
         )
-        self._obey(state, batch, now())
+        self._obey(state, batch, rules, now())
         run = _Run(
             batch=batch,
             charge=charge,
@@ -212,7 +216,8 @@ class SliceRunner:
             run.work.items = self._prepare.items(present)
         run.batch = replace(present, total=batch.total)
         run.pool.resize(present.workers)
-        run.pool.change(lambda state, now: self._obey(state, present, now))
+        rules = self._rules(present, run.work, self._clock().timestamp())
+        run.pool.change(lambda state, now: self._obey(state, present, rules, now))
 
     def _hear_results(self, run: _Run) -> list[int]:
         """Applies the asynchronous results that came; those that count are forgotten after the next save."""
@@ -263,6 +268,8 @@ class SliceRunner:
         if progress.verdict and ended:
             self._merge_outcomes(run.batch, progress)
             run.charge.end(run.batch, run.fence, progress.verdict)
+        if run.work.shared_rate:
+            self._shares.leave(run.batch)
         if ended or run.discharged:
             return SliceEnd(ENDED)
         if run.asleep_until is None:
@@ -290,9 +297,14 @@ class SliceRunner:
     def _lease_end(self, asked_at: float) -> float:
         return asked_at + self._pace.lease_seconds - _CLOCK_MARGIN
 
+    def _rules(self, batch: Batch, work: ItemCaller, now: float) -> Rules:
+        if not work.shared_rate:
+            return batch.rules
+        return replace(batch.rules, rate=self._shares.share(batch, work.shared_rate, now))
+
     @staticmethod
-    def _obey(state: RunState, present: Batch, now: float) -> None:
-        state.change(present.rules, now)
+    def _obey(state: RunState, present: Batch, rules: Rules, now: float) -> None:
+        state.change(rules, now)
         if present.status == STOPPING:
             state.halt(present.stop_reason or "stopped on request")
 

@@ -23,6 +23,7 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("process_url")
     for option in ("--before-create-url", "--before-run-url", "--process-stop-url", "--auth-code"):
         create.add_argument(option)
+    create.add_argument("--rate", type=float, help="items a second, for all its batches together")
     add_paging(biz.command("list", _list_businesses, "list businesses"))
 
     batch = Group(subparsers, "batch", "many items through a business callback, at a rate")
@@ -90,7 +91,7 @@ def _whole(rate: float) -> float:
 
 
 def _create_business(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "before_create_url", "before_run_url", "process_stop_url", "auth_code")
+    optional = given(args, "before_create_url", "before_run_url", "process_stop_url", "auth_code", "rate")
     context.output.record(context.client.businesses.create(args.name, args.process_url, **optional))
 
 

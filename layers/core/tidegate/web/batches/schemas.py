@@ -38,6 +38,7 @@ class BusinessBody(Body):
     before_run_url: Url | None = None
     process_stop_url: Url | None = None
     auth_code: AuthCode | None = None
+    rate: Annotated[Rate, Field(description="items a second, for all its batches together")] | None = None
 
 
 class BusinessAnswer(Answer):
@@ -48,6 +49,7 @@ class BusinessAnswer(Answer):
     before_run_url: str | None = None
     process_stop_url: str | None = None
     has_auth_code: bool
+    rate: float | None = None
     created_at: str
 
 
