@@ -43,7 +43,7 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     shown = world.shown(batch_id)
     assert (shown["status"], shown["total"], shown["retries"], shown["retry_delay"]) == ("created", 5, 5, 3)
     figures = ("processed", "errors", "succeeded", "failed", "abandoned", "failed_calls", "retrying", "awaiting")
-    progress = {"total": 5, "percent": 0.0, "rate_now": 0.0, "offset": 0} | dict.fromkeys(figures, 0)
+    progress = {"total": 5, "percent": 0.0, "rate_now": 0.0, "offset": 0, "eta": None} | dict.fromkeys(figures, 0)
     assert shown["progress"] == progress
     watched = world.cloud.app.notifications.records.find(world.project.id, batch_id)
     assert watched is not None
@@ -160,6 +160,17 @@ def test_cancelling_the_request_stops_the_batch_in_the_same_write(world: BatchWo
     shown = world.shown(batch_id)
     assert (shown["status"], shown["stop_reason"]) == ("stopped", "its request was cancelled")
     assert world.act(batch_id, "start")["status"] == "running"
+
+
+def test_pause_windows_are_shown_changed_and_checked(world: BatchWorld) -> None:
+    night = [{"start": "22:00", "end": "06:30"}]
+    batch_id = world.create(world.register(), pause_windows=night)
+    assert world.shown(batch_id)["pause_windows"] == night
+    changed = world.http("PATCH", f"/v1/batches/{batch_id}", {"pause_windows": []})
+    assert (changed.status, changed.json().get("pause_windows")) == (202, None)
+    body = {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1}
+    refused = world.http("POST", "/v1/batches", body | {"pause_windows": [{"start": "25:00", "end": "06:00"}]})
+    assert refused.status == 422
 
 
 def step(world: BatchWorld, request_id: str) -> dict[str, Any]:

@@ -85,6 +85,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
         item_timeout=60,
         ack="async",
         items_per_call=10,
+        pause_windows=[{"start": "22:00", "end": "06:00"}],
     ),
     "batches.get": lambda c: c.batches.get("b"),
     "batches.list": lambda c: c.batches.list(status="running", limit=1, cursor="c"),

@@ -31,7 +31,7 @@ class Batches:
 
     def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
         """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
-        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call."""
+        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, pause_windows."""
         body: dict[str, Any] = {"biz_id": biz_id, "name": name, "rate": rate}
         if total is not None:
             body["total"] = total

@@ -66,6 +66,7 @@ class NewBatch:
     item_timeout: int = ITEM_TIMEOUT
     ack: str = SYNC
     items_per_call: int = 1
+    pause_windows: tuple[tuple[int, int], ...] = ()
 
 
 # What a batch takes over from what its caller says, and a redrive from its batch.
@@ -82,6 +83,7 @@ _TAKEN_OVER = (
     "item_timeout",
     "ack",
     "items_per_call",
+    "pause_windows",
 )
 
 
@@ -303,8 +305,14 @@ def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
     names = ("status", "stop_reason", "request_id", "redrive_of", *_TAKEN_OVER)
     source = {"source": asdict(batch.source)} if batch.source else {}
     times = {"create_time": batch.created_at, "start_time": batch.start_time, "finish_time": batch.finish_time}
+    windows = [{"start": _clock_text(start), "end": _clock_text(end)} for start, end in batch.pause_windows]
     fields = about(batch) | {name: getattr(batch, name) for name in names} | times | source
+    fields["pause_windows"] = windows or None
     return {name: value for name, value in fields.items() if value is not None} | {"progress": progress.shown(batch)}
+
+
+def _clock_text(seconds: int) -> str:
+    return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}"
 
 
 def _total(new: NewBatch) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from tidegate.batches.pause_windows import PauseWindow
 from tidegate.batches.run_state import Carried, Counts, Rules, Verdict
 from tidegate.batches.sliding_window import WindowState
 from tidegate.common.ids import iso
@@ -113,6 +114,8 @@ class Batch:
     item_timeout: int = ITEM_TIMEOUT
     ack: str = SYNC
     items_per_call: int = 1
+    # (start, end) in seconds of the day, UTC.
+    pause_windows: tuple[tuple[int, int], ...] = ()
     # The batch whose failed items these are.
     redrive_of: str | None = None
 
@@ -130,6 +133,7 @@ class Batch:
             items_per_call=self.items_per_call,
             item_seconds=self.item_timeout if self.ack == ASYNC else 0,
             most_open=serial or (self.concurrency if self.ack == ASYNC else None),
+            pause_windows=tuple(PauseWindow(*window) for window in self.pause_windows),
         )
 
     @property

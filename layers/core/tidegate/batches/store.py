@@ -31,6 +31,7 @@ def batch_from(item: Mapping[str, Any]) -> Batch:
     known = {name: item[name] for name in _BATCH if name in item}
     if "source" in known:
         known["source"] = RowSource(**known["source"])
+    known["pause_windows"] = tuple((int(start), int(end)) for start, end in item.get("pause_windows", ()))
     return Batch(**{"total": None} | known)
 
 

@@ -12,6 +12,7 @@ from tidegate.batches.model import (
     MOST_ITEMS_PER_CALL,
     MOST_WORKERS,
 )
+from tidegate.batches.pause_windows import seconds_of_day
 from tidegate.web.schemas import Answer, Body, Priority, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -65,6 +66,28 @@ class SourceBody(Body):
     format: Annotated[str, Field(pattern="^(csv|ndjson)$")] | None = None
 
 
+def _time_of_day(text: str) -> str:
+    seconds_of_day(text)
+    return text
+
+
+TimeOfDay = Annotated[str, AfterValidator(_time_of_day)]
+
+
+class PauseWindowBody(Body):
+    """No calls between these times of day, UTC; one that ends before it starts goes on past midnight."""
+
+    start: TimeOfDay
+    end: TimeOfDay
+
+    @property
+    def seconds(self) -> tuple[int, int]:
+        return seconds_of_day(self.start), seconds_of_day(self.end)
+
+
+PauseWindows = Annotated[list[PauseWindowBody], Field(max_length=24)]
+
+
 class BatchBody(Body):
     biz_id: Text
     name: Text
@@ -88,6 +111,7 @@ class BatchBody(Body):
         str, Field(pattern="^(sync|async)$", description="async: process_url answers 202, the result comes by itself")
     ] = "sync"
     items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
+    pause_windows: PauseWindows = []
 
 
 class BatchPatch(Body):
@@ -96,6 +120,7 @@ class BatchPatch(Body):
     on_item_failure: OnItemFailure | None = None
     max_failed: MaxFailed | None = None
     max_failed_percent: MaxFailedPercent | None = None
+    pause_windows: PauseWindows | None = None
     job_data: Any = None
 
 
@@ -141,6 +166,7 @@ class BatchAnswer(Answer):
     item_timeout: int
     ack: str
     items_per_call: int
+    pause_windows: list[dict[str, str]] | None = None
     redrive_of: str | None = None
     source: SourceAnswer | None = None
     request_id: str | None = None
