@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.batches.item_call import ItemCaller
 from tidegate.batches.items import DataItems, Items
+from tidegate.batches.milestones import Milestones
 from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.batches.outcomes import Outcomes
 from tidegate.batches.rate_shares import RateShares
@@ -178,6 +179,7 @@ class Lab:
     def runner(self, **changed: Any) -> SliceRunner:
         parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "pace": self.pace}
         parts |= {"outcomes": self.outcomes, "results": ItemResults(self.table), "shares": RateShares(self.table)}
+        parts["milestones"] = Milestones(self.table, cast(Any, None), real_clock)
         return SliceRunner(prepare=self, **(parts | changed))
 
     def run(self, batch: Batch) -> str:

@@ -404,6 +404,7 @@ class BatchesPart:
         from tidegate.batches.business_calls import BusinessCalls
         from tidegate.batches.control import BatchControl
         from tidegate.batches.ends import BatchEnds
+        from tidegate.batches.milestones import Milestones
         from tidegate.batches.outcomes import Outcomes
         from tidegate.batches.rate_shares import RateShares
         from tidegate.batches.registry import Registry
@@ -447,7 +448,9 @@ class BatchesPart:
             project,
         )
         pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
-        runner = SliceRunner(self.store, runs, prepare, outcomes, results, RateShares(app.table), clock, pace)
+        milestones = Milestones(app.table, app.notifications.notifier, clock)
+        shares = RateShares(app.table)
+        runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, pace)
         progress = app.notifications.progress
         self.machine = BatchSteps(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
         self.ends = BatchEnds(self.store, runs, clock)

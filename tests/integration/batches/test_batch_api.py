@@ -190,6 +190,28 @@ def test_a_sleeping_batch_is_stopped_at_once(world: BatchWorld) -> None:
     assert stopped["progress"]["processed"] == 1
 
 
+def test_the_progress_webhook_is_sent_once_for_each_milestone_across_slices() -> None:
+    with MotoCloud(BATCH_SLICE_SECONDS="1") as cloud, batch_world(cloud) as world:
+        told = {"progress_url": world.business.url("/progress"), "progress_every_percent": 20}
+        batch_id = world.create(world.register(), total=100, rate=30, **told)
+        started = world.act(batch_id, "start")
+        world.admit()
+        while step(world, started["request_id"])["outcome"] == "continue":
+            pass
+        cloud.deliver("CallbacksQueue")
+        heard = world.business.calls("/progress")
+    assert {said["type"] for said in heard} == {"batch.progress"}
+    done = sorted(said["data"]["progress"]["processed"] for said in heard)
+    assert len({count // 20 for count in done}) == len(done) >= 2
+    assert max(done) < 100
+
+
+def test_a_progress_url_without_a_step_is_refused(world: BatchWorld) -> None:
+    body = {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1, "progress_url": world.business.url("/p")}
+    assert world.http("POST", "/v1/batches", body).status == 422
+    assert world.http("POST", "/v1/batches", body | {"progress_every_items": 5}).status == 201
+
+
 def counted(real: Callable[..., Any], name: str, made: list[str]) -> Callable[..., Any]:
     def call(**said: Any) -> Any:
         made.append(name)

@@ -31,7 +31,8 @@ class Batches:
 
     def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
         """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
-        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, pause_windows."""
+        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, pause_windows,
+        progress_url with progress_every_items or progress_every_percent."""
         body: dict[str, Any] = {"biz_id": biz_id, "name": name, "rate": rate}
         if total is not None:
             body["total"] = total

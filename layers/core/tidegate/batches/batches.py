@@ -67,6 +67,9 @@ class NewBatch:
     ack: str = SYNC
     items_per_call: int = 1
     pause_windows: tuple[tuple[int, int], ...] = ()
+    progress_url: str | None = None
+    progress_every_items: int | None = None
+    progress_every_percent: float | None = None
 
 
 # What a batch takes over from what its caller says, and a redrive from its batch.
@@ -84,6 +87,9 @@ _TAKEN_OVER = (
     "ack",
     "items_per_call",
     "pause_windows",
+    "progress_url",
+    "progress_every_items",
+    "progress_every_percent",
 )
 
 
@@ -123,6 +129,9 @@ class Batches:
             **{name: getattr(new, name) for name in _TAKEN_OVER},
         )
         _refuse_large(new.job_data)
+        self._registry.check_url(project_id, new.progress_url, "progress_url")
+        if new.progress_url and not (new.progress_every_items or new.progress_every_percent):
+            raise _invalid("progress_url", "say how often: progress_every_items or progress_every_percent")
         if new.ack == SYNC and new.item_timeout > LONGEST_SYNC_ITEM_TIMEOUT:
             told = f'a synchronous answer is waited for {LONGEST_SYNC_ITEM_TIMEOUT} s at most; use ack: "async"'
             raise _invalid("item_timeout", told)

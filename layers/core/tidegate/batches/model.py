@@ -116,6 +116,9 @@ class Batch:
     items_per_call: int = 1
     # (start, end) in seconds of the day, UTC.
     pause_windows: tuple[tuple[int, int], ...] = ()
+    progress_url: str | None = None
+    progress_every_items: int | None = None
+    progress_every_percent: float | None = None
     # The batch whose failed items these are.
     redrive_of: str | None = None
 
@@ -135,6 +138,11 @@ class Batch:
             most_open=serial or (self.concurrency if self.ack == ASYNC else None),
             pause_windows=tuple(PauseWindow(*window) for window in self.pause_windows),
         )
+
+    def milestone(self, position: int) -> int:
+        """How many times the progress webhook was due by this position."""
+        step = self.progress_every_items or (self.total or 0) * (self.progress_every_percent or 0) / 100
+        return int((position - self.start_index) // step) if step else 0
 
     @property
     def serial(self) -> bool:
@@ -168,6 +176,8 @@ class Progress:
     asleep_until: float | None = None
     # Epoch seconds: when the last item will be called, at the present pace.
     eta: float | None = None
+    # The last milestone that the progress webhook was sent for.
+    told: int = 0
 
     @property
     def position(self) -> int:

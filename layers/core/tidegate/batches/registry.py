@@ -29,7 +29,7 @@ class BusinessEntry:
 class Registry:
     def __init__(self, store: BusinessStore, check_url: Callable[[str, str | None, str], None], clock: Clock) -> None:
         self._store = store
-        self._check_url = check_url
+        self.check_url = check_url
         self._clock = clock
 
     def add(self, project_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
@@ -51,7 +51,7 @@ class Registry:
 
     def _check(self, project_id: str, entry: BusinessEntry) -> None:
         for field in ("process_url", "before_create_url", "before_run_url", "process_stop_url"):
-            self._check_url(project_id, getattr(entry, field), field)
+            self.check_url(project_id, getattr(entry, field), field)
 
     def get(self, project_id: str, biz_id: str) -> Business:
         business = self._store.get(project_id, biz_id)

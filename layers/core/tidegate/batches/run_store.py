@@ -29,6 +29,7 @@ def progress_from(item: Mapping[str, Any]) -> Progress:
         outcome_parts=item.get("outcome_parts", 0),
         asleep_until=item.get("asleep_until"),
         eta=item.get("eta"),
+        told=item.get("told", 0),
     )
 
 
@@ -49,6 +50,7 @@ def progress_attributes(progress: Progress) -> dict[str, Any]:
         "outcome_parts": progress.outcome_parts,
         "asleep_until": progress.asleep_until,
         "eta": progress.eta,
+        "told": progress.told,
     }
 
 

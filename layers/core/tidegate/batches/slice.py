@@ -13,6 +13,7 @@ from aws_lambda_powertools import Logger
 from tidegate.batches.item_call import ItemCaller
 from tidegate.batches.items import Items
 from tidegate.batches.log_lines import LogWriter
+from tidegate.batches.milestones import Milestones
 from tidegate.batches.model import ASYNC, STOPPING, Batch, Progress
 from tidegate.batches.outcomes import Outcomes
 from tidegate.batches.rate_shares import RateShares
@@ -91,6 +92,7 @@ class _Run:
     parts: int
     # Items a second, over the last ten seconds or so.
     pace: float
+    told: int
     # Not in a part that counts yet.
     outcomes: list[Outcome] = field(default_factory=list)
     discharged: bool = False
@@ -106,6 +108,7 @@ class SliceRunner:
         outcomes: Outcomes,
         results: ItemResults,
         shares: RateShares,
+        milestones: Milestones,
         clock: Clock,
         pace: Pace | None = None,
     ) -> None:
@@ -115,6 +118,7 @@ class SliceRunner:
         self._outcomes = outcomes
         self._results = results
         self._shares = shares
+        self._milestones = milestones
         self._clock = clock
         self._pace = pace or Pace()
 
@@ -157,6 +161,7 @@ class SliceRunner:
             lease_end=self._lease_end(asked_at),
             parts=progress.outcome_parts,
             pace=progress.rate_now or batch.rate,
+            told=progress.told,
         )
         log = LogWriter(work.log, lambda lines: self._write_log(batch, lines))
         log.start()
@@ -255,6 +260,8 @@ class SliceRunner:
             outcome_parts=parts,
             asleep_until=run.asleep_until,
         )
+        run.told = self._milestones.tell(run.batch, progress, run.told)
+        progress = replace(progress, told=run.told)
         self._runs.save(run.batch, run.fence, progress, lease_until)
         run.parts, run.outcomes = parts, []
         run.flushed_at, run.position = moment, progress.position

@@ -112,6 +112,11 @@ class BatchBody(Body):
     ] = "sync"
     items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
     pause_windows: PauseWindows = []
+    progress_url: Annotated[Url, Field(description="told as batch.progress, as often as the next two say")] | None = (
+        None
+    )
+    progress_every_items: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    progress_every_percent: Annotated[float, Field(ge=1, le=100)] | None = None
 
 
 class BatchPatch(Body):
@@ -167,6 +172,9 @@ class BatchAnswer(Answer):
     ack: str
     items_per_call: int
     pause_windows: list[dict[str, str]] | None = None
+    progress_url: str | None = None
+    progress_every_items: int | None = None
+    progress_every_percent: float | None = None
     redrive_of: str | None = None
     source: SourceAnswer | None = None
     request_id: str | None = None
