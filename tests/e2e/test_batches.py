@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from tests.support.deployed import DeployedProject, until
+from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.http_servers import Handler, serve
 
 pytestmark = pytest.mark.e2e
@@ -36,7 +37,8 @@ class Business:
                 self.told.append(said)
             else:
                 self.calls.append((time.monotonic(), said["index"]))
-        request.answer(200, b'{"result": "ok"}')
+        gone = request.path == "/abandoned-at-3" and said["index"] == 3
+        request.answer(200, b'{"result": "abandon", "msg": "gone"}' if gone else b'{"result": "ok"}')
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
@@ -82,3 +84,24 @@ def test_create_start_stop_start_again_finished(project: DeployedProject, busine
     told = until(lambda: list(business.told), lambda told: len(told) >= 2, 20)
     assert [notice["data"]["status"] for notice in told] == ["stopped", "finished"]
     assert {notice["data"]["batch_id"] for notice in told} == {batch_id}
+
+
+def test_batches_spread_over_the_deployed_channels_and_keep_their_outcomes(
+    deployed: Deployed, project: DeployedProject, business: Business
+) -> None:
+    stats = deployed.http("GET", "/v1/queue/stats", key=deployed.admin_key).json()["channels"]
+    assert stats["batch_b"]["capacity"] == 3
+    entry = {"name": "loyalty", "process_url": business.url("/abandoned-at-3")}
+    biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
+    order = {"biz_id": biz_id, "name": "points", "total": 5, "rate": 50}
+    made = [project.http("POST", "/v1/batches", json=order).json()["batch_id"] for _ in range(2)]
+    started = [project.http("POST", f"/v1/batches/{batch_id}/start").json() for batch_id in made]
+    assert {batch["channel"] for batch in started} == {"batch", "batch_b"}
+    for batch_id in made:
+        ended = until(lambda one=batch_id: shown(project, one), lambda batch: batch["status"] == "finished", 60)
+        assert (ended["progress"]["succeeded"], ended["progress"]["abandoned"]) == (4, 1)
+        (item,) = project.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
+        assert (item["index"], item["state"], item["answer"]["msg"]) == (3, "abandoned", "gone")
+        link = project.http("GET", f"/v1/batches/{batch_id}/results").json()["url"]
+        with urllib.request.urlopen(link, timeout=10) as answer:
+            assert [json.loads(line)["index"] for line in answer] == [3]

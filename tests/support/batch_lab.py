@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.batches.item_call import ItemCaller
 from tidegate.batches.items import DataItems, Items
+from tidegate.batches.milestones import Milestones
 from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
 from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.rate_shares import RateShares
 from tidegate.batches.results import ItemResults
 from tidegate.batches.run_state import Outcome, Verdict
 from tidegate.batches.run_store import BatchRunStore
@@ -111,6 +113,7 @@ class Lab:
     table: Table
     url: str
     pace: Pace = field(default_factory=Pace)
+    shared_rate: float | None = None
 
     def __post_init__(self) -> None:
         self.batches = BatchStore(self.table)
@@ -141,7 +144,7 @@ class Lab:
 
     def work(self, batch: Batch) -> ItemCaller:
         project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
-        return ItemCaller(batch, self.url, project, self.http, _sign, real_clock)
+        return ItemCaller(batch, self.url, project, self.http, _sign, real_clock, self.shared_rate)
 
     def items(self, batch: Batch) -> Items:
         data = self.batches.job_data(batch.project_id, batch.batch_id)
@@ -175,7 +178,8 @@ class Lab:
 
     def runner(self, **changed: Any) -> SliceRunner:
         parts: dict[str, Any] = {"batches": self.batches, "runs": self.runs, "clock": real_clock, "pace": self.pace}
-        parts |= {"outcomes": self.outcomes, "results": ItemResults(self.table)}
+        parts |= {"outcomes": self.outcomes, "results": ItemResults(self.table), "shares": RateShares(self.table)}
+        parts["milestones"] = Milestones(self.table, cast(Any, None), real_clock)
         return SliceRunner(prepare=self, **(parts | changed))
 
     def run(self, batch: Batch) -> str:

@@ -28,6 +28,8 @@ SHORT = {
     "CollectWindowSeconds": "3",
     "JobTimeoutSeconds": "30",
     "BatchSliceSeconds": "4",
+    "BatchChannels": "batch,batch_b",
+    "ChannelCapacities": '{"batch_b": 3}',
     "BatchLeaseSeconds": "5",
     **SOON_AGAIN,
 }

@@ -294,8 +294,15 @@ class BatchProgress(TypedDict):
     total: NotRequired[int | None]
     percent: NotRequired[float | None]
     errors: int
+    succeeded: int
+    failed: int
+    abandoned: int
+    failed_calls: int
+    retrying: int
+    awaiting: int
     rate_now: float
     offset: NotRequired[int]
+    eta: NotRequired[str | None]
 
 
 class Batch(TypedDict):
@@ -305,6 +312,16 @@ class Batch(TypedDict):
     status: str
     progress: BatchProgress
     stop_reason: NotRequired[str | None]
+    redrive_of: NotRequired[str | None]
+
+
+class BatchItem(TypedDict):
+    index: int
+    state: str
+    attempts: int
+    answer: dict[str, Any]
+    job_data: NotRequired[Any]
+    batch_data: NotRequired[Any]
 
 
 class Business(TypedDict):

@@ -515,7 +515,9 @@ class BatchesPart:
         from tidegate.batches.business_calls import BusinessCalls
         from tidegate.batches.control import BatchControl
         from tidegate.batches.ends import BatchEnds
+        from tidegate.batches.milestones import Milestones
         from tidegate.batches.outcomes import Outcomes
+        from tidegate.batches.rate_shares import RateShares
         from tidegate.batches.registry import Registry
         from tidegate.batches.results import ItemResults
         from tidegate.batches.row_objects import RowBucket
@@ -528,11 +530,12 @@ class BatchesPart:
         settings, clock, queue, project = app.settings, app.clock, app.queue, app.projects.projects.get
         self._app = app
         self.store = BatchStore(app.table)
-        runs = BatchRunStore(app.table)
+        self.runs = runs = BatchRunStore(app.table)
         calls = BusinessCalls(app.http, app.sign, project, clock)
         self.businesses = Registry(BusinessStore(app.table), app.notifications.callbacks.check, clock)
         objects = RowBucket(app.s3, app.files.bucket)
-        outcomes, results = Outcomes(objects), ItemResults(app.table)
+        self.outcomes = outcomes = Outcomes(objects)
+        results = ItemResults(app.table)
         self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, clock)
         self.control = BatchControl(
             self.batches,
@@ -556,7 +559,9 @@ class BatchesPart:
             project,
         )
         pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
-        runner = SliceRunner(self.store, runs, prepare, outcomes, results, clock, pace)
+        milestones = Milestones(app.table, app.notifications.notifier, clock)
+        shares = RateShares(app.table)
+        runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, pace)
         progress = app.notifications.progress
         self.machine = BatchSteps(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
         self.ends = BatchEnds(self.store, runs, clock)

@@ -1,4 +1,4 @@
-"""Twenty items through a business callback."""
+"""Twenty items through a business callback; one of them fails and is skipped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
 
 TOTAL = 20
+BROKEN = 5
 OVER = {"finished", "stopped"}
 
 
@@ -18,8 +19,10 @@ def run(world: World) -> None:
     called: Counter[int] = Counter()
 
     def process(request: Handler) -> None:
-        called[json.loads(request.body())["index"]] += 1
-        request.answer(200, b'{"result": "ok"}', Content_Type="application/json")
+        index = json.loads(request.body())["index"]
+        called[index] += 1
+        result = "error" if index == BROKEN else "ok"
+        request.answer(200, json.dumps({"result": result}).encode(), Content_Type="application/json")
 
     with serve(process) as port:
         biz = world.ask(
@@ -27,6 +30,7 @@ def run(world: World) -> None:
         )
         assert biz.status == 201, biz.body
         body = {"biz_id": biz.json()["biz_id"], "name": "batch", "total": TOTAL, "rate": 200}
+        body |= {"retries": 1, "on_item_failure": "skip"}
         made = world.ask("POST", "/v1/batches", key=project.key, json=body)
         assert made.status == 201, made.body
         batch = made.json()["batch_id"]
@@ -36,6 +40,9 @@ def run(world: World) -> None:
         world.settle(lambda: world.shown(f"/v1/batches/{batch}", project)["status"] in OVER)
         ended = world.shown(f"/v1/batches/{batch}", project)
         assert (ended["status"], ended["progress"]["processed"]) == ("finished", TOTAL), ended
+        assert (ended["progress"]["succeeded"], ended["progress"]["failed"]) == (TOTAL - 1, 1), ended
+        kept = world.ask("GET", f"/v1/batches/{batch}/items", key=project.key).json()["items"]
+        assert [(item["index"], item["state"]) for item in kept] == [(BROKEN, "failed")], kept
         world.settle(lambda: batch in world.told())
         world.settle(world.idle_channels)
     assert sorted(called) == list(range(TOTAL)), called

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
     shown = world.shown(batch_id)
     assert (shown["status"], shown["total"], shown["retries"], shown["retry_delay"]) == ("created", 5, 5, 3)
     figures = ("processed", "errors", "succeeded", "failed", "abandoned", "failed_calls", "retrying", "awaiting")
-    progress = {"total": 5, "percent": 0.0, "rate_now": 0.0, "offset": 0} | dict.fromkeys(figures, 0)
+    progress = {"total": 5, "percent": 0.0, "rate_now": 0.0, "offset": 0, "eta": None} | dict.fromkeys(figures, 0)
     assert shown["progress"] == progress
     watched = world.cloud.app.notifications.records.find(world.project.id, batch_id)
     assert watched is not None
@@ -162,6 +162,17 @@ def test_cancelling_the_request_stops_the_batch_in_the_same_write(world: BatchWo
     assert world.act(batch_id, "start")["status"] == "running"
 
 
+def test_pause_windows_are_shown_changed_and_checked(world: BatchWorld) -> None:
+    night = [{"start": "22:00", "end": "06:30"}]
+    batch_id = world.create(world.register(), pause_windows=night)
+    assert world.shown(batch_id)["pause_windows"] == night
+    changed = world.http("PATCH", f"/v1/batches/{batch_id}", {"pause_windows": []})
+    assert (changed.status, changed.json().get("pause_windows")) == (202, None)
+    body = {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1}
+    refused = world.http("POST", "/v1/batches", body | {"pause_windows": [{"start": "25:00", "end": "06:00"}]})
+    assert refused.status == 422
+
+
 def step(world: BatchWorld, request_id: str) -> dict[str, Any]:
     """What the machine does once."""
     event = {"project_id": world.project.id, "request_id": request_id, "attempt": 1}
@@ -179,14 +190,43 @@ def test_a_sleeping_batch_is_stopped_at_once(world: BatchWorld) -> None:
     assert stopped["progress"]["processed"] == 1
 
 
+def test_the_progress_webhook_is_sent_once_for_each_milestone_across_slices() -> None:
+    with MotoCloud(BATCH_SLICE_SECONDS="1") as cloud, batch_world(cloud) as world:
+        told = {"progress_url": world.business.url("/progress"), "progress_every_percent": 20}
+        batch_id = world.create(world.register(), total=100, rate=30, **told)
+        started = world.act(batch_id, "start")
+        world.admit()
+        while step(world, started["request_id"])["outcome"] == "continue":
+            pass
+        cloud.deliver("CallbacksQueue")
+        heard = world.business.calls("/progress")
+    assert {said["type"] for said in heard} == {"batch.progress"}
+    done = sorted(said["data"]["progress"]["processed"] for said in heard)
+    assert len({count // 20 for count in done}) == len(done) >= 2
+    assert max(done) < 100
+
+
+def test_a_progress_url_without_a_step_is_refused(world: BatchWorld) -> None:
+    body = {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1, "progress_url": world.business.url("/p")}
+    assert world.http("POST", "/v1/batches", body).status == 422
+    assert world.http("POST", "/v1/batches", body | {"progress_every_items": 5}).status == 201
+
+
+def counted(real: Callable[..., Any], name: str, made: list[str]) -> Callable[..., Any]:
+    def call(**said: Any) -> Any:
+        made.append(name)
+        return real(**said)
+
+    return call
+
+
 def test_a_list_of_running_batches_costs_two_reads(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     biz_id = world.register()
     for _ in range(6):
         world.act(world.create(biz_id), "start")
-    client, reads = world.cloud.app.dynamodb, []
+    client, reads = world.cloud.app.dynamodb, list[str]()
     for name in ("get_item", "query", "batch_get_item"):
-        real = getattr(client, name)
-        monkeypatch.setattr(client, name, lambda real=real, name=name, **said: (reads.append(name), real(**said))[1])
+        monkeypatch.setattr(client, name, counted(getattr(client, name), name, reads))
     page = world.cloud.app.batches.batches.list(world.project.id, None, 20, None)
     assert [item["queue_status"] for item in page.items] == ["queued"] * 6
     assert reads == ["query", "batch_get_item"]
@@ -203,10 +243,19 @@ def test_a_start_whose_answer_was_lost_and_that_the_sdk_repeats_has_started_the_
         transact(writes, *args, **kwargs)
         transact(writes, *args, **kwargs)
 
+    waiting_id = world.create(world.register("before_run"))
     with monkeypatch.context() as lossy:
         lossy.setattr(table, "transact", twice)
         started = world.act(batch_id, "start")
+        waiting = world.act(waiting_id, "start")
     assert (started["status"], started["queue_status"]) == ("running", "queued")
+    assert waiting["status"] == "waiting_biz"
+
+
+def test_a_start_that_its_client_repeats_with_the_same_idempotency_key_is_one_start(world: BatchWorld) -> None:
+    batch_id = world.create(world.register())
+    path, key = f"/v1/batches/{batch_id}/start", {"Idempotency-Key": "start-1"}
+    assert [world.http("POST", path, headers=key).status for _ in range(2)] == [202, 202]
 
 
 def test_a_log_export_keeps_the_newest_lines_and_says_that_older_ones_are_left_out(
@@ -248,7 +297,7 @@ def test_after_continue_as_new_the_successor_is_the_machine_that_is_asked_after_
             def stop_execution(self, executionArn: str, cause: str) -> None:
                 stopped.append(executionArn)
 
-        machines._client = Client()
+        machines._client = cast(Any, Client())
         assert cloud.app.queue.runner.status(request) == "RUNNING"
         cloud.clock.advance(120)
         cloud.app.queue.recovery.request(world.project.id, request.request_id)

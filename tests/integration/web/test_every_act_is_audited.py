@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -13,6 +13,8 @@ import pytest
 from tests.support.batch_world import BatchWorld, batch_world
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
+from tidegate.batches.items import DataItems
+from tidegate.batches.run_state import ItemAnswer, Outcome
 from tidegate.errors import NotFound
 from tidegate.files.model import upload_object
 from tidegate.notifications.delivery_model import Delivery
@@ -26,6 +28,7 @@ EXCEPTIONS = {
     "POST /v1/agents/enrol": "its line names the enrolment whose token was used, as the host has no key yet",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
     "PUT /v1/agents/{agent_id}/presence": "a host says where it is, every hour; nothing else changes",
+    "POST /v1/batches/{batch_id}/items/{index}/result": "one item's answer; outcomes are kept in S3",
     "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
     "POST /v1/download/sync": "answers a file and stores no record",
     "POST /v1/download/sync/multiple": "answers a file and stores no record",
@@ -108,6 +111,17 @@ class World:
             self.batches.act(batch_id, act)
         return batch_id
 
+    def batch_with_failures(self) -> str:
+        part = self.cloud.app.batches
+        batch = part.store.get(self.project_id, self.batch())
+        assert batch is not None
+        taken = part.runs.acquire(batch, 1.0, 0.0)
+        assert taken is not None
+        failed = Outcome(1, "failed", 5, ItemAnswer("error", "no stock"))
+        part.outcomes.write_part(batch, 1, taken[0], [failed], DataItems(lambda: None))
+        part.runs.save(batch, taken[0], replace(taken[1], outcome_parts=1), 0)
+        return batch.batch_id
+
     def waiting_batch(self) -> str:
         # The project's callback secret was rotated meanwhile.
         self.batches.business.secret = None
@@ -170,6 +184,7 @@ CALLS: dict[str, Call] = {
     "POST /v1/batches/{batch_id}/biz-start": lambda w: (f"/v1/batches/{w.waiting_batch()}/biz-start", {}),
     "POST /v1/batches/{batch_id}/biz-stop": lambda w: (f"/v1/batches/{w.waiting_batch()}/biz-stop", {}),
     "POST /v1/batches/{batch_id}/data": lambda w: (f"/v1/batches/{w.waiting_batch()}/data", {"job_data": {"v": 2}}),
+    "POST /v1/batches/{batch_id}/redrive": lambda w: (f"/v1/batches/{w.batch_with_failures()}/redrive", None),
     "POST /v1/batches/{batch_id}/logs/export": lambda w: (f"/v1/batches/{w.batch()}/logs/export", None),
     "POST /v1/queue/capacity": lambda w: ("/v1/queue/capacity", {"export": 3}),
     "POST /v1/queue/pause": lambda w: ("/v1/queue/pause", {"scope": "export"}),

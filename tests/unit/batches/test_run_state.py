@@ -119,7 +119,8 @@ def test_retries_count_against_the_rate() -> None:
 def in_slices(rate: float, seconds: float, slice_seconds: float, gap: float, most_calls: int) -> list[float]:
     """When calls are made over many slices, each a new process that knows only what the last one stored; between two
     of them `gap` passes, and where the next call is far the process ends early and sleeps."""
-    window, carried, now, made = WindowState(0), Carried(), 0.0, []
+    window, carried, now = WindowState(0), Carried(), 0.0
+    made: list[float] = []
     while now < seconds and len(made) < most_calls:
         state = RunState(10**9, Rules(rate=rate), window, now, carried=carried)
         end = now + slice_seconds

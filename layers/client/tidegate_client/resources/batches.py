@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Batch, Business, Page
+from tidegate_client.models import Batch, BatchItem, Business, Page
 from tidegate_client.resources.paging import one_page
 
 
@@ -12,7 +13,7 @@ class Businesses:
         self._http = http
 
     def create(self, name: str, process_url: str, **optional: Any) -> Business:
-        """`optional`: before_create_url, before_run_url, process_stop_url, auth_code."""
+        """`optional`: before_create_url, before_run_url, process_stop_url, auth_code, rate (of all its batches)."""
         body = {"name": name, "process_url": process_url}
         body |= {field: value for field, value in optional.items() if value is not None}
         return cast(Business, self._http.create("/v1/biz", body))
@@ -29,7 +30,9 @@ class Batches:
         self._http = http
 
     def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
-        """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source."""
+        """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
+        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, pause_windows,
+        progress_url with progress_every_items or progress_every_percent."""
         body: dict[str, Any] = {"biz_id": biz_id, "name": name, "rate": rate}
         if total is not None:
             body["total"] = total
@@ -51,6 +54,27 @@ class Batches:
     def update(self, batch_id: str, **fields: Any) -> Batch:
         reply = self._http.call("PATCH", f"/v1/batches/{path_part(batch_id)}", body=fields, idempotent=True)
         return cast(Batch, reply.json())
+
+    def items(
+        self, batch_id: str, *, state: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Page[BatchItem]:
+        """Items that did not simply succeed; `state`: failed, abandoned or recovered."""
+        return one_page(self._http, f"/v1/batches/{path_part(batch_id)}/items", {"state": state}, limit, cursor)
+
+    def results(self, batch_id: str) -> dict[str, Any]:
+        """`url`: a link to all of them as JSONL."""
+        return dict(self._http.get(f"/v1/batches/{path_part(batch_id)}/results"))
+
+    def redrive(self, batch_id: str, *, states: Sequence[str] | None = None) -> Batch:
+        """A new batch, not started, of the failed items only."""
+        body = {"states": list(states)} if states else {}
+        return cast(Batch, self._http.create(f"/v1/batches/{path_part(batch_id)}/redrive", body))
+
+    def send_result(self, batch_id: str, index: int, result: str, **optional: Any) -> bool:
+        """The result of one item with `ack: "async"`; `optional`: msg, stop, logs, auth_code."""
+        body = {"result": result} | {field: value for field, value in optional.items() if value is not None}
+        path = f"/v1/batches/{path_part(batch_id)}/items/{int(index)}/result"
+        return bool(self._http.call("POST", path, body=body, idempotent=True).json()["accepted"])
 
     def logs(
         self, batch_id: str, *, index: int | None = None, limit: int | None = None, cursor: str | None = None

@@ -184,6 +184,15 @@ def businesses_list(project_id: str) -> str:
     return partition(project_id, "BIZS")
 
 
+def business_rates(project_id: str, biz_id: str) -> str:
+    """Batches of a business that run now, and the rate that each wants."""
+    return partition(project_id, "BIZ_RATE", biz_id)
+
+
+def business_rate(project_id: str, biz_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BIZ_RATE", biz_id, sk=batch_id)
+
+
 def batch(project_id: str, batch_id: str) -> dict[str, str]:
     return _key(project_id, "BATCH", batch_id)
 

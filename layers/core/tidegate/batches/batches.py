@@ -66,6 +66,10 @@ class NewBatch:
     item_timeout: int = ITEM_TIMEOUT
     ack: str = SYNC
     items_per_call: int = 1
+    pause_windows: tuple[tuple[int, int], ...] = ()
+    progress_url: str | None = None
+    progress_every_items: int | None = None
+    progress_every_percent: float | None = None
 
 
 # What a batch takes over from what its caller says, and a redrive from its batch.
@@ -82,6 +86,10 @@ _TAKEN_OVER = (
     "item_timeout",
     "ack",
     "items_per_call",
+    "pause_windows",
+    "progress_url",
+    "progress_every_items",
+    "progress_every_percent",
 )
 
 
@@ -121,6 +129,9 @@ class Batches:
             **{name: getattr(new, name) for name in _TAKEN_OVER},
         )
         _refuse_large(new.job_data)
+        self._registry.check_url(project_id, new.progress_url, "progress_url")
+        if new.progress_url and not (new.progress_every_items or new.progress_every_percent):
+            raise _invalid("progress_url", "say how often: progress_every_items or progress_every_percent")
         if new.ack == SYNC and new.item_timeout > LONGEST_SYNC_ITEM_TIMEOUT:
             told = f'a synchronous answer is waited for {LONGEST_SYNC_ITEM_TIMEOUT} s at most; use ack: "async"'
             raise _invalid("item_timeout", told)
@@ -303,8 +314,14 @@ def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
     names = ("status", "stop_reason", "request_id", "redrive_of", *_TAKEN_OVER)
     source = {"source": asdict(batch.source)} if batch.source else {}
     times = {"create_time": batch.created_at, "start_time": batch.start_time, "finish_time": batch.finish_time}
+    windows = [{"start": _clock_text(start), "end": _clock_text(end)} for start, end in batch.pause_windows]
     fields = about(batch) | {name: getattr(batch, name) for name in names} | times | source
+    fields["pause_windows"] = windows or None
     return {name: value for name, value in fields.items() if value is not None} | {"progress": progress.shown(batch)}
+
+
+def _clock_text(seconds: int) -> str:
+    return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}"
 
 
 def _total(new: NewBatch) -> int | None:

@@ -26,13 +26,24 @@ Change = Callable[[RunState, float], None]
 
 
 class ItemCaller:
-    def __init__(self, batch: Batch, url: str, project: Project, http: SafeHttp, sign: Signer, clock: Clock) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        url: str,
+        project: Project,
+        http: SafeHttp,
+        sign: Signer,
+        clock: Clock,
+        shared_rate: float | None = None,
+    ) -> None:
+        """`shared_rate`: what the business takes from all its batches together."""
         self._batch = batch
         self._url = url
         self._project = project
         self._http = http
         self._sign = sign
         self._clock = clock
+        self.shared_rate = shared_rate
         self.log = LogLines(self._line)
         self.items: Items = DataItems(lambda: None)
 

@@ -7,10 +7,13 @@ import hmac
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from tidegate.batches.pause_windows import PauseWindow
 from tidegate.batches.run_state import Carried, Counts, Rules, Verdict
 from tidegate.batches.sliding_window import WindowState
+from tidegate.common.ids import iso
 from tidegate.errors import WrongState
 
 CREATED, WAITING_BIZ, RUNNING = "created", "waiting_biz", "running"
@@ -57,6 +60,8 @@ class Business:
     before_run_url: str | None = None
     process_stop_url: str | None = None
     auth_code_sha256: str | None = None
+    # Items a second, for all its batches together.
+    rate: float | None = None
 
     def accepts(self, auth_code: str | None) -> bool:
         if self.auth_code_sha256 is None:
@@ -109,6 +114,11 @@ class Batch:
     item_timeout: int = ITEM_TIMEOUT
     ack: str = SYNC
     items_per_call: int = 1
+    # (start, end) in seconds of the day, UTC.
+    pause_windows: tuple[tuple[int, int], ...] = ()
+    progress_url: str | None = None
+    progress_every_items: int | None = None
+    progress_every_percent: float | None = None
     # The batch whose failed items these are.
     redrive_of: str | None = None
 
@@ -126,7 +136,13 @@ class Batch:
             items_per_call=self.items_per_call,
             item_seconds=self.item_timeout if self.ack == ASYNC else 0,
             most_open=serial or (self.concurrency if self.ack == ASYNC else None),
+            pause_windows=tuple(PauseWindow(*window) for window in self.pause_windows),
         )
+
+    def milestone(self, position: int) -> int:
+        """How many times the progress webhook was due by this position."""
+        step = self.progress_every_items or (self.total or 0) * (self.progress_every_percent or 0) / 100
+        return int((position - self.start_index) // step) if step else 0
 
     @property
     def serial(self) -> bool:
@@ -158,6 +174,10 @@ class Progress:
     outcome_parts: int = 0
     # Epoch seconds: nothing is to be done until then, and no function runs.
     asleep_until: float | None = None
+    # Epoch seconds: when the last item will be called, at the present pace.
+    eta: float | None = None
+    # The last milestone that the progress webhook was sent for.
+    told: int = 0
 
     @property
     def position(self) -> int:
@@ -185,6 +205,8 @@ class Progress:
             "rate_now": self.rate_now,
             "offset": self.window.offset,
         }
+        if self.eta is not None and batch.status == RUNNING:
+            told["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
         return told
 
 

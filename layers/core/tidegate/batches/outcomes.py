@@ -30,7 +30,9 @@ class Outcomes:
         self._objects = objects
 
     def write_part(self, batch: Batch, part: int, fence: int, outcomes: Sequence[Outcome], items: Items) -> None:
-        lines = (json.dumps(_line(outcome, items), separators=(",", ":")) for outcome in outcomes)
+        # By index, so that each block of rows is read once for its payloads.
+        ordered = sorted(outcomes, key=lambda outcome: outcome.index)
+        lines = (json.dumps(_line(outcome, items), separators=(",", ":")) for outcome in ordered)
         self._objects.put(
             f"{_parts(batch)}{part:09d}-{fence:09d}.jsonl", "".join(f"{line}\n" for line in lines).encode()
         )

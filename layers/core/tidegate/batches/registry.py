@@ -23,12 +23,13 @@ class BusinessEntry:
     before_run_url: str | None = None
     process_stop_url: str | None = None
     auth_code: str | None = None
+    rate: float | None = None
 
 
 class Registry:
     def __init__(self, store: BusinessStore, check_url: Callable[[str, str | None, str], None], clock: Clock) -> None:
         self._store = store
-        self._check_url = check_url
+        self.check_url = check_url
         self._clock = clock
 
     def add(self, project_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
@@ -40,7 +41,7 @@ class Registry:
         return business
 
     def replace(self, project_id: str, biz_id: str, entry: BusinessEntry, who: str = SYSTEM) -> Business:
-        """Batches that run call the new URLs from their next slice on."""
+        """Batches that run call the new URLs, at the new rate, from their next slice on."""
         present = self.get(project_id, biz_id)
         business = _business(project_id, biz_id, entry, present.created_at)
         self._check(project_id, entry)
@@ -50,7 +51,7 @@ class Registry:
 
     def _check(self, project_id: str, entry: BusinessEntry) -> None:
         for field in ("process_url", "before_create_url", "before_run_url", "process_stop_url"):
-            self._check_url(project_id, getattr(entry, field), field)
+            self.check_url(project_id, getattr(entry, field), field)
 
     def get(self, project_id: str, biz_id: str) -> Business:
         business = self._store.get(project_id, biz_id)
@@ -73,4 +74,5 @@ def _business(project_id: str, biz_id: str, entry: BusinessEntry, created_at: st
         before_run_url=entry.before_run_url,
         process_stop_url=entry.process_stop_url,
         auth_code_sha256=hash_auth_code(entry.auth_code) if entry.auth_code else None,
+        rate=entry.rate,
     )

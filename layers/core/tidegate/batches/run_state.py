@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidegate.batches.pause_windows import PauseWindow, paused_until
 from tidegate.batches.sliding_window import SlidingWindow, WindowState
 from tidegate.common.token_bucket import TokenBucket
 
@@ -110,6 +111,7 @@ class Rules:
     item_seconds: float = WINDOW_SECONDS
     # How many items may be called and not answered at once; None for as many as the window holds.
     most_open: int | None = None
+    pause_windows: tuple[PauseWindow, ...] = ()
 
 
 @dataclass(slots=True)
@@ -180,6 +182,8 @@ class RunState:
         self._expire(now)
         if self.over:
             return None
+        if self.rules.pause_windows and paused_until(self.rules.pause_windows, now) > now:
+            return _IDLE
         wanted = min(self.rules.items_per_call, self._room())
         ready = min(wanted, self._due(now, wanted) + self.window.room(wanted))
         if ready < 1:
@@ -201,7 +205,7 @@ class RunState:
             moments.append(token_at)
         elif self._room() > 0 and self._again:
             moments.append(max(token_at, self._again[0][0]))
-        return max(now, min(moments, default=now))
+        return paused_until(self.rules.pause_windows, max(now, min(moments, default=now)))
 
     def record(self, call: ItemCall, answer: ItemAnswer, now: float) -> None:
         self._flying.pop(call.index, None)

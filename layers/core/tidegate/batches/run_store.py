@@ -28,6 +28,8 @@ def progress_from(item: Mapping[str, Any]) -> Progress:
         carried=_carried(item),
         outcome_parts=item.get("outcome_parts", 0),
         asleep_until=item.get("asleep_until"),
+        eta=item.get("eta"),
+        told=item.get("told", 0),
     )
 
 
@@ -47,6 +49,8 @@ def progress_attributes(progress: Progress) -> dict[str, Any]:
         "reopened": sorted(carried.reopened),
         "outcome_parts": progress.outcome_parts,
         "asleep_until": progress.asleep_until,
+        "eta": progress.eta,
+        "told": progress.told,
     }
 
 
@@ -111,7 +115,7 @@ class BatchRunStore:
                 keys.batch_progress(batch.project_id, batch.batch_id),
                 {"lease_until": 0, "rate_now": 0},
                 # A verdict that was carried out must not end the next run.
-                removes=("verdict", "asleep_until"),
+                removes=("verdict", "asleep_until", "eta"),
                 condition="#fence = :fence",
                 fence=fence,
             ),
@@ -141,7 +145,7 @@ class BatchRunStore:
         return update(
             keys.batch_progress(batch.project_id, batch.batch_id),
             attributes | lease,
-            removes=[name for name in ("verdict", "tokens_at", "asleep_until") if attributes[name] is None],
+            removes=[name for name in ("verdict", "tokens_at", "asleep_until", "eta") if attributes[name] is None],
             condition="#fence = :fence",
             fence=fence,
         )

@@ -13,10 +13,12 @@ from aws_lambda_powertools import Logger
 from tidegate.batches.item_call import ItemCaller
 from tidegate.batches.items import Items
 from tidegate.batches.log_lines import LogWriter
+from tidegate.batches.milestones import Milestones
 from tidegate.batches.model import ASYNC, STOPPING, Batch, Progress
 from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.rate_shares import RateShares
 from tidegate.batches.results import ItemResults
-from tidegate.batches.run_state import FINISHED, Outcome, RunState, Verdict
+from tidegate.batches.run_state import FINISHED, Outcome, Rules, RunState, Verdict
 from tidegate.batches.run_store import BatchRunStore
 from tidegate.batches.store import BatchStore
 from tidegate.batches.worker_pool import WorkerPool
@@ -37,6 +39,7 @@ _WORTH_SLEEPING = 10.0
 _LONGEST_SLEEP = 60
 _LONGEST_SLEEP_FOR_RESULTS = 15
 _LOG_SECONDS = 20.0
+_SMOOTHING = 0.2
 # Outcomes are merged in memory, a kilobyte or so each.
 _MOST_MERGED = 500_000
 
@@ -87,6 +90,9 @@ class _Run:
     position: int
     lease_end: float
     parts: int
+    # Items a second, over the last ten seconds or so.
+    pace: float
+    told: int
     # Not in a part that counts yet.
     outcomes: list[Outcome] = field(default_factory=list)
     discharged: bool = False
@@ -101,6 +107,8 @@ class SliceRunner:
         prepare: Preparation,
         outcomes: Outcomes,
         results: ItemResults,
+        shares: RateShares,
+        milestones: Milestones,
         clock: Clock,
         pace: Pace | None = None,
     ) -> None:
@@ -109,6 +117,8 @@ class SliceRunner:
         self._prepare = prepare
         self._outcomes = outcomes
         self._results = results
+        self._shares = shares
+        self._milestones = milestones
         self._clock = clock
         self._pace = pace or Pace()
 
@@ -134,10 +144,11 @@ class SliceRunner:
         batch = replace(batch, total=total)
         work.items = self._prepare.items(batch)
         now = _steady(self._clock)
+        rules = self._rules(batch, work, now())
         state = RunState(
-            total, batch.rules, progress.window, now(), progress.counts, progress.carried, name_of=work.items.name
+            total, rules, progress.window, now(), progress.counts, progress.carried, name_of=work.items.name
         )
-        self._obey(state, batch, now())
+        self._obey(state, batch, rules, now())
         run = _Run(
             batch=batch,
             charge=charge,
@@ -149,6 +160,8 @@ class SliceRunner:
             position=progress.position,
             lease_end=self._lease_end(asked_at),
             parts=progress.outcome_parts,
+            pace=progress.rate_now or batch.rate,
+            told=progress.told,
         )
         log = LogWriter(work.log, lambda lines: self._write_log(batch, lines))
         log.start()
@@ -208,7 +221,8 @@ class SliceRunner:
             run.work.items = self._prepare.items(present)
         run.batch = replace(present, total=batch.total)
         run.pool.resize(present.workers)
-        run.pool.change(lambda state, now: self._obey(state, present, now))
+        rules = self._rules(present, run.work, self._clock().timestamp())
+        run.pool.change(lambda state, now: self._obey(state, present, rules, now))
 
     def _hear_results(self, run: _Run) -> list[int]:
         """Applies the asynchronous results that came; those that count are forgotten after the next save."""
@@ -237,13 +251,17 @@ class SliceRunner:
             parts += 1
             self._outcomes.write_part(run.batch, parts, run.fence, run.outcomes, run.work.items)
         elapsed = max(moment - run.flushed_at, 0.001)
+        run.pace += _SMOOTHING * ((progress.position - run.position) / elapsed - run.pace)
         progress = replace(
             progress,
+            eta=_eta(run, progress),
             rate_now=round((progress.position - run.position) / elapsed, 1),
             verdict=None if forget_verdict and not _finished(progress.verdict) else progress.verdict,
             outcome_parts=parts,
             asleep_until=run.asleep_until,
         )
+        run.told = self._milestones.tell(run.batch, progress, run.told)
+        progress = replace(progress, told=run.told)
         self._runs.save(run.batch, run.fence, progress, lease_until)
         run.parts, run.outcomes = parts, []
         run.flushed_at, run.position = moment, progress.position
@@ -257,6 +275,8 @@ class SliceRunner:
         if progress.verdict and ended:
             self._merge_outcomes(run.batch, progress)
             run.charge.end(run.batch, run.fence, progress.verdict)
+        if run.work.shared_rate:
+            self._shares.leave(run.batch)
         if ended or run.discharged:
             return SliceEnd(ENDED)
         if run.asleep_until is None:
@@ -284,9 +304,14 @@ class SliceRunner:
     def _lease_end(self, asked_at: float) -> float:
         return asked_at + self._pace.lease_seconds - _CLOCK_MARGIN
 
+    def _rules(self, batch: Batch, work: ItemCaller, now: float) -> Rules:
+        if not work.shared_rate:
+            return batch.rules
+        return replace(batch.rules, rate=self._shares.share(batch, work.shared_rate, now))
+
     @staticmethod
-    def _obey(state: RunState, present: Batch, now: float) -> None:
-        state.change(present.rules, now)
+    def _obey(state: RunState, present: Batch, rules: Rules, now: float) -> None:
+        state.change(rules, now)
         if present.status == STOPPING:
             state.halt(present.stop_reason or "stopped on request")
 
@@ -295,6 +320,13 @@ def _steady(clock: Clock) -> Callable[[], float]:
     """Epoch seconds that never go back, whatever happens to the machine's clock."""
     ahead = clock().timestamp() - time.monotonic()
     return lambda: ahead + time.monotonic()
+
+
+def _eta(run: _Run, progress: Progress) -> float | None:
+    """A slow batch that calls an item now and then has its rate for a pace."""
+    left = (run.batch.total or 0) - progress.position
+    pace = min(run.batch.rate, run.pace) if run.batch.rate * _FLUSH_SECONDS > 1 else run.batch.rate
+    return run.now() + left / pace if left > 0 and pace > 0 else None
 
 
 def _finished(verdict: Verdict | None) -> bool:

@@ -90,8 +90,10 @@ class Preparations:
 
     def work(self, batch: Batch) -> ItemCaller:
         project = self._project_of(batch.project_id)
-        url = self._business_of(batch.project_id, batch.biz_id).process_url
-        return ItemCaller(batch, url, project, self._http, self._sign, self._clock)
+        business = self._business_of(batch.project_id, batch.biz_id)
+        return ItemCaller(
+            batch, business.process_url, project, self._http, self._sign, self._clock, shared_rate=business.rate
+        )
 
     def items(self, batch: Batch) -> Items:
         if batch.redrive_of:

@@ -31,6 +31,7 @@ def batch_from(item: Mapping[str, Any]) -> Batch:
     known = {name: item[name] for name in _BATCH if name in item}
     if "source" in known:
         known["source"] = RowSource(**known["source"])
+    known["pause_windows"] = tuple((int(start), int(end)) for start, end in item.get("pause_windows", ()))
     return Batch(**{"total": None} | known)
 
 
@@ -142,7 +143,11 @@ class BatchStore:
             told = [notice_write(notice)] if notice else []
             self._table.transact([write, *told, *([audit_write(line)] if line else [])])
         except ConditionFailed as error:
-            raise WrongState("the batch changed meanwhile") from error
+            present = self._table.get(keys.batch(batch.project_id, batch.batch_id), consistent=True) or {}
+            wanted = {"run": batch.run} | dict(sets or {}) | {"status": status}
+            if status == batch.status or any(present.get(name) != value for name, value in wanted.items()):
+                raise WrongState("the batch changed meanwhile") from error
+            # The answer to the write was lost and the SDK wrote again: the first one was carried out.
         return self.get(batch.project_id, batch.batch_id) or batch
 
     def start_writes(

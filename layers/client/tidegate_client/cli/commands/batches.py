@@ -1,4 +1,7 @@
-"""batch create · start · stop · show · list · watch · rate · logs · export-logs, biz create · list"""
+"""batch create · start · stop · show · list · watch · rate · items · results · redrive · logs · export-logs
+
+biz create · list
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("process_url")
     for option in ("--before-create-url", "--before-run-url", "--process-stop-url", "--auth-code"):
         create.add_argument(option)
+    create.add_argument("--rate", type=float, help="items a second, for all its batches together")
     add_paging(biz.command("list", _list_businesses, "list businesses"))
 
     batch = Group(subparsers, "batch", "many items through a business callback, at a rate")
@@ -37,6 +41,12 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     create.add_argument("--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library: its rows are the items")
     create.add_argument("--rows-format", choices=("csv", "ndjson"))
+    create.add_argument("--on-item-failure", choices=("stop", "skip"), help="what an item without retries left does")
+    create.add_argument("--max-failed", type=int, help="tolerate so many items that did not succeed")
+    create.add_argument("--max-failed-percent", type=float, help="the same, as a share of the total")
+    create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="1 to 900")
+    create.add_argument("--ack", choices=("sync", "async"), help="async: the result comes by a call of its own")
+    create.add_argument("--items-per-call", type=int, metavar="N", help="1 to 100")
     create.add_argument("--start", action="store_true", help="start it at once")
 
     start = _with_id(batch.command("start", _start, "start, or go on where it stopped"))
@@ -46,6 +56,13 @@ def register(subparsers: Subparsers) -> None:
     _with_id(batch.command("show", _show, "one batch"))
     add_timeout(_with_id(batch.command("watch", _watch, "a live bar until it ends")))
     _with_id(batch.command("rate", _rate, "change its rate while it runs")).add_argument("rate", type=float)
+    items = _with_id(batch.command("items", _items, "items that failed, were abandoned or needed retries"))
+    items.add_argument("--state", choices=("failed", "abandoned", "recovered"))
+    add_paging(items)
+    _with_id(batch.command("results", _results, "a link to all of them as JSONL"))
+    redrive = _with_id(batch.command("redrive", _redrive, "a new batch of the failed items only"))
+    redrive.add_argument("--state", action="append", choices=("failed", "abandoned"), help="default: failed")
+    redrive.add_argument("--start", action="store_true", help="start it at once")
     logs = _with_id(batch.command("logs", _logs, "what the business logged, newest first"))
     logs.add_argument("--index", type=int, help="of this item only")
     add_paging(logs)
@@ -74,7 +91,7 @@ def _whole(rate: float) -> float:
 
 
 def _create_business(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "before_create_url", "before_run_url", "process_stop_url", "auth_code")
+    optional = given(args, "before_create_url", "before_run_url", "process_stop_url", "auth_code", "rate")
     context.output.record(context.client.businesses.create(args.name, args.process_url, **optional))
 
 
@@ -87,7 +104,8 @@ def _list_businesses(context: Context, args: argparse.Namespace) -> None:
 
 def _create(context: Context, args: argparse.Namespace) -> None:
     simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
-    optional = dict(given(args, *simple))
+    failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
+    optional = dict(given(args, *simple, *failures))
     if args.rows:
         optional["source"] = {"file_id": args.rows} | ({"format": args.rows_format} if args.rows_format else {})
     made = context.client.batches.create(
@@ -120,6 +138,22 @@ def _watch(context: Context, args: argparse.Namespace) -> Exit:
 
 def _rate(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.batches.update(args.batch_id, rate=_whole(args.rate)))
+
+
+def _items(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.batches.items(args.batch_id, state=args.state, limit=args.limit, cursor=cursor),
+        ("index", "state", "attempts", "answer", "job_data"),
+    )
+
+
+def _results(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.results(args.batch_id))
+
+
+def _redrive(context: Context, args: argparse.Namespace) -> None:
+    made = context.client.batches.redrive(args.batch_id, states=args.state)
+    context.output.record(context.client.batches.start(made["batch_id"]) if args.start else made)
 
 
 def _logs(context: Context, args: argparse.Namespace) -> None:

@@ -16,8 +16,8 @@ _TAGS = ["Batches"]
 
 
 def _shown(business: Business) -> BusinessAnswer:
-    names = ("biz_id", "name", "process_url", "before_create_url", "before_run_url", "process_stop_url", "created_at")
-    told = {name: getattr(business, name) for name in names}
+    hooks = ("process_url", "before_create_url", "before_run_url", "process_stop_url")
+    told = {name: getattr(business, name) for name in ("biz_id", "name", *hooks, "rate", "created_at")}
     return BusinessAnswer(**told, has_auth_code=business.auth_code_sha256 is not None)
 
 

@@ -47,7 +47,8 @@ def _shown(batch: Batch) -> BatchAnswer:
     "/v1/batches", scope="write", tags=_TAGS, summary="Make a batch", status_code=201, middlewares=[idempotent]
 )
 def create(body: BatchBody) -> Response[BatchAnswer]:
-    told = body.model_dump(exclude={"source"})
+    told = body.model_dump(exclude={"source", "pause_windows"})
+    told["pause_windows"] = tuple(window.seconds for window in body.pause_windows)
     source = body.source.model_dump() if body.source else {}
     caller = router.caller
     made = app().batches.batches.create(caller.project_id, NewBatch(**told, **source), who=caller.key_id)
@@ -77,6 +78,8 @@ def show(batch_id: str) -> Response[BatchAnswer]:
 )
 def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     caller, changes = router.caller, body.model_dump(exclude_unset=True)
+    if body.pause_windows is not None:
+        changes["pause_windows"] = [list(window.seconds) for window in body.pause_windows]
     return answer(_shown(app().batches.batches.update(caller.project_id, batch_id, changes, who=caller.key_id)), 202)
 
 
@@ -86,6 +89,7 @@ def change(batch_id: str, body: BatchPatch) -> Response[BatchAnswer]:
     tags=_TAGS,
     summary="Start, or go on where it stopped",
     status_code=202,
+    middlewares=[idempotent],
 )
 def start(batch_id: str) -> Response[BatchAnswer]:
     caller = router.caller

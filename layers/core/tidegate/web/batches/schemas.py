@@ -12,6 +12,7 @@ from tidegate.batches.model import (
     MOST_ITEMS_PER_CALL,
     MOST_WORKERS,
 )
+from tidegate.batches.pause_windows import seconds_of_day
 from tidegate.web.schemas import Answer, Body, Priority, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -38,6 +39,7 @@ class BusinessBody(Body):
     before_run_url: Url | None = None
     process_stop_url: Url | None = None
     auth_code: AuthCode | None = None
+    rate: Annotated[Rate, Field(description="items a second, for all its batches together")] | None = None
 
 
 class BusinessAnswer(Answer):
@@ -48,6 +50,7 @@ class BusinessAnswer(Answer):
     before_run_url: str | None = None
     process_stop_url: str | None = None
     has_auth_code: bool
+    rate: float | None = None
     created_at: str
 
 
@@ -61,6 +64,28 @@ class SourceBody(Body):
 
     file_id: Text
     format: Annotated[str, Field(pattern="^(csv|ndjson)$")] | None = None
+
+
+def _time_of_day(text: str) -> str:
+    seconds_of_day(text)
+    return text
+
+
+TimeOfDay = Annotated[str, AfterValidator(_time_of_day)]
+
+
+class PauseWindowBody(Body):
+    """No calls between these times of day, UTC; one that ends before it starts goes on past midnight."""
+
+    start: TimeOfDay
+    end: TimeOfDay
+
+    @property
+    def seconds(self) -> tuple[int, int]:
+        return seconds_of_day(self.start), seconds_of_day(self.end)
+
+
+PauseWindows = Annotated[list[PauseWindowBody], Field(max_length=24)]
 
 
 class BatchBody(Body):
@@ -86,6 +111,12 @@ class BatchBody(Body):
         str, Field(pattern="^(sync|async)$", description="async: process_url answers 202, the result comes by itself")
     ] = "sync"
     items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
+    pause_windows: PauseWindows = []
+    progress_url: Annotated[Url, Field(description="told as batch.progress, as often as the next two say")] | None = (
+        None
+    )
+    progress_every_items: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    progress_every_percent: Annotated[float, Field(ge=1, le=100)] | None = None
 
 
 class BatchPatch(Body):
@@ -94,6 +125,7 @@ class BatchPatch(Body):
     on_item_failure: OnItemFailure | None = None
     max_failed: MaxFailed | None = None
     max_failed_percent: MaxFailedPercent | None = None
+    pause_windows: PauseWindows | None = None
     job_data: Any = None
 
 
@@ -110,6 +142,7 @@ class ProgressAnswer(Answer):
     awaiting: int
     rate_now: float
     offset: int
+    eta: str | None = None
 
 
 class SourceAnswer(Answer):
@@ -138,6 +171,10 @@ class BatchAnswer(Answer):
     item_timeout: int
     ack: str
     items_per_call: int
+    pause_windows: list[dict[str, str]] | None = None
+    progress_url: str | None = None
+    progress_every_items: int | None = None
+    progress_every_percent: float | None = None
     redrive_of: str | None = None
     source: SourceAnswer | None = None
     request_id: str | None = None

@@ -13,15 +13,18 @@ import { batchProgress } from "./batches.js";
 export function batchPage(root, { id }) {
   return screen(root, {
     async load() {
-      const [batch, logs] = await Promise.all([get(`v1/batches/${at(id)}`), get(`v1/batches/${at(id)}/logs`, { limit: 50 })]);
-      return { batch, logs: logs.items };
+      const [batch, logs, outcomes] = await Promise.all([
+        get(`v1/batches/${at(id)}`), get(`v1/batches/${at(id)}/logs`, { limit: 50 }), get(`v1/batches/${at(id)}/items`, { limit: 20 }).catch(() => ({ items: [] })),
+      ]);
+      return { batch, logs: logs.items, outcomes: outcomes.items };
     },
     watch: ({ batch }) => [[id, batch.status]],
-    view: ({ batch, logs }, refresh) => [
+    view: ({ batch, logs, outcomes }, refresh) => [
       h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.batches"), "#/batches")),
       pageHead(batch.name, batch.batch_id, badge(batch.status), session.can("write") && actions(batch, refresh)),
       h("div", { class: "grid" },
         card(t("jobs.progress"), { wide: true, id: "progress" }, batchProgress(batch), numbers(batch)),
+        outcomes.length ? card(t("batches.outcomes"), { id: "outcomes" }, outcomeList(outcomes)) : null,
         card(t("batches.logs"), { id: "logs" }, logs.length ? logList(logs) : empty(t("batches.noLogs"), t("batches.noLogsAdvice"))),
         card(t("jobs.details"), { id: "details" }, details(batch))),
     ],
@@ -35,6 +38,10 @@ function actions(batch, refresh) {
   const path = `v1/batches/${at(batch.batch_id)}`;
   if (["created", "stopped"].includes(batch.status)) made.push(button(t("batches.start"), () => act(() => post(`${path}/start`), t("batches.started"), refresh), { kind: "primary", key: "start" }));
   if (["running", "waiting_biz"].includes(batch.status)) made.push(button(t("batches.stop"), () => act(() => post(`${path}/stop`), t("batches.stopped"), refresh), { kind: "danger", key: "stop" }));
+  if (["stopped", "finished"].includes(batch.status) && batch.progress?.errors) {
+    made.push(button(t("batches.results"), () => act(async () => window.open((await get(`${path}/results`)).url, "_blank", "noopener")), { key: "results" }));
+    made.push(button(t("batches.redrive"), () => act(async () => { location.hash = `#/batches/${at((await post(`${path}/redrive`)).batch_id)}`; }, t("batches.redriven"), refresh), { key: "redrive" }));
+  }
   if (batch.status !== "finished") made.push(button(t("batches.changeRate"), () => rateDialog(batch, refresh), { key: "rate" }));
   return made;
 }
@@ -51,16 +58,22 @@ function rateDialog(batch, refresh) {
 }
 
 function numbers(batch) {
-  const { processed = 0, total, errors = 0, rate_now: now } = batch.progress || {};
-  const left = total && now ? (total - processed) / now : null;
+  const { errors = 0, rate_now: now, eta, failed_calls: failedCalls = 0, retrying = 0 } = batch.progress || {};
+  const left = eta ? Math.max(0, (Date.parse(eta) - Date.now()) / 1000) : null;
   return h("ul", { class: "figures" },
     figure(t("batches.rateNow"), now === undefined || now === null ? "–" : t("batches.perSecond", { n: Math.round(now * 10) / 10 })),
     figure(t("batches.rate"), t("batches.perSecond", { n: batch.rate })),
     figure(t("batches.errors"), count(errors)),
+    figure(t("batches.failedCalls"), retrying ? `${count(failedCalls)} · ${t("batches.retrying", { n: count(retrying) })}` : count(failedCalls)),
     figure(t("batches.left"), batch.status === "running" && left ? duration(left) : "–"));
 }
 
 const figure = (label, value) => h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
+
+function outcomeList(items) {
+  return h("ul", { class: "logs" }, items.map((item) => h("li", { "data-key": String(item.index) },
+    code(`#${item.index}`), badge(item.state), h("span", { class: "reason" }, item.answer.msg || item.answer.result))));
+}
 
 function logList(logs) {
   return h("ul", { class: "logs" }, logs.map((line) => h("li", { "data-key": line.log_id },

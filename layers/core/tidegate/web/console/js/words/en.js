@@ -32,6 +32,7 @@ export const en = {
     attempts: "Attempts", error: "Error", signature: "SHA-256", callback: "Callback URL", callbackHint: "Optional; told once it is over, signed with your callback secret.",
   },
   status: {
+    abandoned: "Abandoned", recovered: "Recovered",
     pending: "Pending", queued: "Queued", running: "Running", success: "Success", failed: "Failed", timeout: "Timed out", downloading: "Downloading", completed: "Completed",
     cancelled: "Cancelled", paused: "Paused", expired: "Expired", created: "Created", waiting_biz: "Waiting for the business", finished: "Finished", stopping: "Stopping",
     stopped: "Stopped", delivered: "Delivered", dead: "Given up", ready: "Ready", coming: "On its way", submitted: "Submitted",
@@ -76,6 +77,7 @@ export const en = {
     csvPlain: "A CSV file has one line of heads, then the rows; nothing is merged.", badNode: "{where} is not a node with a name or a title", sampleNested: "Nested heads", sampleRows: "Heads at the side",
   },
   batches: {
+    outcomes: "Items that did not simply succeed", results: "Download outcomes", redrive: "Redrive failed items", redriven: "A new batch of the failed items", failedCalls: "Failed calls", retrying: "{n} to retry",
     lead: "N items through a business callback, at the rate you set.", none: "No batches here", noneAdvice: "Create one for a registered business.",
     noBusiness: "Register a business first: the URL that handles one item.", newBusiness: "Register a business", new: "New batch", create: "Create", rate: "Rate",
     rateHint: "Items a second; 1 is one after another.", perSecond: "{n}/s", errors: "Errors", process_url: "Process URL", processHint: "Gets a signed POST for each item.",

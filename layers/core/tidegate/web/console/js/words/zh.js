@@ -32,6 +32,7 @@ export const zh = {
     attempts: "尝试次数", error: "错误", signature: "SHA-256", callback: "回调地址", callbackHint: "可选；结束后通知，并用回调密钥签名。",
   },
   status: {
+    abandoned: "已放弃", recovered: "重试后成功",
     pending: "等待中", queued: "排队中", running: "运行中", success: "成功", failed: "失败", timeout: "超时", downloading: "下载中", completed: "已完成",
     cancelled: "已取消", paused: "已暂停", expired: "已过期", created: "已创建", waiting_biz: "等待业务方", finished: "已完成", stopping: "停止中",
     stopped: "已停止", delivered: "已送达", dead: "已放弃", ready: "就绪", coming: "获取中", submitted: "已提交",
@@ -76,6 +77,7 @@ export const zh = {
     csvPlain: "CSV 文件只有一行表头和数据，不做合并。", badNode: "{where} 不是带 name 或 title 的节点", sampleNested: "嵌套表头", sampleRows: "带行表头",
   },
   batches: {
+    outcomes: "未直接成功的项", results: "下载结果", redrive: "重做失败项", redriven: "已用失败项新建批次", failedCalls: "失败调用", retrying: "{n} 项待重试",
     lead: "让 N 个数据项按设定速率经过业务回调。", none: "这里没有批次", noneAdvice: "为已登记的业务新建一个批次。",
     noBusiness: "请先登记业务，即处理单个数据项的地址。", newBusiness: "登记业务", new: "新建批次", create: "创建", rate: "速率",
     rateHint: "每秒项数；1 表示逐个处理。", perSecond: "{n}/秒", errors: "错误", process_url: "处理地址", processHint: "每个数据项收到一次签名的 POST。",

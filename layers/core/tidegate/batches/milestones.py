@@ -1,0 +1,39 @@
+"""A webhook each time a batch has done another n items, or another n percent."""
+
+from __future__ import annotations
+
+from tidegate.aws.table import Table
+from tidegate.batches.batches import shown
+from tidegate.batches.model import Batch, Progress
+from tidegate.common.ids import Clock
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.notify import Notifier
+from tidegate.notifications.outbox import notice_write
+
+
+class Milestones:
+    def __init__(self, table: Table, notifier: Notifier, clock: Clock) -> None:
+        self._table = table
+        self._notifier = notifier
+        self._clock = clock
+
+    def tell(self, batch: Batch, progress: Progress, told: int) -> int:
+        """The last milestone that was told. Called before the progress is saved with it: a crash in between tells it
+        twice, under the same id. Of several passed at once only the last is told; the end has a notice of its own."""
+        reached = batch.milestone(progress.position)
+        if reached <= told or batch.progress_url is None or progress.position >= (batch.total or 0):
+            return max(told, reached)
+        now = self._clock()
+        notice = Notice(
+            notice_id=notice_id_for("batch.progress", batch.batch_id, str(reached)),
+            project_id=batch.project_id,
+            kind="batch.progress",
+            record_id=batch.batch_id,
+            status=batch.status,
+            data=shown(batch, progress),
+            callback=batch.progress_url,
+            created_at=now,
+        )
+        self._table.write(notice_write(notice))
+        self._notifier.publish([notice])
+        return reached
