@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from tidegate_client.http import Http, path_part
 from tidegate_client.models import Batch, Business, Page
@@ -15,13 +15,13 @@ class Businesses:
         """`optional`: before_create_url, before_run_url, process_stop_url, auth_code."""
         body = {"name": name, "process_url": process_url}
         body |= {field: value for field, value in optional.items() if value is not None}
-        return cast(Business, self._http.create("/v1/biz", body))
+        return Business(self._http.create("/v1/biz", body))
 
     def update(self, biz_id: str, **fields: Any) -> Business:
-        return cast(Business, self._http.call("PUT", f"/v1/biz/{path_part(biz_id)}", body=fields).json())
+        return Business(self._http.call("PUT", f"/v1/biz/{path_part(biz_id)}", body=fields).json())
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Business]:
-        return one_page(self._http, "/v1/biz", {}, limit, cursor)
+        return one_page(self._http, "/v1/biz", {}, limit, cursor, Business)
 
 
 class Batches:
@@ -34,13 +34,13 @@ class Batches:
         if total is not None:
             body["total"] = total
         body |= {field: value for field, value in optional.items() if value is not None}
-        return cast(Batch, self._http.create("/v1/batches", body))
+        return Batch(self._http.create("/v1/batches", body))
 
     def get(self, batch_id: str) -> Batch:
-        return cast(Batch, self._http.get(f"/v1/batches/{path_part(batch_id)}"))
+        return Batch(self._http.get(f"/v1/batches/{path_part(batch_id)}"))
 
     def list(self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None) -> Page[Batch]:
-        return one_page(self._http, "/v1/batches", {"status": status}, limit, cursor)
+        return one_page(self._http, "/v1/batches", {"status": status}, limit, cursor, Batch)
 
     def start(self, batch_id: str) -> Batch:
         return self._act(batch_id, "start")
@@ -50,7 +50,7 @@ class Batches:
 
     def update(self, batch_id: str, **fields: Any) -> Batch:
         reply = self._http.call("PATCH", f"/v1/batches/{path_part(batch_id)}", body=fields, idempotent=True)
-        return cast(Batch, reply.json())
+        return Batch(reply.json())
 
     def logs(
         self, batch_id: str, *, index: int | None = None, limit: int | None = None, cursor: str | None = None
@@ -62,4 +62,4 @@ class Batches:
         return str(self._http.create(f"/v1/batches/{path_part(batch_id)}/logs/export", {})["task_id"])
 
     def _act(self, batch_id: str, action: str) -> Batch:
-        return cast(Batch, self._http.act(f"/v1/batches/{path_part(batch_id)}/{action}"))
+        return Batch(self._http.act(f"/v1/batches/{path_part(batch_id)}/{action}"))
