@@ -23,15 +23,12 @@ def api(cloud: MotoCloud) -> Iterator[str]:
     """The API behind a socket, as the client expects it."""
 
     def answer(handler: Handler) -> None:
-        length = int(handler.headers.get("Content-Length") or 0)
-        body = handler.rfile.read(length) if length else b""
-        path, _, query = handler.path.partition("?")
+        body = handler.body().decode() or None
         key = handler.headers.get("Authorization", "").removeprefix("Bearer ")
-        pairs = dict(part.partition("=")[::2] for part in query.split("&") if part)
         idempotency = handler.headers.get("Idempotency-Key")
-        more = {"headers": {"Idempotency-Key": idempotency}} if idempotency else {}
-        reply = cloud.http(handler.command, path, key=key, query=pairs, body=body.decode() or None, **more)
-        handler.answer(reply.status, reply.body.encode() if isinstance(reply.body, str) else reply.body)
+        headers = {"idempotency-key": idempotency} if idempotency else {}
+        reply = cloud.http(handler.command, handler.path, key=key, body=body, headers=headers)
+        handler.answer(reply.status, reply.body)
 
     with serve(answer) as port:
         yield f"http://127.0.0.1:{port}"
