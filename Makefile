@@ -102,8 +102,9 @@ build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts a
 	@$(BIN)/python -m local.sam build-here
 	@$(PYTEST) tests/build
 
-build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer
+build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer, and the client's wheel
 	@$(BIN)/python -m local.sam build
+	@$(BIN)/python -m local.client_wheel
 
 deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS
 	@$(BIN)/python -m local.sam deploy

@@ -1,5 +1,6 @@
 """Tidegate for callers: a typed client, the `tidegate` command and the host agent."""
 
+from tidegate_client.async_client import AsyncClient
 from tidegate_client.client import Client
 from tidegate_client.errors import (
     ApiError,
@@ -15,21 +16,32 @@ from tidegate_client.errors import (
     TransferError,
     Unauthorized,
     Unreachable,
+    WaitTimeout,
 )
+from tidegate_client.model import Model, Page
+from tidegate_client.records import Change
+from tidegate_client.watching import wait, watch
 
 __all__ = [
     "ApiError",
+    "AsyncClient",
+    "Change",
     "ChecksumMismatch",
     "Client",
     "Conflict",
     "Forbidden",
     "Gone",
     "Invalid",
+    "Model",
     "NotFound",
+    "Page",
     "RateLimited",
     "ServerError",
     "TidegateError",
     "TransferError",
     "Unauthorized",
     "Unreachable",
+    "WaitTimeout",
+    "wait",
+    "watch",
 ]

@@ -48,7 +48,13 @@ class WaitTimeout(TidegateError):
 
 
 class ApiError(TidegateError):
-    """The API answered with a problem."""
+    """The API answered with a problem.
+
+    `request_id` names the call in the server's logs; `retry_after` is in how many seconds to try again, if it says so.
+    """
+
+    request_id: str | None = None
+    retry_after: float | None = None
 
     def __init__(self, status: int, code: str, detail: str, errors: list[dict[str, Any]] | None = None) -> None:
         super().__init__(f"{detail} ({code})")
@@ -109,7 +115,11 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def problem_of(status: int, body: bytes) -> ApiError:
+# API Gateway's, and what proxies in front of it add.
+_REQUEST_IDS = ("apigw-requestid", "x-amzn-requestid", "x-request-id")
+
+
+def problem_of(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
     """The exception for an answer; API Gateway's own `{message}` answers are understood too."""
     try:
         document: Any = json.loads(body)
@@ -123,6 +133,10 @@ def problem_of(status: int, body: bytes) -> ApiError:
     if code == "already_created":
         kind = AlreadyCreated
     problem = kind(status, code, str(detail), errors if isinstance(errors, list) else None)
+    told = {name.lower(): value for name, value in (headers or {}).items()}
+    problem.request_id = next((told[name] for name in _REQUEST_IDS if name in told), None)
+    wait = told.get("retry-after", "")
+    problem.retry_after = float(wait) if wait.isascii() and wait.isdigit() else None
     if isinstance(problem, AlreadyCreated):
         problem.key_id = fields.get("key_id")
     return problem

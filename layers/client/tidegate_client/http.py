@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -86,6 +86,8 @@ class Http:
         self._timeout = timeout
         self._attempts = attempts
         self._backoff = backoff
+        # Told of each exchange: method, path, status, seconds, the server's name for it.
+        self.on_call: Callable[[str, str, int, float, str], None] | None = None
         self.pool = pool or urllib3.PoolManager(maxsize=16, block=False)
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
@@ -121,7 +123,7 @@ class Http:
     ) -> Reply:
         reply = self.send(method, path, query=query, body=body, headers=headers, idempotent=idempotent, timeout=timeout)
         if reply.status >= 400:
-            raise problem_of(reply.status, reply.body)
+            raise problem_of(reply.status, reply.body, reply.headers)
         return reply
 
     def send(
@@ -140,6 +142,7 @@ class Http:
         if given:
             url += "?" + urlencode(given)
         again = method in {"GET", "HEAD", "PUT", "DELETE"} if idempotent is None else idempotent
+        began = time.monotonic()
         try:
             response = self.pool.request(
                 method,
@@ -154,6 +157,9 @@ class Http:
             raise Unreachable(f"{self.api_url} does not answer: {error.reason}") from error
         except HTTPError as error:
             raise Unreachable(f"{self.api_url} does not answer: {error}") from error
+        if self.on_call:
+            named = response.headers.get("apigw-requestid") or response.headers.get("x-amzn-requestid") or "-"
+            self.on_call(method, url.removeprefix(self.api_url), response.status, time.monotonic() - began, named)
         return Reply(response.status, response.headers, response.data)
 
     def _headers(self, has_body: bool, extra: Mapping[str, str] | None) -> dict[str, str]:

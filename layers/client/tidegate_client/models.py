@@ -1,21 +1,22 @@
-"""The shapes of the API's answers. They are dicts, so a field added by the server is simply there."""
+"""The shapes of the API's answers: fields are attributes (`export.status`), and items too (`export["status"]`).
+
+A field that the server leaves out is None. One that a newer server adds is there as an item. What callers send, and
+what the agent reads, are plain dicts with a declared shape.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Generic, NotRequired, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict
 
-T = TypeVar("T")
+from tidegate_client.model import Model, Page
 
-
-class Page(TypedDict, Generic[T]):
-    items: list[T]
-    next_cursor: str | None
+__all__ = ["Model", "Page"]
 
 
-class Project(TypedDict):
+class Project(Model):
     project_id: str
     name: str
-    group: NotRequired[str]
+    group: str | None
 
 
 class Quotas(TypedDict, total=False):
@@ -28,18 +29,18 @@ class Quotas(TypedDict, total=False):
 class ProjectDetail(Project):
     allow_private_urls: bool
     quotas: Quotas
-    usage: dict[str, Any]
+    usage: Model
 
 
-class Key(TypedDict):
+class Key(Model):
     """`callback_secret` comes with keys of scope write."""
 
     key_id: str
     key: str
-    callback_secret: NotRequired[str | None]
+    callback_secret: str | None
 
 
-class KeyRecord(TypedDict):
+class KeyRecord(Model):
     key_id: str
     name: str | None
     scopes: list[str]
@@ -51,27 +52,29 @@ class KeyRecord(TypedDict):
     state: str
 
 
-class FileCreated(TypedDict):
+class FileCreated(Model):
     file_id: str
-    upload_url: NotRequired[str]
-    upload_headers: NotRequired[dict[str, str]]
-    expires_at: NotRequired[str]
-    request_id: NotRequired[str]
+    upload_url: str | None
+    upload_headers: dict[str, str] | None
+    expires_at: str | None
+    request_id: str | None
 
 
-class File(TypedDict):
+class File(Model):
     file_id: str
     biz_id: int
     app_id: int
     file_path: str
     file_name: str
-    signature: NotRequired[str]
-    size: NotRequired[int]
+    signature: str | None
+    size: int | None
     state: str
     created_at: str
+    request_id: str | None
+    error: str | None
 
 
-class Link(TypedDict):
+class Link(Model):
     url: str
     expires_at: str
 
@@ -81,28 +84,28 @@ class Target(TypedDict):
     container_id: NotRequired[str]
 
 
-class Submitted(TypedDict):
+class Submitted(Model):
     task_id: str
     job_id: str
     status: str
     window_closes_at: str
 
 
-class TaskRef(TypedDict):
+class TaskRef(Model):
     task_id: str
     agent_id: str
     container_id: str
 
 
-class BatchSubmitted(TypedDict):
+class BatchSubmitted(Model):
     job_id: str
     # Empty above 1,000 targets.
     tasks: list[TaskRef]
-    targets: NotRequired[int]
+    targets: int | None
     window_closes_at: str
 
 
-class Task(TypedDict):
+class Task(Model):
     task_id: str
     job_id: str
     biz_id: int
@@ -113,8 +116,8 @@ class Task(TypedDict):
     target_agent_id: str
     target_container_id: str
     status: str
-    error_code: NotRequired[int | None]
-    error_msg: NotRequired[str | None]
+    error_code: int | None
+    error_msg: str | None
     create_time: str
     update_time: str
 
@@ -126,13 +129,13 @@ class Wave(TypedDict):
     targets: NotRequired[int | None]
 
 
-class Redriven(TypedDict):
+class Redriven(Model):
     job_id: str
     key: str
     targets: int
 
 
-class Counts(TypedDict):
+class Counts(Model):
     total: int
     success: int
     failed: int
@@ -140,11 +143,11 @@ class Counts(TypedDict):
     downloading: int
     timeout: int
     # These two only if there are any.
-    waiting: NotRequired[int]
-    cancelled: NotRequired[int]
+    waiting: int | None
+    cancelled: int | None
 
 
-class JobSwarm(TypedDict):
+class JobSwarm(Model):
     origin_bytes: int
     peer_bytes: int
     bad_pieces: int
@@ -153,43 +156,43 @@ class JobSwarm(TypedDict):
     bad_peers: list[str]
 
 
-class Job(TypedDict):
+class Job(Model):
     job_id: str
-    key: NotRequired[str]
+    key: str | None
     status: str
     file_path: str
     file_name: str
     file_signature: str
     target_file_dir: str
     target_user: str
-    transfer_id: NotRequired[str | None]
+    transfer_id: str | None
     create_time: str
-    execute_time: NotRequired[str | None]
-    finish_time: NotRequired[str | None]
+    execute_time: str | None
+    finish_time: str | None
     counts: Counts
     # moved_bytes, mean (bytes a second) and hosts, once hosts have told.
-    speed: NotRequired[dict[str, int] | None]
-    cancelled_at: NotRequired[str | None]
-    redrive_of: NotRequired[str | None]
-    waves: NotRequired[list[Wave] | None]
-    wave: NotRequired[int | None]
-    error_msg: NotRequired[str | None]
-    swarm: NotRequired[JobSwarm | None]
+    speed: dict[str, int] | None
+    cancelled_at: str | None
+    redrive_of: str | None
+    waves: list[Wave] | None
+    wave: int | None
+    error_msg: str | None
+    swarm: JobSwarm | None
 
 
-class JobTarget(TypedDict):
+class JobTarget(Model):
     agent_id: str
     container_id: str
     status: str
-    error_code: NotRequired[int | None]
-    error_msg: NotRequired[str | None]
-    progress: NotRequired[int]
+    error_code: int | None
+    error_msg: str | None
+    progress: int | None
     # Of a host that has not reported yet: online or offline.
-    agent_state: NotRequired[str | None]
-    size: NotRequired[int | None]
-    speed: NotRequired[int | None]
-    start_time: NotRequired[str | None]
-    end_time: NotRequired[str | None]
+    agent_state: str | None
+    size: int | None
+    speed: int | None
+    start_time: str | None
+    end_time: str | None
 
 
 class SwarmFigures(TypedDict):
@@ -209,26 +212,26 @@ class Presence(TypedDict):
     reached: bool
 
 
-class Agent(TypedDict):
+class Agent(Model):
     agent_id: str
     groups: list[str]
     labels: dict[str, str]
     state: str
-    zone: NotRequired[str | None]
-    version: NotRequired[str | None]
-    last_seen: NotRequired[str | None]
-    free_bytes: NotRequired[int | None]
+    zone: str | None
+    version: str | None
+    last_seen: str | None
+    free_bytes: int | None
     # What it has to fetch; on one agent, not in lists.
-    current: NotRequired[list[dict[str, Any]] | None]
+    current: list[dict[str, Any]] | None
 
 
-class Enrolment(TypedDict):
+class Enrolment(Model):
     enrolment_id: str
     token: str
     expires_at: str
 
 
-class Enrolled(TypedDict):
+class Enrolled(Model):
     project_id: str
     agent_id: str
     key_id: str
@@ -269,30 +272,30 @@ class TransferResult(TypedDict):
     end_time: NotRequired[str]
 
 
-class ExportProgress(TypedDict):
+class ExportProgress(Model):
     rows: int
-    total: NotRequired[int | None]
-    percent: NotRequired[float | None]
+    total: int | None
+    percent: float | None
 
 
-class Export(TypedDict):
+class Export(Model):
     task_id: str
     name: str
     type: str
     status: str
     progress: ExportProgress
-    file_name: NotRequired[str | None]
-    size: NotRequired[int | None]
+    file_name: str | None
+    size: int | None
     attempts: int
-    failed_reason: NotRequired[str | None]
+    failed_reason: str | None
     create_time: str
-    finish_time: NotRequired[str | None]
+    finish_time: str | None
 
 
-class BatchProgress(TypedDict):
+class BatchProgress(Model):
     processed: int
-    total: NotRequired[int | None]
-    percent: NotRequired[float | None]
+    total: int | None
+    percent: float | None
     errors: int
     succeeded: int
     failed: int
@@ -301,60 +304,103 @@ class BatchProgress(TypedDict):
     retrying: int
     awaiting: int
     rate_now: float
-    offset: NotRequired[int]
-    eta: NotRequired[str | None]
+    offset: int | None
+    eta: str | None
 
 
-class Batch(TypedDict):
+class Batch(Model):
     batch_id: str
     biz_id: str
     name: str
     status: str
     progress: BatchProgress
-    stop_reason: NotRequired[str | None]
-    redrive_of: NotRequired[str | None]
+    stop_reason: str | None
+    redrive_of: str | None
 
 
-class BatchItem(TypedDict):
+class BatchItem(Model):
     index: int
     state: str
     attempts: int
     answer: dict[str, Any]
-    job_data: NotRequired[Any]
-    batch_data: NotRequired[Any]
+    job_data: Any | None
+    batch_data: Any | None
 
 
-class Business(TypedDict):
+class Business(Model):
     biz_id: str
     name: str
     process_url: str
 
 
-class Request(TypedDict):
+class Problem(Model):
+    code: str
+    detail: str
+
+
+class LogLine(Model):
+    """One line of a request's execution log; `stack` is for keys of scope admin."""
+
+    at: str
+    attempt: int
+    event: str
+    detail: str | None
+    seconds: float | None
+    code: str | None
+    stack: str | None
+
+
+class Request(Model):
     request_id: str
     type: str
     status: str
     channel: str
     priority: int
-    subscription_id: NotRequired[str | None]
+    subscription_id: str | None
     attempts: int
-    last_wait_reason: NotRequired[str | None]
-    error: NotRequired[dict[str, Any] | None]
+    last_wait_reason: str | None
+    error: Problem | None
+    result: Model | None
+    progress: Model | None
     create_time: str
-    start_time: NotRequired[str | None]
-    finish_time: NotRequired[str | None]
+    start_time: str | None
+    finish_time: str | None
 
 
-class Subscription(TypedDict):
+class Subscription(Model):
     subscription_id: str
     name: str
     source_url: str
-    schedule: NotRequired[str | None]
-    status: NotRequired[str]
-    last_scan: NotRequired[str | None]
+    schedule: str | None
+    biz_id: int
+    app_id: int
+    credentials: str | None
+    format: str | None
+    include: list[str] | None
+    exclude: list[str] | None
+    file_path: str | None
+    priority: int | None
+    status: str | None
+    create_time: str
+    last_scan: str | None
 
 
-class Ticket(TypedDict):
+class PreviewEntry(Model):
+    url: str
+    file_path: str
+    file_name: str
+    size: int | None
+    signature: str | None
+
+
+class Preview(Model):
+    format: str
+    listed: int
+    chosen: int
+    items_: list[PreviewEntry]
+
+
+class Ticket(Model):
     ticket: str
     expires_at: str
-    ws_url: NotRequired[str]
+    ws_url: str | None

@@ -113,3 +113,13 @@ class Watch:
         if left <= 0:
             raise WaitTimeout(f"still waiting for {', '.join(self._pending[:3])}")
         return min(pause, left)
+
+
+def watch(client: Client, *record_ids: str, timeout: float | None = None) -> Watch:
+    """Each record as it is, then at each change, until all are over."""
+    return Watch(client, record_ids, timeout=timeout)
+
+
+def wait(client: Client, record_id: str, *, timeout: float | None = None) -> Change:
+    """The record when it is over."""
+    return client.wait(record_id, timeout=timeout)

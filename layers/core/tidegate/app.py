@@ -210,6 +210,7 @@ class QueuePart:
         from tidegate.queue.policies import capacities_from, policies_from
         from tidegate.queue.queue import RequestQueue
         from tidegate.queue.recovery import RequestRecovery
+        from tidegate.queue.request_log import RequestLog
         from tidegate.queue.retention.archive import Archive
         from tidegate.queue.retention.retention import Retention
         from tidegate.queue.retention.store import RetentionStore
@@ -221,6 +222,7 @@ class QueuePart:
         self.policies = policies_from(settings.request_policies)
         capacities = capacities_from(settings.channel_capacities)
         self.store = RequestStore(table)
+        self.log = RequestLog(table, clock)
         self.channel_store = ChannelStore(table)
         self.pokes = AdmissionQueue(
             SqsQueue(app.sqs, settings.admission_queue_url), SqsQueue(app.sqs, settings.wakeups_queue_url)
@@ -630,6 +632,8 @@ class IngestPart:
                 "check": Check(app.http, parts, files, projects, credentials),
             },
             app.notifications.progress.progress,
+            queue.log,
+            clock,
         )
 
     def without_file(self, ended: Request) -> list[Any]:

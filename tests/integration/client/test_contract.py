@@ -113,6 +113,14 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "requests.resume": lambda c: c.requests.resume("r"),
     "requests.retry": lambda c: c.requests.retry("r"),
     "requests.prioritize": lambda c: c.requests.prioritize("r", 1),
+    "requests.log": lambda c: c.requests.log("r", limit=1, cursor="c"),
+    "subscriptions.choice": lambda c: c.subscriptions.create(
+        "n", "https://x.example", format="rss", include=["*"], exclude=["x"], file_path="/{name}", priority=1
+    ),
+    "subscriptions.update": lambda c: c.subscriptions.update("s", {"name": "n", "schedule": None}),
+    "subscriptions.preview": lambda c: c.subscriptions.preview("https://x.example", format="rss", include=["*"]),
+    "subscriptions.pause": lambda c: c.subscriptions.pause("s"),
+    "subscriptions.resume": lambda c: c.subscriptions.resume("s"),
     "subscriptions.create": lambda c: c.subscriptions.create("n", "https://x", schedule="rate(1 hour)"),
     "subscriptions.list": lambda c: c.subscriptions.list(limit=1, cursor="c"),
     "subscriptions.download": lambda c: c.subscriptions.download("s"),

@@ -171,3 +171,46 @@ def test_a_credential_is_its_projects_own(library: Library, source: FileSource) 
     library.run()
 
     assert library.request(asked["request_id"])["error"]["code"] == "credential_missing"
+
+
+def test_log_tells_each_step_and_shows_the_stack_to_operators_only(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a", refusals=[(503, None)])
+    asked = library.submit("download", {"source_url": source.url("/a"), "file_path": "/a"})
+    library.run()
+    library.cloud.clock.advance(301)
+    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.run()
+    path = f"/v1/requests/{asked['request_id']}/log"
+
+    # The test's machine runs the first attempt's step once more, which finds that it is over.
+    found = library.cloud.http("GET", path, key=library.project.key).json()["items"]
+    lines = [line for line in found if line["event"] != "stopped"]
+    assert [(line["attempt"], line["event"]) for line in lines] == [
+        (1, "begun"),
+        (1, "failed"),
+        (2, "begun"),
+        (2, "done"),
+    ]
+    assert lines[1]["code"] == "upstream_unavailable"
+    assert not any(line.get("stack") for line in lines)
+
+    header = {"X-Project-Id": library.project.id}
+    shown = library.cloud.http("GET", path, key=library.cloud.admin_key, headers=header).json()["items"]
+    assert "Traceback" in shown[1]["stack"]
+    assert "upstream" in shown[1]["stack"].lower() or "503" in shown[1]["stack"]
+
+
+def test_log_of_another_projects_request_is_404(library: Library, source: FileSource) -> None:
+    asked = library.submit("download", {"source_url": source.url("/a"), "file_path": "/a"})
+
+    path = f"/v1/requests/{asked['request_id']}/log"
+    assert library.cloud.http("GET", path, key=library.cloud.project().key).status == 404
+
+
+def test_check_is_upkeep_unless_it_says_otherwise(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    asked = library.ask(source.url("/a"))
+    library.run()
+
+    assert library.submit("check", {"file_id": asked["file_id"]})["priority"] == 8
+    assert library.submit("check", {"file_id": asked["file_id"]}, priority=2)["priority"] == 2

@@ -28,7 +28,7 @@ PODCAST = """<?xml version="1.0" encoding="UTF-8"?>
 <rss version="2.0" xmlns:itunes="http://www.itunes.com/dtds/podcast-1.0.dtd"><channel><title>Tides</title>
 <item><title>One: the moon</title><guid isPermaLink="false">1</guid><pubDate>Mon, 16 Nov 2026 05:00:00 GMT</pubDate>
 <enclosure url="https://cdn.example/ep/one.mp3?source=feed" length="1234" type="audio/mpeg"/></item>
-<item><title>Two</title><link>https://tides.example/two</link><enclosure url="/ep/two.mp3" length="0" type="a/b"/></item>
+<item><title>Two</title><link>https://tides.example/two</link><enclosure url="/ep/two.mp3" length="0"/></item>
 <item><title>News without a file</title><link>https://tides.example/news</link></item>
 </channel></rss>"""
 WORDPRESS = """<?xml version="1.0"?><rss version="2.0" xmlns:content="http://purl.org/rss/1.0/modules/content/">

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from tidegate_client.cli import completion
 from tidegate_client.cli.commands import (
     account,
     agent,
@@ -58,17 +60,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tidegate {_version()}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
-    for module in MODULES:
+    for module in (*MODULES, completion):
         module.register(subparsers)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
-    output = Output(as_json=getattr(args, "json", False))
+    picked = getattr(args, "fields", None)
+    # `export submit --fields` is another option: what is sent, not what is shown.
+    fields = [name.strip() for name in picked.split(",") if name.strip()] if isinstance(picked, str) else []
+    output = Output(as_json=getattr(args, "json", False), fields=fields)
     try:
         return int(args.run(Context(args, output), args) or Exit.OK)
     except TidegateError as error:
+        if getattr(args, "debug", False):
+            traceback.print_exception(error)
         output.error(error)
         return exit_for(error)
     except BrokenPipeError:
@@ -84,7 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _version() -> str:
-    try:
-        return version("tidegate")
-    except PackageNotFoundError:
-        return "(not installed)"
+    for distribution in ("tidegate-client", "tidegate"):
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "(not installed)"

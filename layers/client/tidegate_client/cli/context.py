@@ -26,7 +26,7 @@ class Context:
 
     @cached_property
     def config(self) -> config.Config:
-        loaded = config.load()
+        loaded = config.load(profile=getattr(self.args, "profile", None))
         project_id = getattr(self.args, "project", None)
         return replace(loaded, project_id=project_id) if project_id else loaded
 
@@ -35,7 +35,13 @@ class Context:
         return self.client_with()
 
     def client_with(self, **options: Any) -> Client:
-        return Client(self.config.required_url(), self.config.key, project_id=self.config.project_id, **options)
+        client = Client(self.config.required_url(), self.config.key, project_id=self.config.project_id, **options)
+        if getattr(self.args, "debug", False):
+            client.http.on_call = self._say_call
+        return client
+
+    def _say_call(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
+        print(f"{method} {path} → {status} in {seconds * 1000:.0f} ms ({request_id})", file=self.output.err)
 
     def show_list(self, page: Callable[[str | None], Page[Any]], columns: Sequence[str]) -> None:
         """One page from --cursor on, or everything with --all."""
@@ -50,16 +56,29 @@ def common_options() -> argparse.ArgumentParser:
     """Taken before and after the subcommand; absent ones leave no default behind to overwrite the other's."""
     parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     parent.add_argument("--json", action="store_true", help="JSON on stdout, nothing else there")
+    parent.add_argument("--fields", metavar="A,B", help="only these fields, as in status,progress.bytes")
+    parent.add_argument("--debug", action="store_true", help="each call to the API on stderr, and tracebacks")
+    parent.add_argument("--profile", metavar="NAME", help="which login to use (default: TIDEGATE_PROFILE)")
     parent.add_argument("--project", metavar="ID", help="act in this project (admin keys)")
     return parent
 
 
 class Group:
-    """A word with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` gives the parser to fill."""
+    """A word with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` gives the parser to fill.
 
-    def __init__(self, subparsers: Subparsers, name: str, help_text: str) -> None:
+    `old` is the word's former name, which still works and is not shown.
+    """
+
+    def __init__(self, subparsers: Subparsers, name: str, help_text: str, *, old: str | None = None) -> None:
         parser = subparsers.add_parser(name, help=help_text, description=help_text, parents=[common_options()])
         self._inner = parser.add_subparsers(metavar="COMMAND", required=True, dest=f"{name}_command")
+        if old:
+            # Not `aliases`, which the help shows.
+            subparsers.choices[old] = parser
+
+    def hide(self, name: str, parser: argparse.ArgumentParser) -> None:
+        """A command's former name: it works, and no help shows it."""
+        self._inner.choices[name] = parser
 
     def command(self, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
         return add_command(self._inner, name, run, help_text)
@@ -67,7 +86,7 @@ class Group:
 
 def add_command(subparsers: Subparsers, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        name, help=help_text, description=help_text, parents=[common_options()]
+        name, help=help_text, description=help_text, parents=[common_options()], conflict_handler="resolve"
     )
     parser.set_defaults(run=run)
     return parser

@@ -27,12 +27,16 @@ def _shown(value: Any) -> str:
 
 
 class Output:
-    def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self, *, as_json: bool, fields: Sequence[str] = (), out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
         self.as_json = as_json
+        self._fields = fields
         self.out = out or sys.stdout
         self.err = err or sys.stderr
 
     def record(self, record: Mapping[str, Any]) -> None:
+        record = self._picked(record)
         if self.as_json:
             self._json(record, indent=2)
             return
@@ -42,6 +46,8 @@ class Output:
             self.line(f"{name:<{widest}}  {_shown(value)}")
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], cursor: str | None = None) -> None:
+        if self._fields:
+            rows, columns = [self._picked(row) for row in rows], self._fields
         if self.as_json:
             self._json({"items": list(rows), "next_cursor": cursor}, indent=2)
             return
@@ -53,6 +59,13 @@ class Output:
             self.line("  ".join(padded).rstrip())
         if cursor:
             self.note(f"more: --cursor {cursor}")
+
+    def _picked(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The fields that were asked for, those of nested records by their path."""
+        if not self._fields:
+            return record
+        flat = {**record, **dict(_flattened(record))}
+        return {name: flat.get(name) for name in self._fields}
 
     def event(self, record: Mapping[str, Any], text: str) -> None:
         """One of a stream: a JSON line, or a line."""
@@ -74,9 +87,14 @@ class Output:
             problem: dict[str, Any] = {"error": type(error).__name__, "detail": str(error)}
             if isinstance(error, ApiError):
                 problem |= {"detail": error.detail, "code": error.code, "status": error.status, "errors": error.errors}
+                problem |= {"request_id": error.request_id, "retry_after": error.retry_after}
             print(json.dumps(problem, ensure_ascii=False), file=self.err)
             return
         print(f"tidegate: {error}", file=self.err)
+        if isinstance(error, ApiError) and error.retry_after is not None:
+            print(f"  try again in {error.retry_after:.0f} s", file=self.err)
+        if isinstance(error, ApiError) and error.request_id and error.status >= 500:
+            print(f"  the server knows this call as {error.request_id}", file=self.err)
         for fault in error.errors if isinstance(error, ApiError) else ():
             where = ".".join(str(part) for part in fault.get("loc", ()))
             print(f"  {where}: {fault.get('msg')}", file=self.err)

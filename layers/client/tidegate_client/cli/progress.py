@@ -83,7 +83,8 @@ class ByteBar:
         amount = human_bytes(done)
         if total:
             amount = f"{bar(done / total)} {done * 100 // total:3d} %  {amount} of {human_bytes(total)}"
-        self._live.show(f"{self._label}  {amount}  {human_bytes(speed)}/s", important=done == total)
+        left = f"  {human_seconds((total - done) / speed)} left" if total and 0 < done < total else ""
+        self._live.show(f"{self._label}  {amount}  {human_bytes(speed)}/s{left}", important=done == total)
 
     def close(self) -> None:
         self._live.close()

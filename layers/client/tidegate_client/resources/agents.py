@@ -44,10 +44,10 @@ class Agents:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Agent]:
-        return one_page(self._http, "/v1/agents", {"group": group, "state": state}, limit, cursor)
+        return one_page(self._http, "/v1/agents", {"group": group, "state": state}, limit, cursor, Agent)
 
     def get(self, agent_id: str) -> Agent:
-        return cast(Agent, self._http.get(f"/v1/agents/{path_part(agent_id)}"))
+        return Agent(self._http.get(f"/v1/agents/{path_part(agent_id)}"))
 
     def change(
         self, agent_id: str, *, groups: Sequence[str] | None = None, labels: Mapping[str, str] | None = None
@@ -58,7 +58,7 @@ class Agents:
             body["groups"] = [*groups]
         if labels is not None:
             body["labels"] = dict(labels)
-        return cast(Agent, self._http.call("PATCH", f"/v1/agents/{path_part(agent_id)}", body=body))
+        return Agent(self._http.call("PATCH", f"/v1/agents/{path_part(agent_id)}", body=body).json())
 
     def delete(self, agent_id: str) -> None:
         """Forgets the host and ends the key that it enrolled with."""
@@ -75,10 +75,10 @@ class Agents:
         """A token, shown once, with which `uses` hosts get keys of their own."""
         given = {"groups": groups and [*groups], "labels": labels or None, "uses": uses, "expires_in": expires_in}
         body = {name: value for name, value in given.items() if value is not None}
-        return cast(Enrolment, self._http.create("/v1/enrolments", body))
+        return Enrolment(self._http.create("/v1/enrolments", body))
 
     def enrol(self, token: str, agent_id: str, *, version: str | None = None, zone: str | None = None) -> Enrolled:
         """This host's key. Asking again is safe until the key was first used: then only the last key works."""
         given = {"token": token, "agent_id": agent_id, "version": version, "zone": zone}
         body = {name: value for name, value in given.items() if value is not None}
-        return cast(Enrolled, self._http.act("/v1/agents/enrol", body, idempotent=True))
+        return Enrolled(self._http.act("/v1/agents/enrol", body, idempotent=True))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from tidegate_client.http import Http, path_part
 from tidegate_client.models import Batch, BatchItem, Business, Page
@@ -16,13 +16,13 @@ class Businesses:
         """`optional`: before_create_url, before_run_url, process_stop_url, auth_code, rate (of all its batches)."""
         body = {"name": name, "process_url": process_url}
         body |= {field: value for field, value in optional.items() if value is not None}
-        return cast(Business, self._http.create("/v1/biz", body))
+        return Business(self._http.create("/v1/biz", body))
 
     def update(self, biz_id: str, **fields: Any) -> Business:
-        return cast(Business, self._http.call("PUT", f"/v1/biz/{path_part(biz_id)}", body=fields).json())
+        return Business(self._http.call("PUT", f"/v1/biz/{path_part(biz_id)}", body=fields).json())
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Business]:
-        return one_page(self._http, "/v1/biz", {}, limit, cursor)
+        return one_page(self._http, "/v1/biz", {}, limit, cursor, Business)
 
 
 class Batches:
@@ -37,13 +37,13 @@ class Batches:
         if total is not None:
             body["total"] = total
         body |= {field: value for field, value in optional.items() if value is not None}
-        return cast(Batch, self._http.create("/v1/batches", body))
+        return Batch(self._http.create("/v1/batches", body))
 
     def get(self, batch_id: str) -> Batch:
-        return cast(Batch, self._http.get(f"/v1/batches/{path_part(batch_id)}"))
+        return Batch(self._http.get(f"/v1/batches/{path_part(batch_id)}"))
 
     def list(self, *, status: str | None = None, limit: int | None = None, cursor: str | None = None) -> Page[Batch]:
-        return one_page(self._http, "/v1/batches", {"status": status}, limit, cursor)
+        return one_page(self._http, "/v1/batches", {"status": status}, limit, cursor, Batch)
 
     def start(self, batch_id: str) -> Batch:
         return self._act(batch_id, "start")
@@ -53,13 +53,15 @@ class Batches:
 
     def update(self, batch_id: str, **fields: Any) -> Batch:
         reply = self._http.call("PATCH", f"/v1/batches/{path_part(batch_id)}", body=fields, idempotent=True)
-        return cast(Batch, reply.json())
+        return Batch(reply.json())
 
     def items(
         self, batch_id: str, *, state: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[BatchItem]:
         """Items that did not simply succeed; `state`: failed, abandoned or recovered."""
-        return one_page(self._http, f"/v1/batches/{path_part(batch_id)}/items", {"state": state}, limit, cursor)
+        return one_page(
+            self._http, f"/v1/batches/{path_part(batch_id)}/items", {"state": state}, limit, cursor, BatchItem
+        )
 
     def results(self, batch_id: str) -> dict[str, Any]:
         """`url`: a link to all of them as JSONL."""
@@ -68,7 +70,7 @@ class Batches:
     def redrive(self, batch_id: str, *, states: Sequence[str] | None = None) -> Batch:
         """A new batch, not started, of the failed items only."""
         body = {"states": list(states)} if states else {}
-        return cast(Batch, self._http.create(f"/v1/batches/{path_part(batch_id)}/redrive", body))
+        return Batch(self._http.create(f"/v1/batches/{path_part(batch_id)}/redrive", body))
 
     def send_result(self, batch_id: str, index: int, result: str, **optional: Any) -> bool:
         """The result of one item with `ack: "async"`; `optional`: msg, stop, logs, auth_code."""
@@ -86,4 +88,4 @@ class Batches:
         return str(self._http.create(f"/v1/batches/{path_part(batch_id)}/logs/export", {})["task_id"])
 
     def _act(self, batch_id: str, action: str) -> Batch:
-        return cast(Batch, self._http.act(f"/v1/batches/{path_part(batch_id)}/{action}"))
+        return Batch(self._http.act(f"/v1/batches/{path_part(batch_id)}/{action}"))

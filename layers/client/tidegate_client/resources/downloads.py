@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from tidegate_client.http import Http, path_part
 from tidegate_client.models import BatchSubmitted, Job, JobTarget, Page, Redriven, Submitted, Target, Task, Wave
@@ -48,7 +47,7 @@ class Downloads:
             body["swarm"] = swarm
         if callback:
             body["callback"] = callback
-        return cast(Submitted, self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
+        return Submitted(self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
 
     def submit_batch(
         self,
@@ -89,10 +88,10 @@ class Downloads:
             body["swarm"] = swarm
         if callback:
             body["callback"] = callback
-        return cast(BatchSubmitted, self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))
+        return BatchSubmitted(self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))
 
     def get(self, task_id: str) -> Task:
-        return cast(Task, self._http.get(f"/v1/downloads/{path_part(task_id)}"))
+        return Task(self._http.get(f"/v1/downloads/{path_part(task_id)}"))
 
     def list(
         self,
@@ -102,7 +101,7 @@ class Downloads:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Task]:
-        return one_page(self._http, "/v1/downloads", {"job_id": job_id, "status": status}, limit, cursor)
+        return one_page(self._http, "/v1/downloads", {"job_id": job_id, "status": status}, limit, cursor, Task)
 
 
 class Jobs:
@@ -110,11 +109,11 @@ class Jobs:
         self._http = http
 
     def get(self, job_id: str) -> Job:
-        return cast(Job, self._http.get(f"/v1/jobs/{path_part(job_id)}"))
+        return Job(self._http.get(f"/v1/jobs/{path_part(job_id)}"))
 
     def cancel(self, job_id: str) -> Job:
         """What has not arrived becomes Cancelled, within seconds."""
-        return cast(Job, self._http.act(f"/v1/jobs/{path_part(job_id)}/cancel", idempotent=True))
+        return Job(self._http.act(f"/v1/jobs/{path_part(job_id)}/cancel", idempotent=True))
 
     def redrive(
         self,
@@ -128,12 +127,14 @@ class Jobs:
         given = {"statuses": statuses and [*statuses], "callback": callback}
         body = {name: value for name, value in given.items() if value}
         path = f"/v1/jobs/{path_part(job_id)}/redrive"
-        return cast(Redriven, self._http.create(path, body, idempotency_key=idempotency_key))
+        return Redriven(self._http.create(path, body, idempotency_key=idempotency_key))
 
     def targets(
         self, job_id: str, *, status: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[JobTarget]:
-        return one_page(self._http, f"/v1/jobs/{path_part(job_id)}/targets", {"status": status}, limit, cursor)
+        return one_page(
+            self._http, f"/v1/jobs/{path_part(job_id)}/targets", {"status": status}, limit, cursor, JobTarget
+        )
 
     def list(
         self,
@@ -146,4 +147,4 @@ class Jobs:
         cursor: str | None = None,
     ) -> Page[Job]:
         query = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path, "status": status}
-        return one_page(self._http, "/v1/jobs", query, limit, cursor)
+        return one_page(self._http, "/v1/jobs", query, limit, cursor, Job)

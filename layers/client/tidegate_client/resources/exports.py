@@ -24,7 +24,7 @@ class Exports:
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
 
     def get(self, task_id: str) -> Export:
-        return cast(Export, self._http.get("/v1/task", {"task_id": task_id}))
+        return Export(self._http.get("/v1/task", {"task_id": task_id}))
 
     def list(
         self,
@@ -44,14 +44,14 @@ class Exports:
             "merchant_id": merchant_id,
             "name": name,
         }
-        return one_page(self._http, "/v1/tasks", query, limit, cursor)
+        return one_page(self._http, "/v1/tasks", query, limit, cursor, Export)
 
     def delete(self, task_ids: Sequence[str]) -> int:
         answer = self._http.act("/v1/tasks/delete", {"task_ids": list(task_ids)}, idempotent=True)
         return int(answer["deleted"])
 
     def url(self, task_id: str) -> Link:
-        return cast(Link, self._http.get("/v1/download/url", {"task_id": task_id}))
+        return Link(self._http.get("/v1/download/url", {"task_id": task_id}))
 
     def fetch(self, task_id: str, destination: Path, *, on_progress: Progress | None = None) -> Export:
         record = self.get(task_id)

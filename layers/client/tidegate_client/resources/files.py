@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tidegate_client.content import Progress, sha256_of, upload
 from tidegate_client.download import download_to
@@ -26,13 +26,13 @@ class Files:
         """`optional`: file_name, signature, size, source_url, channel, credentials, priority."""
         body = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
         body |= {name: value for name, value in optional.items() if value is not None}
-        return cast(FileCreated, self._http.create("/v1/files", body, idempotency_key=idempotency_key))
+        return FileCreated(self._http.create("/v1/files", body, idempotency_key=idempotency_key))
 
     def complete(self, file_id: str) -> File:
-        return cast(File, self._http.act(f"/v1/files/{path_part(file_id)}/complete", idempotent=True))
+        return File(self._http.act(f"/v1/files/{path_part(file_id)}/complete", idempotent=True))
 
     def get(self, file_id: str) -> File:
-        return cast(File, self._http.get(f"/v1/files/{path_part(file_id)}"))
+        return File(self._http.get(f"/v1/files/{path_part(file_id)}"))
 
     def list(
         self,
@@ -44,10 +44,10 @@ class Files:
         cursor: str | None = None,
     ) -> Page[File]:
         query = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
-        return one_page(self._http, "/v1/files", query, limit, cursor)
+        return one_page(self._http, "/v1/files", query, limit, cursor, File)
 
     def url(self, file_id: str) -> Link:
-        return cast(Link, self._http.get(f"/v1/files/{path_part(file_id)}/url"))
+        return Link(self._http.get(f"/v1/files/{path_part(file_id)}/url"))
 
     def put(
         self,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from tidegate_client.errors import AlreadyCreated
 from tidegate_client.http import Http, path_part
@@ -33,28 +33,28 @@ class Keys:
     def _created(self, path: str, body: Mapping[str, Any]) -> Key:
         given = {name: value for name, value in body.items() if value is not None}
         try:
-            return cast(Key, self._http.create(path, given))
+            return Key(self._http.create(path, given))
         except AlreadyCreated as lost:
             if lost.key_id is None:
                 raise
             self.delete(lost.key_id)
-            return cast(Key, self._http.create(path, given))
+            return Key(self._http.create(path, given))
 
     def list(self, project_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[KeyRecord]:
-        return one_page(self._http, f"/v1/projects/{path_part(project_id)}/keys", {}, limit, cursor)
+        return one_page(self._http, f"/v1/projects/{path_part(project_id)}/keys", {}, limit, cursor, KeyRecord)
 
     def list_admin(self, *, limit: int | None = None, cursor: str | None = None) -> Page[KeyRecord]:
-        return one_page(self._http, "/v1/keys", {}, limit, cursor)
+        return one_page(self._http, "/v1/keys", {}, limit, cursor, KeyRecord)
 
     def rotate(self, key_id: str, *, overlap_s: int | None = None) -> Key:
         """A new key; the old one works for the overlap, a day unless said otherwise."""
         body = {} if overlap_s is None else {"overlap_s": overlap_s}
         try:
-            return cast(Key, self._http.create(f"/v1/keys/{path_part(key_id)}/rotate", body))
+            return Key(self._http.create(f"/v1/keys/{path_part(key_id)}/rotate", body))
         except AlreadyCreated as lost:
             if lost.key_id is None:
                 raise
-            return cast(Key, self._http.create(f"/v1/keys/{path_part(lost.key_id)}/rotate", {"overlap_s": 0}))
+            return Key(self._http.create(f"/v1/keys/{path_part(lost.key_id)}/rotate", {"overlap_s": 0}))
 
     def delete(self, key_id: str) -> None:
         """Revokes it: it works no longer, and its WebSockets are closed."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Page, Request, Ticket
+from tidegate_client.models import Model, Page, Request, Ticket
 from tidegate_client.resources.paging import one_page
 
 
@@ -14,8 +14,8 @@ class Queue:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def stats(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.get("/v1/queue/stats"))
+    def stats(self) -> Model:
+        return Model(self._http.get("/v1/queue/stats"))
 
     def list(
         self,
@@ -25,27 +25,27 @@ class Queue:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Request]:
-        return one_page(self._http, "/v1/queue", {"channel": channel, "status": status}, limit, cursor)
+        return one_page(self._http, "/v1/queue", {"channel": channel, "status": status}, limit, cursor, Request)
 
-    def capacity(self, capacities: Mapping[str, int]) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.act("/v1/queue/capacity", capacities, idempotent=True))
+    def capacity(self, capacities: Mapping[str, int]) -> Model:
+        return Model(self._http.act("/v1/queue/capacity", capacities, idempotent=True))
 
-    def pause(self, scope: str = "all") -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.act("/v1/queue/pause", {"scope": scope}, idempotent=True))
+    def pause(self, scope: str = "all") -> Model:
+        return Model(self._http.act("/v1/queue/pause", {"scope": scope}, idempotent=True))
 
-    def resume(self, scope: str = "all") -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.act("/v1/queue/resume", {"scope": scope}, idempotent=True))
+    def resume(self, scope: str = "all") -> Model:
+        return Model(self._http.act("/v1/queue/resume", {"scope": scope}, idempotent=True))
 
 
 class Compensation:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def get(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.get("/v1/compensation"))
+    def get(self) -> Model:
+        return Model(self._http.get("/v1/compensation"))
 
-    def trigger(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.act("/v1/compensation/trigger"))
+    def trigger(self) -> Model:
+        return Model(self._http.act("/v1/compensation/trigger"))
 
 
 class Callbacks:
@@ -57,16 +57,16 @@ class Callbacks:
     ) -> Page[dict[str, Any]]:
         return one_page(self._http, "/v1/callbacks", {"task_id": task_id}, limit, cursor)
 
-    def redeliver(self, delivery_id: str) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.act(f"/v1/callbacks/{path_part(delivery_id)}/redeliver"))
+    def redeliver(self, delivery_id: str) -> Model:
+        return Model(self._http.act(f"/v1/callbacks/{path_part(delivery_id)}/redeliver"))
 
 
 class Operations:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def stats(self, since: str | None = None) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.get("/v1/stats", {"since": since}))
+    def stats(self, since: str | None = None) -> Model:
+        return Model(self._http.get("/v1/stats", {"since": since}))
 
     def audit(
         self,
@@ -95,13 +95,13 @@ class Operations:
     ) -> Page[Request]:
         """What left the table on that day, `2026-11-16`."""
         wanted = {"day": day, "type": type, "status": status, "request_id": request_id}
-        return one_page(self._http, "/v1/archive", wanted, limit, cursor)
+        return one_page(self._http, "/v1/archive", wanted, limit, cursor, Request)
 
-    def cleanup(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.act("/v1/cleanup", idempotent=True))
+    def cleanup(self) -> Model:
+        return Model(self._http.act("/v1/cleanup", idempotent=True))
 
     def ticket(self) -> Ticket:
-        return cast(Ticket, self._http.act("/v1/ws-tickets", idempotent=True))
+        return Ticket(self._http.act("/v1/ws-tickets", idempotent=True))
 
-    def health(self) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._http.get("/healthz"))
+    def health(self) -> Model:
+        return Model(self._http.get("/healthz"))

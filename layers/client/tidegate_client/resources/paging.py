@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, overload
 
 from tidegate_client.http import Http
-from tidegate_client.models import Page
+from tidegate_client.model import Model, Page
 
-T = TypeVar("T")
-
-
-def one_page(http: Http, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None) -> Page[Any]:
-    return cast(Page[Any], http.get(path, {**query, "limit": limit, "cursor": cursor}))
+T = TypeVar("T", bound=Model)
+Item = TypeVar("Item")
 
 
-def walk(page: Callable[[str | None], Page[T]], at_most: int | None = None) -> Iterator[T]:
+@overload
+def one_page(http: Http, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None) -> Page[Any]: ...
+@overload
+def one_page(
+    http: Http, path: str, query: Mapping[str, Any], limit: int | None, cursor: str | None, kind: type[T]
+) -> Page[T]: ...
+def one_page(
+    http: Http,
+    path: str,
+    query: Mapping[str, Any],
+    limit: int | None,
+    cursor: str | None,
+    kind: type[Model] = Model,
+) -> Page[Any]:
+    """A page whose items are of a kind; it knows how to get the page after it."""
+    answer = http.get(path, {**query, "limit": limit, "cursor": cursor})
+    items = [kind(item) if isinstance(item, dict) else item for item in answer["items"]]
+    return Page(items, answer.get("next_cursor"), lambda then: one_page(http, path, query, limit, then, kind))
+
+
+def walk(page: Callable[[str | None], Page[Item]], at_most: int | None = None) -> Iterator[Item]:
     """Every item of every page, lazily, until `at_most` were given."""
     cursor: str | None = None
     given = 0

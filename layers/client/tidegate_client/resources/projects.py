@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from tidegate_client.http import Http, path_part
 from tidegate_client.models import Page, Project, ProjectDetail
@@ -23,19 +23,19 @@ class Projects:
         body: dict[str, object] = {"name": name, "allow_private_urls": allow_private_urls}
         if group:
             body["group"] = group
-        return cast(Project, self._http.create("/v1/projects", body, idempotency_key=idempotency_key))
+        return Project(self._http.create("/v1/projects", body, idempotency_key=idempotency_key))
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Project]:
-        return one_page(self._http, "/v1/projects", {}, limit, cursor)
+        return one_page(self._http, "/v1/projects", {}, limit, cursor, Project)
 
     def get(self, project_id: str) -> ProjectDetail:
         """With its quotas and what it uses of them."""
-        return cast(ProjectDetail, self._http.get(f"/v1/projects/{path_part(project_id)}"))
+        return ProjectDetail(self._http.get(f"/v1/projects/{path_part(project_id)}"))
 
     def update(self, project_id: str, changes: Mapping[str, Any]) -> ProjectDetail:
         """Sets what `changes` names of name, group, allow_private_urls and quotas; None lifts a quota."""
         reply = self._http.call("PATCH", f"/v1/projects/{path_part(project_id)}", body=changes, idempotent=True)
-        return cast(ProjectDetail, reply.json())
+        return ProjectDetail(reply.json())
 
     def set_swarm(
         self,

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Page, Request, Subscription
+from tidegate_client.models import LogLine, Page, Preview, Request, Subscription
 from tidegate_client.resources.paging import one_page
 
 
@@ -25,10 +25,14 @@ class Requests:
         optional = {"subscription_id": subscription_id, "priority": priority, "channel": channel}
         body: dict[str, Any] = {"type": kind, "payload": dict(payload)}
         body |= {name: value for name, value in optional.items() if value is not None}
-        return cast(Request, self._http.create("/v1/requests", body, idempotency_key=idempotency_key))
+        return Request(self._http.create("/v1/requests", body, idempotency_key=idempotency_key))
 
     def get(self, request_id: str) -> Request:
-        return cast(Request, self._http.get(f"/v1/requests/{path_part(request_id)}"))
+        return Request(self._http.get(f"/v1/requests/{path_part(request_id)}"))
+
+    def log(self, request_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LogLine]:
+        """What was done for it, step by step, oldest first."""
+        return one_page(self._http, f"/v1/requests/{path_part(request_id)}/log", {}, limit, cursor, LogLine)
 
     def cancel(self, request_id: str) -> Request:
         return self._act(request_id, "cancel")
@@ -46,7 +50,7 @@ class Requests:
         return self._act(request_id, "prioritize", {"priority": priority})
 
     def _act(self, request_id: str, action: str, body: Mapping[str, Any] | None = None) -> Request:
-        return cast(Request, self._http.act(f"/v1/requests/{path_part(request_id)}/{action}", body))
+        return Request(self._http.act(f"/v1/requests/{path_part(request_id)}/{action}", body))
 
 
 class Subscriptions:
@@ -54,22 +58,43 @@ class Subscriptions:
         self._http = http
 
     def create(self, name: str, source_url: str, *, schedule: str | None = None, **optional: Any) -> Subscription:
-        """`optional`: biz_id, app_id, credentials."""
+        """`optional`: biz_id, app_id, credentials, format, include, exclude, file_path, priority."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
-        return cast(Subscription, self._http.create("/v1/subscriptions", given))
+        return Subscription(self._http.create("/v1/subscriptions", given))
 
     def get(self, subscription_id: str) -> Subscription:
-        return cast(Subscription, self._http.get(f"/v1/subscriptions/{path_part(subscription_id)}"))
+        return Subscription(self._http.get(f"/v1/subscriptions/{path_part(subscription_id)}"))
 
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Subscription]:
-        return one_page(self._http, "/v1/subscriptions", {}, limit, cursor)
+        return one_page(self._http, "/v1/subscriptions", {}, limit, cursor, Subscription)
+
+    def update(self, subscription_id: str, changes: Mapping[str, Any]) -> Subscription:
+        """Fields that are named are set; None takes one away."""
+        path = f"/v1/subscriptions/{path_part(subscription_id)}"
+        return Subscription(self._http.call("PATCH", path, body=changes, idempotent=True).json())
+
+    def preview(self, source_url: str, **selection: Any) -> Preview:
+        """What a source would bring; brings nothing. `selection`: format, include, exclude, file_path."""
+        body = {"source_url": source_url, **selection}
+        return Preview(self._http.act("/v1/subscriptions/preview", body, idempotent=True))
+
+    def pause(self, subscription_id: str) -> Subscription:
+        """Its schedule rests."""
+        return self._act(subscription_id, "pause")
+
+    def resume(self, subscription_id: str) -> Subscription:
+        return self._act(subscription_id, "resume")
+
+    def _act(self, subscription_id: str, action: str) -> Subscription:
+        path = f"/v1/subscriptions/{path_part(subscription_id)}/{action}"
+        return Subscription(self._http.act(path, idempotent=True))
 
     def download(self, subscription_id: str) -> Request:
-        return cast(Request, self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download", {}))
+        return Request(self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download", {}))
 
     def tasks(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Request]:
-        return one_page(self._http, f"/v1/subscriptions/{path_part(subscription_id)}/tasks", {}, limit, cursor)
+        return one_page(self._http, f"/v1/subscriptions/{path_part(subscription_id)}/tasks", {}, limit, cursor, Request)
 
     def delete(self, subscription_id: str) -> None:
         self._http.call("DELETE", f"/v1/subscriptions/{path_part(subscription_id)}")

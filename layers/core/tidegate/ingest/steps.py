@@ -8,11 +8,13 @@ from typing import Any
 
 from aws_lambda_powertools import Logger
 
+from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import CANCELLED, Request
 from tidegate.queue.queue import RequestQueue
+from tidegate.queue.request_log import RequestLog
 from tidegate.queue.transaction import Refused
 
 logger = Logger(service="tidegate", child=True)
@@ -25,11 +27,19 @@ Tell = Callable[[str, str, dict[str, Any]], None]
 
 class IngestSteps:
     def __init__(
-        self, queue: RequestQueue, work: Mapping[str, Work], tell: Tell, monotonic: Callable[[], float] = time.monotonic
+        self,
+        queue: RequestQueue,
+        work: Mapping[str, Work],
+        tell: Tell,
+        log: RequestLog,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
         self._work = work
         self._tell = tell
+        self._log = log
+        self._clock = clock
         self._monotonic = monotonic
 
     def work(self, event: Mapping[str, Any], seconds_left: float) -> dict[str, Any]:
@@ -37,22 +47,34 @@ class IngestSteps:
         passed = {name: event[name] for name in ("project_id", "request_id", "attempt", "deadline") if name in event}
         attempt = (str(event["project_id"]), str(event["request_id"]), int(event["attempt"]))
         if "failure" in event:
-            logger.error("the step died", **passed, cause=str(event["failure"])[:500])
+            cause = str(event["failure"])
+            logger.error("the step died", **passed, cause=cause[:500])
+            self._log.write(*attempt, "died", cause)
             return self._end(passed, attempt, error=WorkerLost("the step that ran it died"))
+        began = self._clock()
         try:
             outcome = self._step(event, attempt, seconds_left)
         except LeaseLost as lost:
             logger.info("stopped", **passed, why=lost.detail)
+            self._log.write(*attempt, "stopped", lost.detail, since=began)
             self._discard(attempt)
             return passed | {"more": False}
         except DomainError as error:
+            self._log.write(*attempt, "failed", error.detail, since=began, error=error)
             return self._end(passed, attempt, error=error)
+        except Exception as error:
+            # The machine catches it; the log keeps where it happened.
+            self._log.write(*attempt, "died", str(error), since=began, error=error)
+            raise
         if outcome.state is not None:
+            self._log.write(*attempt, "goes on", "the time of one invocation is over", since=began)
             return passed | {"more": True, "state": dict(outcome.state)}
+        self._log.write(*attempt, "done", _summary(outcome.result), since=began)
         return self._end(passed, attempt, result=outcome.result, extra_writes=outcome.extra_writes)
 
     def _step(self, event: Mapping[str, Any], attempt: tuple[str, str, int], seconds_left: float) -> Outcome:
         request = self._queue.heartbeat(*attempt)
+        self._log.write(*attempt, "begun", f"{request.type}, {seconds_left:.0f} s of this invocation left")
         running = RunningAttempt(
             self._queue, request, TIMING, self._tell_progress, now=self._monotonic, just_beaten=True
         )
@@ -78,3 +100,7 @@ class IngestSteps:
         logger.info("ended", **passed, status=ended.status, code=(ended.error or {}).get("code"))
         self._discard(attempt)
         return passed | {"more": False, "status": ended.status}
+
+
+def _summary(result: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in result.items())

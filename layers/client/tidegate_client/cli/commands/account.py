@@ -22,6 +22,8 @@ def register(subparsers: Subparsers) -> None:
     login = add_command(subparsers, "login", _login, "check a key and remember it (mode 0600)")
     login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else asked for")
     login.add_argument("--key", help="default: TIDEGATE_KEY, else asked for without echo; '-' reads it from stdin")
+    logout = add_command(subparsers, "logout", _logout, "forget the stored key of this profile")
+    logout.epilog = "The key itself goes on working: `tidegate key delete` ends it."
     login.add_argument("--ws-url", metavar="URL", help="address of the WebSocket API, for watching")
 
     project = Group(subparsers, "project", "projects (admin)")
@@ -59,9 +61,17 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
         raise UsageError("an API address and a key are needed")
     _check(Client(api_url, key))
     ws_url = args.ws_url or os.environ.get("TIDEGATE_WS_URL")
-    path = config.save(config.Config(api_url=api_url.rstrip("/"), key=key, ws_url=ws_url))
+    profile = getattr(args, "profile", None) or os.environ.get("TIDEGATE_PROFILE")
+    path = config.save(config.Config(api_url=api_url.rstrip("/"), key=key, ws_url=ws_url), profile=profile)
     context.output.record({"api_url": api_url.rstrip("/"), "config": str(path)})
     return None
+
+
+def _logout(context: Context, args: argparse.Namespace) -> None:
+    profile = getattr(args, "profile", None)
+    if not config.forget(profile=profile):
+        raise UsageError(f"nobody is logged in under the profile {profile or config.DEFAULT_PROFILE}")
+    context.output.record({"logged_out": profile or config.DEFAULT_PROFILE})
 
 
 def _check(client: Client) -> None:

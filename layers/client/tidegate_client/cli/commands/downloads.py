@@ -18,7 +18,7 @@ TASK_COLUMNS = ("task_id", "target_agent_id", "target_container_id", "status", "
 
 
 def register(subparsers: Subparsers) -> None:
-    download = Group(subparsers, "download", "send a file of the library to machines")
+    download = Group(subparsers, "distribute", "send a file of the library to machines", old="download")
     submit = download.command("submit", _submit, "ask for a file on one or more machines")
     submit.add_argument("--file", metavar="FILE_ID", help="a library file: fills in everything down to --signature")
     submit.add_argument("--biz-id", type=int)

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
+from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging, add_timeout, given
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.progress import ByteBar
 from tidegate_client.cli.views import follow
@@ -26,7 +26,8 @@ def register(subparsers: Subparsers) -> None:
     show = file.command("show", _show, "one file's record")
     show.add_argument("file_id")
 
-    ingest = file.command("ingest", _ingest, "let Tidegate fetch a URL into the library")
+    ingest = add_command(subparsers, "ingest", _ingest, "let Tidegate fetch a URL into the library")
+    file.hide("ingest", ingest)
     ingest.add_argument("source_url")
     _add_name(ingest)
     ingest.add_argument("--signature", help="SHA-256 which it must have")

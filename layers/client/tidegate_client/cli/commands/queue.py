@@ -42,6 +42,9 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--watch", action="store_true")
     add_timeout(create)
     request.command("show", _show, "one request").add_argument("request_id")
+    log = request.command("log", _log, "what was done for it, step by step")
+    log.add_argument("request_id")
+    add_paging(log)
     for name, text in ACTIONS.items():
         request.command(name, _action(name), text).add_argument("request_id")
     prioritize = request.command("prioritize", _prioritize, "1 runs first")
@@ -115,6 +118,13 @@ def _create(context: Context, args: argparse.Namespace) -> Exit | None:
 
 def _show(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.requests.get(args.request_id))
+
+
+def _log(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.requests.log(args.request_id, limit=args.limit, cursor=cursor),
+        ("at", "attempt", "event", "seconds", "code", "detail"),
+    )
 
 
 def _action(name: str) -> Command:

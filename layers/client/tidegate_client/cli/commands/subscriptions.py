@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, given
+from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, given
 from tidegate_client.errors import UsageError
 
 
@@ -18,6 +18,19 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--biz-id", type=int, help="its files are known under this")
     create.add_argument("--app-id", type=int)
     create.add_argument("--credentials", metavar="NAME", help="stored headers that the source asks for")
+    _add_selection(create)
+    create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    preview = subscription.command("preview", _preview, "what a source would bring; brings nothing")
+    preview.add_argument("source_url")
+    _add_selection(preview)
+    update = subscription.command("update", _update, "change a subscription")
+    update.add_argument("subscription_id")
+    for option in ("--name", "--source-url", "--schedule", "--credentials"):
+        update.add_argument(option, help="'none' takes it away" if option in ("--schedule", "--credentials") else None)
+    _add_selection(update)
+    update.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    for name, text in (("pause", "let its schedule rest"), ("resume", "follow its schedule again")):
+        subscription.command(name, _switch(name), text).add_argument("subscription_id")
     subscription.command("show", _show, "one subscription").add_argument("subscription_id")
     add_paging(subscription.command("list", _list, "list subscriptions"))
     subscription.command("download", _download, "scan it now").add_argument("subscription_id")
@@ -35,8 +48,39 @@ def register(subparsers: Subparsers) -> None:
     credential.command("delete", _delete_credential, "forget them").add_argument("name")
 
 
+_SELECTION = ("format", "include", "exclude", "file_path")
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"))
+    parser.add_argument("--include", action="append", metavar="GLOB", help="only these; may be repeated")
+    parser.add_argument("--exclude", action="append", metavar="GLOB", help="not these; may be repeated")
+    parser.add_argument("--file-path", metavar="TEMPLATE", help="where files go, as in '/pod/{year}/{name}'")
+
+
+def _preview(context: Context, args: argparse.Namespace) -> None:
+    found = context.client.subscriptions.preview(args.source_url, **given(args, *_SELECTION))
+    context.output.note(f"{found.format}: {found.chosen} of {found.listed} files")
+    context.output.table(found["items"], ("file_path", "size", "signature", "url"))
+
+
+def _update(context: Context, args: argparse.Namespace) -> None:
+    named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority")
+    changes = {name: None if value == "none" else value for name, value in named.items()}
+    if not changes:
+        raise UsageError("nothing to change: name at least one option")
+    context.output.record(context.client.subscriptions.update(args.subscription_id, changes))
+
+
+def _switch(name: str) -> Command:
+    def run(context: Context, args: argparse.Namespace) -> None:
+        context.output.record(getattr(context.client.subscriptions, name)(args.subscription_id))
+
+    return run
+
+
 def _create(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "schedule", "biz_id", "app_id", "credentials")
+    optional = given(args, "schedule", "biz_id", "app_id", "credentials", *_SELECTION, "priority")
     context.output.record(context.client.subscriptions.create(args.name, args.source_url, **optional))
 
 

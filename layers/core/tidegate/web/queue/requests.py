@@ -8,8 +8,8 @@ from tidegate.app import app
 from tidegate.queue.model import Request
 from tidegate.web.idempotency import idempotent
 from tidegate.web.queue.request_payloads import checked_payload
-from tidegate.web.queue.schemas import PriorityBody, RequestAnswer, RequestBody
-from tidegate.web.routing import Router, answer
+from tidegate.web.queue.schemas import LogAnswer, LogList, PriorityBody, RequestAnswer, RequestBody
+from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
 _TAGS = ["Requests"]
@@ -37,6 +37,16 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
 @router.get("/v1/requests/<request_id>", scope="read", tags=_TAGS, summary="One request")
 def show(request_id: str) -> RequestAnswer:
     return _shown(app().queue.queue.get(router.caller.project_id, request_id))
+
+
+@router.get("/v1/requests/<request_id>/log", scope="read", tags=_TAGS, summary="What was done for it, step by step")
+def log(request_id: str, limit: Limit = 20, cursor: Cursor = None) -> LogList:
+    """Oldest first, for ingest requests. Admin keys also see the stack of an error."""
+    caller = router.caller
+    app().queue.queue.get(caller.project_id, request_id)
+    page = app().queue.log.list(caller.project_id, request_id, limit, cursor)
+    shown = [line.shown(with_stack=caller.is_admin) for line in page.items]
+    return LogList(items=[LogAnswer.model_validate(line) for line in shown], next_cursor=page.next_cursor)
 
 
 @router.post("/v1/requests/<request_id>/cancel", scope="write", tags=_TAGS, summary="Never run it, or stop it")

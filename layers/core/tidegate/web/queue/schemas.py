@@ -65,6 +65,23 @@ class RequestList(Answer):
     next_cursor: str | None = None
 
 
+class LogAnswer(Answer):
+    """`event`: begun, goes on, done, failed, stopped or died. `stack` is shown to keys of scope admin."""
+
+    at: str
+    attempt: int
+    event: str
+    detail: str | None = None
+    seconds: float | None = None
+    code: str | None = None
+    stack: str | None = None
+
+
+class LogList(Answer):
+    items: list[LogAnswer]
+    next_cursor: str | None = None
+
+
 class ChannelAnswer(Answer):
     capacity: int
     running: int

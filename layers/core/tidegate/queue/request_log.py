@@ -1,0 +1,93 @@
+"""What was done for a request, step by step: when each attempt began, how long it took, and why it failed."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.aws import keys
+from tidegate.aws.table import Table
+from tidegate.aws.writes import put
+from tidegate.common.ids import Clock, iso, new_id
+from tidegate.common.listing import Listed
+from tidegate.errors import DomainError
+
+logger = Logger(service="tidegate", child=True)
+
+# As long as failed requests are kept.
+_KEPT = timedelta(days=30)
+_numbers = itertools.count()
+_LONGEST_STACK = 20_000
+_LONGEST_DETAIL = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    at: str
+    attempt: int
+    event: str
+    detail: str = ""
+    seconds: float | None = None
+    code: str | None = None
+    # For operators: names of files and lines of the server's code.
+    stack: str | None = None
+
+    def shown(self, *, with_stack: bool) -> dict[str, Any]:
+        hidden = () if with_stack else ("stack",)
+        return {name: value for name, value in asdict(self).items() if value not in (None, "") and name not in hidden}
+
+
+class RequestLog:
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+
+    def write(
+        self,
+        project_id: str,
+        request_id: str,
+        attempt: int,
+        event: str,
+        detail: str = "",
+        *,
+        since: datetime | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Adds a line. The log is for people: work does not fail because a line was not written."""
+        now = self._clock()
+        code = error.code if isinstance(error, DomainError) else type(error).__name__ if error else None
+        stack = "".join(traceback.format_exception(error))[-_LONGEST_STACK:] if error else None
+        seconds = round((now - since).total_seconds(), 3) if since else None
+        line = LogLine(iso(now), attempt, event, detail[:_LONGEST_DETAIL], seconds, code, stack)
+        # Lines of one millisecond stay in the order in which this process wrote them.
+        line_id = f"{next(_numbers):09d}-{new_id('log', now)}"
+        item = keys.request_log_line(project_id, request_id, line.at, line_id) | _item(line)
+        try:
+            self._table.write(put(item | {"expires_at": int((now + _KEPT).timestamp())}))
+        except (ClientError, BotoCoreError, DomainError):
+            logger.warning("a line of the execution log was not written", request_id=request_id, event=event)
+
+    def list(self, project_id: str, request_id: str, limit: int, cursor: str | None) -> Listed[LogLine]:
+        """Oldest first."""
+        page = self._table.query(keys.request_log(project_id, request_id), limit=limit, cursor=cursor)
+        return Listed([_line(item) for item in page.items], page.cursor)
+
+
+def _item(line: LogLine) -> dict[str, Any]:
+    """Seconds as text: DynamoDB's numbers are no floats."""
+    given = {name: value for name, value in asdict(line).items() if value not in (None, "")}
+    return given | ({"seconds": repr(line.seconds)} if line.seconds is not None else {})
+
+
+def _line(item: Mapping[str, Any]) -> LogLine:
+    names = ("at", "attempt", "event", "detail", "code", "stack")
+    seconds = item.get("seconds")
+    known: dict[str, Any] = {name: item[name] for name in names if name in item}
+    return LogLine(**known, seconds=float(seconds) if seconds is not None else None)

@@ -1,0 +1,54 @@
+"""The client as people install it: a wheel, in an environment that has nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "local.client_wheel", str(out)]
+    subprocess.run(build, check=True, cwd=ROOT, capture_output=True, text=True)
+    (made,) = out.glob("tidegate_client-*.whl")
+    return made
+
+
+def test_wheel_holds_the_client_and_nothing_of_the_server(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    metadata = zipfile.ZipFile(wheel).read(next(name for name in names if name.endswith("METADATA"))).decode()
+
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"tidegate_client"}
+    assert "tidegate_client/py.typed" in names
+    needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist")]
+    assert sorted(line.split()[1].split("<")[0].split(">")[0] for line in needed) == ["urllib3", "websocket-client"]
+
+
+def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel]
+    subprocess.run(install, check=True, capture_output=True, text=True)
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            [python.parent / command[0], *command[1:]], check=True, capture_output=True, text=True, cwd=tmp_path
+        )
+        return done.stdout
+
+    assert "distribute" in run("tidegate", "--help")
+    assert run("tidegate", "--version").strip() == "tidegate 1.0.0"
+    assert "_tidegate" in run("tidegate", "completion", "bash")
+    script = (
+        "import sys, tidegate_client as t; help(t.Client); print('boto3' in sys.modules, 'tidegate' in sys.modules)"
+    )
+    assert "subscriptions" in run("python", "-c", script)
+    assert run("python", "-c", script).strip().endswith("False False")

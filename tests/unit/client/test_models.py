@@ -1,0 +1,138 @@
+"""Answers as objects, lists that read on, errors that say which call it was, profiles, and what the command offers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.http_servers import Handler, serve
+from tidegate_client import ApiError, AsyncClient, Client, NotFound, RateLimited, config
+from tidegate_client.cli import build_parser, main
+from tidegate_client.cli.completion import words_of
+from tidegate_client.models import Export, Preview, Request
+
+PAGES = {"": {"items": [{"file_id": "1"}, {"file_id": "2"}], "next_cursor": "n"}, "n": {"items": [{"file_id": "3"}]}}
+
+
+def answer(handler: Handler) -> None:
+    if handler.path.startswith("/v1/files?") or handler.path == "/v1/files":
+        found = PAGES["n" if "cursor=n" in handler.path else ""]
+        handler.answer(200, json.dumps(found).encode())
+    elif "limited" in handler.path:
+        handler.answer(429, b'{"code": "rate_limited", "detail": "slow"}', Retry_After="7", Apigw_Requestid="call-1")
+    elif "/requests/" in handler.path:
+        body = {"request_id": "req-1", "status": "completed", "progress": {"bytes": 5, "total": 9}}
+        handler.answer(200, json.dumps(body).encode(), Apigw_Requestid="call-2")
+    else:
+        handler.answer(404, b'{"code": "not_found", "detail": "no"}', Apigw_Requestid="call-3")
+
+
+@pytest.fixture
+def url() -> Any:
+    with serve(answer) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("TIDEGATE_API_URL", "TIDEGATE_KEY", "TIDEGATE_PROFILE", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_fields_are_attributes_and_nested_ones_are_models() -> None:
+    export = Export({"task_id": "exp-1", "status": "completed", "progress": {"rows": 3}, "new": {"later": 1}})
+
+    assert (export.status, export.progress.rows, export.progress.total, export.size) == ("completed", 3, None, None)
+    assert export["status"] == "completed"
+    assert export["new"]["later"] == 1
+    assert Request({"error": {"code": "x"}}).error.code == "x"  # type: ignore[union-attr]
+    assert Preview({"items": [{"url": "u"}]}).items_[0].url == "u"
+    with pytest.raises(AttributeError):
+        export.no_such_field  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_iterating_a_list_reads_every_page(url: str) -> None:
+    page = Client(url, "k").files.list()
+
+    assert (len(page), page.next_cursor) == (2, "n")
+    assert [file.file_id for file in page] == ["1", "2", "3"]
+
+
+def test_errors_name_the_call_and_when_to_try_again(url: str) -> None:
+    client = Client(url, "k", attempts=0)
+
+    with pytest.raises(RateLimited) as limited:
+        client.http.get("/v1/limited")
+    assert (limited.value.request_id, limited.value.retry_after) == ("call-1", 7.0)
+    with pytest.raises(NotFound) as missing:
+        client.jobs.get("j")
+    assert missing.value.request_id == "call-3"
+
+
+def test_async_client_awaits_and_walks_pages(url: str) -> None:
+    async def use() -> list[str]:
+        async with AsyncClient(url, "k") as client:
+            request = await client.requests.get("req-1")
+            done = await client.wait("req-1", timeout=5)
+            assert (request.status, done.succeeded) == ("completed", True)
+            with pytest.raises(ApiError):
+                await client.jobs.get("j")
+            return [file.file_id async for file in client.all(client.files.list())]
+
+    assert asyncio.run(use()) == ["1", "2", "3"]
+
+
+def test_profiles_are_kept_apart_and_a_logout_forgets_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for profile in ([], ["--profile", "staging"]):
+        assert main(["login", "--api-url", url, "--key", "k" + "".join(profile)[-3:], *profile]) == 0
+    assert Client(profile="staging").http.api_url == url
+    assert (config.load().key, config.load(profile="staging").key) == ("k", "king")
+    assert config.config_path().stat().st_mode & 0o777 == 0o600
+
+    assert main(["logout", "--profile", "staging"]) == 0
+    assert config.load().key == "k", "the other stays"
+    assert main(["logout"]) == 0
+    assert main(["logout"]) == 2
+    assert main(["--profile", "gone", "request", "show", "r"]) == 3
+    assert "no profile gone" in capsys.readouterr().err
+
+
+def test_fields_and_debug_show_what_was_asked_for(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEGATE_API_URL", url)
+    monkeypatch.setenv("TIDEGATE_KEY", "very-secret")
+
+    assert main(["--json", "--fields", "status,progress.bytes", "--debug", "request", "show", "req-1"]) == 0
+
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"status": "completed", "progress.bytes": 5}
+    assert "GET /v1/requests/req-1 → 200" in shown.err
+    assert "call-2" in shown.err
+    assert "very-secret" not in shown.err
+
+
+def test_new_names_are_shown_and_old_ones_still_work() -> None:
+    parser = build_parser()
+    words = dict(words_of(parser))
+
+    assert {"distribute", "ingest"} <= set(words[""])
+    assert "download" not in words[""]
+    assert "ingest" not in words["file"]
+    assert parser.parse_args(["download", "list"]).run is parser.parse_args(["distribute", "list"]).run
+    where = ["u", "--biz-id", "1", "--app-id", "2", "--file-path", "/p"]
+    assert parser.parse_args(["file", "ingest", *where]).run is parser.parse_args(["ingest", *where]).run
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_names_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "subscription" in script
+    assert "fields" in script
