@@ -88,7 +88,8 @@ def test_deleting_a_subscription_with_many_requests_goes_on_after_the_call(
 
 def test_admission_that_fails_once_is_tried_again_within_seconds(queue: TestQueue) -> None:
     """Left to itself, SQS would hide the message, and with it the channel's group, for its visibility time-out."""
-    cloud, asked = queue.cloud, []
+    cloud = queue.cloud
+    asked: list[int] = []
     queue.submit()
     (message,) = cloud._receive("AdmissionQueue", 1)
     record = {"messageId": message["MessageId"], "receiptHandle": message["ReceiptHandle"], "body": message["Body"]}

@@ -71,8 +71,9 @@ class TaskStore:
         item = self._table.get(keys.task(project_id, uuid), consistent=True)
         return task_from(item) if item else None
 
-    def get_many(self, project_id: str, uuids: Iterable[str]) -> list[Task]:
-        return [task_from(item) for item in self._table.batch_get(keys.task(project_id, uuid) for uuid in uuids)]
+    def get_many(self, project_id: str, uuids: Iterable[str], *, consistent: bool = False) -> list[Task]:
+        wanted = (keys.task(project_id, uuid) for uuid in uuids)
+        return [task_from(item) for item in self._table.batch_get(wanted, consistent=consistent)]
 
     def list(self, project_id: str, job_key: str | None, limit: int, cursor: str | None) -> Listed[Task]:
         """Newest first across the spread partitions: each gives its newest, the newest of all of them are answered."""
