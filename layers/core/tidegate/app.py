@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidegate.exports.render import Renderer
     from tidegate.exports.sync import SyncExports
     from tidegate.http.client import SafeHttp
+    from tidegate.notifications.websocket import BatchLookup
     from tidegate.projects.api_keys import ApiKeys
     from tidegate.projects.model import Project
     from tidegate.queue.model import Request
@@ -159,7 +160,7 @@ class NotificationsPart:
         self.watches = WatchStore(table)
         self.progress = ProgressFeed(self.watches, self.topic, clock)
         self.outgoing = WebSocketSender(settings.ws_endpoint, region(), credentials)
-        self.records = RecordLookup(app.record_lookups)
+        self.records = RecordLookup(app.record_lookups, app.batched_record_lookups)
         self.tickets = Tickets(self.connections, clock)
         self.websocket = WebSocketClients(
             self.connections,
@@ -766,6 +767,16 @@ class App:
         }
 
     @cached_property
+    def batched_record_lookups(self) -> dict[str, BatchLookup]:
+        """Prefix of an id → (project_id, record_ids) → the records that are there: for many, in a few reads."""
+
+        def tasks(project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+            found = self.distribution.lookup.tasks_by_id(project_id, task_ids)
+            return {task_id: _without_none(record) for task_id, record in found.items()}
+
+        return {"AsyncDownloadTask": tasks}
+
+    @cached_property
     def due_handlers(self) -> dict[str, DueHandler]:
         """`due_kind` of an overdue record → what moves it on."""
         from tidegate.notifications.delivery_store import delivery_of
@@ -838,9 +849,13 @@ class App:
 
 def _found(read: Callable[[str, str], dict[str, Any]], project_id: str, record_id: str) -> dict[str, Any] | None:
     try:
-        return {name: value for name, value in read(project_id, record_id).items() if value is not None}
+        return _without_none(read(project_id, record_id))
     except RecordNotFound:
         return None
+
+
+def _without_none(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if value is not None}
 
 
 _installed: App | None = None

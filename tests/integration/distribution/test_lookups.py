@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud
 from tidegate.aws import keys
@@ -172,3 +173,16 @@ def test_the_contract_documents_the_submits(fleet: Fleet, cloud: MotoCloud) -> N
     paths = cloud.http("GET", "/openapi.json").json()["paths"]
     assert "post" in paths["/v1/downloads"]
     assert "post" in paths["/v1/downloads/batch"]
+
+
+def test_many_tasks_are_read_by_id_in_a_few_calls(fleet: Fleet, cloud: MotoCloud) -> None:
+    ids = [fleet.submit(f"a-{number}")["task_id"] for number in range(12)]
+    uuid = ids[0].rsplit(":", 1)[1]
+    lookup, project_id = cloud.app.distribution.lookup, fleet.project.id
+    wanted = [*ids, uuid, f"AsyncDownloadTask:9:9:/other:{uuid}", "AsyncDownloadTask:1:2:/data/app.bin:none"]
+
+    with count_calls(cloud.app) as calls:
+        found = lookup.tasks_by_id(project_id, wanted)
+
+    assert found == {one: lookup.task(project_id, one) for one in [*ids, uuid]}
+    assert calls.total() <= 3

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from tests.integration.notifications.watching import Line
 from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.aws.table import Table
 from tidegate.notifications.websocket_messages import CONNECTION_SECONDS
 
 
@@ -172,3 +174,68 @@ def test_leaving_clears_up_and_everything_expires_anyway(line: Line, project: Pr
 
     assert line.items("CONNECTION") == []
     assert [item["sk"]["S"] for item in line.items("WATCH")] == ["META"]
+
+
+def test_watch_right_after_connecting_is_not_refused(
+    line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that is not consistent may not see the connection yet."""
+    get = Table.get
+
+    def stale(table: Table, key: Any, *, consistent: bool = False) -> Any:
+        return get(table, key, consistent=True) if consistent or "CONNECTION" not in key["pk"] else None
+
+    monkeypatch.setattr(Table, "get", stale)
+    line.record(project, "req-1", task_id="req-1", status="running")
+    (told,) = line.say(line.joined(project), action="watch", task_ids=["req-1"])
+
+    assert told["type"] == "watching"
+
+
+def test_connection_watches_no_more_than_its_limit_and_goes_on_after_unwatching(
+    line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.notifications.websocket.MOST_WATCHES", 3)
+    ids = [f"req-{number}" for number in range(5)]
+    for name in ids:
+        line.record(project, name, task_id=name, status="running")
+    client = line.joined(project)
+    assert line.say(client, action="watch", task_ids=ids[:3])[0]["type"] == "watching"
+
+    (refused,) = line.say(client, action="watch", task_ids=ids[3:4])
+    assert (refused["type"], refused["data"]["code"]) == ("error", "invalid")
+    assert "3 records at most" in refused["data"]["detail"]
+
+    line.say(client, action="unwatch", task_ids=ids[:1])
+    assert line.say(client, action="watch", task_ids=ids[3:4])[0]["type"] == "watching"
+
+
+def test_followers_of_a_job_are_read_together_and_told_portion_by_portion(
+    line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first are told before the last are read, and whoever runs it again tells only the rest."""
+    monkeypatch.setattr("tidegate.notifications.websocket_push._FOLLOWERS_TOGETHER", 10)
+    job = "AsyncDownloadJob:1:1:/a:99"
+    tasks = [f"AsyncDownloadTask:1:1:/a:{number}" for number in range(30)]
+    for task in tasks:
+        line.record(project, task, task_id=task, job_id=job, status="Running")
+    client = line.joined(project)
+    line.say(client, action="watch", task_ids=tasks)
+    for task in tasks:
+        line.record(project, task, task_id=task, job_id=job, status="Success")
+    send, portions = line.outgoing.send, []
+
+    def dies(messages: Any) -> set[str]:
+        portions.append(len(messages))
+        if len(portions) == 4:
+            raise TimeoutError("the function ended")
+        return send(messages)
+
+    pusher = line.cloud.app.notifications.pusher
+    notice = {"project_id": project.id, "record_id": job, "type": "job.finished", "status": "Success", "data": {}}
+    with patch.object(pusher._outgoing, "send", dies), pytest.raises(TimeoutError):
+        pusher.push(notice)
+    assert portions == [0, 10, 10, 10]
+
+    assert pusher.push(notice) == 10
+    assert len({told["data"].get("task_id") for told in line.heard(client)} & set(tasks)) == 30

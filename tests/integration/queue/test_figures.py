@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.moto_cloud import MotoCloud
 from tests.support.queue import TestQueue
+from tidegate.aws import keys
 from tidegate.aws.table import ItemPage, Table
 
 DAY = 86400
@@ -88,7 +90,8 @@ def test_deleting_a_subscription_with_many_requests_goes_on_after_the_call(
 
 def test_admission_that_fails_once_is_tried_again_within_seconds(queue: TestQueue) -> None:
     """Left to itself, SQS would hide the message, and with it the channel's group, for its visibility time-out."""
-    cloud, asked = queue.cloud, []
+    cloud = queue.cloud
+    asked: list[int] = []
     queue.submit()
     (message,) = cloud._receive("AdmissionQueue", 1)
     record = {"messageId": message["MessageId"], "receiptHandle": message["ReceiptHandle"], "body": message["Body"]}
@@ -105,3 +108,24 @@ def test_admission_that_fails_once_is_tried_again_within_seconds(queue: TestQueu
 
     assert answers == [{"batchItemFailures": [{"itemIdentifier": message["MessageId"]}]}] * 3
     assert asked == [3, 6, 60]
+
+
+def test_records_to_be_removed_are_spread_over_partitions_of_the_index(queue: TestQueue) -> None:
+    requests = [queue.submit() for _ in range(12)]
+    for request in requests:
+        queue.act(request, "cancel")
+    table = queue.cloud.app.table
+    items = [table.get(keys.request(request.project_id, request.request_id)) or {} for request in requests]
+
+    assert len({item["due_pk"] for item in items}) > 3
+    queue.cloud.clock.advance(31 * DAY)
+    assert queue.cloud.app.queue.retention.clean().removed == 12
+
+
+def test_notice_of_a_stopped_batch_has_the_status_of_the_batch(queue: TestQueue) -> None:
+    requests = queue.cloud.app.queue.queue
+    request = queue.submit(type="batch", payload={"batch_id": "bat-1"})
+    with patch.object(requests, "_views", {"batch": lambda _: {"batch_id": "bat-1", "status": "stopped"}}):
+        notice = requests._notice(replace(request, status="completed"), queue.cloud.clock())
+
+    assert (notice.status, notice.record_id, notice.kind) == ("stopped", "bat-1", "batch.finished")

@@ -361,9 +361,13 @@ def schedule_partition(shard: int) -> str:
     return f"SCAN#{shard}"
 
 
+# Everything that ends is written there, and only a daily function reads them all.
+RETENTION_SHARDS = 16
+
+
 def retained(record_id: str, until: float) -> dict[str, str | int]:
     """Lies in the same sparse index as what is due, in partitions of its own that only the daily cleanup reads."""
-    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
+    shard = int(digest(record_id, length=8), 16) % RETENTION_SHARDS
     return {"due_pk": retention_partition(shard), "due_at": int(until), "due_kind": "retention"}
 
 

@@ -43,7 +43,7 @@ class Message:
 def _pause(record: Mapping[str, Any]) -> int:
     """Seconds, twice as many after each failure."""
     received = int(record.get("attributes", {}).get("ApproximateReceiveCount", 1))
-    return min(_FIRST_PAUSE * 2 ** max(0, received - 1), _LONGEST_PAUSE)
+    return min(_FIRST_PAUSE << min(max(0, received - 1), 10), _LONGEST_PAUSE)
 
 
 class SqsQueue:

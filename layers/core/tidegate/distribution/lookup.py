@@ -42,6 +42,15 @@ class Lookup:
         number = shard_number(task, job)
         return seen(task, job, self._targets.one_shard(job, number) if number is not None else None)
 
+    def tasks_by_id(self, project_id: str, given: Sequence[str]) -> dict[str, Record]:
+        """Those of the given ids that are Tasks. Three reads for each hundred of them."""
+        uuids = {one: uuid for one in given if (uuid := task_uuid_of(one))}
+        tasks = self._tasks.get_many(project_id, dict.fromkeys(uuids.values()), consistent=True)
+        records = self._seen(project_id, tasks, keep_gone=True, consistent=True)
+        found = {task.uuid: record for task, record in zip(tasks, records, strict=True) if record}
+        by_id = {one: found[uuid] for one, uuid in uuids.items() if uuid in found}
+        return {one: record for one, record in by_id.items() if ":" not in one or one == record["task_id"]}
+
     def tasks(
         self, project_id: str, job: str | None, status: str | None, limit: int, cursor: str | None
     ) -> Listed[Record]:
@@ -63,14 +72,16 @@ class Lookup:
                 break
         return Listed(found, cursor)
 
-    def _seen(self, project_id: str, tasks: Sequence[Task], *, keep_gone: bool = False) -> list[Record]:
+    def _seen(
+        self, project_id: str, tasks: Sequence[Task], *, keep_gone: bool = False, consistent: bool = False
+    ) -> list[Record]:
         """With their Jobs and shards read together. A Task whose Job has expired has expired too."""
         if not tasks:
             return []
-        jobs = self._jobs.get_many(project_id, [job_key(task.job_id) for task in tasks])
+        jobs = self._jobs.get_many(project_id, [job_key(task.job_id) for task in tasks], consistent=consistent)
         homes = [(task, jobs.get(job_key(task.job_id))) for task in tasks]
         places = [(job, n) for task, job in homes if job and (n := shard_number(task, job)) is not None]
-        shards = self._targets.shards_of_jobs(places)
+        shards = self._targets.shards_of_jobs(places, consistent=consistent)
         records: list[Record] = []
         for task, job in homes:
             if job is None:

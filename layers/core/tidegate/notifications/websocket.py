@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidegate.common.ids import Clock, iso
-from tidegate.errors import DomainError, RecordNotFound, ScopeMissing
+from tidegate.errors import DomainError, Invalid, RecordNotFound, ScopeMissing
 from tidegate.notifications.notice import followed_id, is_over, kind_of
 from tidegate.notifications.websocket_messages import (
     CONNECTION_SECONDS,
+    MOST_WATCHES,
     ClientMessage,
     WatchEntry,
     error_message,
@@ -21,6 +23,7 @@ from tidegate.notifications.websocket_sender import WebSocketSender
 from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
 
 Lookup = Callable[[str, str], dict[str, Any] | None]
+BatchLookup = Callable[[str, Sequence[str]], dict[str, dict[str, Any]]]
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TASK_PREFIX = "AsyncDownloadTask"
 # Sent by agents as it stands.
@@ -31,16 +34,34 @@ AGENT_WORD = '"here"'
 class RecordLookup:
     """Any record by its id, whatever feature it belongs to."""
 
-    def __init__(self, lookups: Mapping[str, Lookup]) -> None:
+    def __init__(self, lookups: Mapping[str, Lookup], batched: Mapping[str, BatchLookup]) -> None:
         self._lookups = lookups
+        self._batched = batched
 
     def find(self, project_id: str, record_id: str) -> dict[str, Any] | None:
-        name = f"{_TASK_PREFIX}:" if _UUID.fullmatch(record_id) else record_id
-        lookup = next((found for prefix, found in self._lookups.items() if name.startswith(prefix)), None)
+        prefix = self._prefix(record_id)
         try:
-            return lookup(project_id, record_id) if lookup else None
+            return self._lookups[prefix](project_id, record_id) if prefix is not None else None
         except RecordNotFound:
             return None
+
+    def find_many(self, project_id: str, record_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Those that are there; read together where their feature can."""
+        found: dict[str, dict[str, Any]] = {}
+        together: dict[str, list[str]] = defaultdict(list)
+        for record_id in dict.fromkeys(record_ids):
+            prefix = self._prefix(record_id)
+            if prefix is not None and prefix in self._batched:
+                together[prefix].append(record_id)
+            elif (record := self.find(project_id, record_id)) is not None:
+                found[record_id] = record
+        for prefix, ids in together.items():
+            found |= self._batched[prefix](project_id, ids)
+        return found
+
+    def _prefix(self, record_id: str) -> str | None:
+        name = f"{_TASK_PREFIX}:" if _UUID.fullmatch(record_id) else record_id
+        return next((prefix for prefix in self._lookups if name.startswith(prefix)), None)
 
 
 class AgentPresence(Protocol):
@@ -126,6 +147,8 @@ class WebSocketClients:
             for record_id in said.record_ids:
                 self._unwatch(project_id, connection_id, record_id)
             return [message("unwatched", {"task_ids": list(said.record_ids)})]
+        if not self._connections.count_watches(connection_id, len(said.record_ids), MOST_WATCHES):
+            raise Invalid(f"a connection watches {MOST_WATCHES} records at most; unwatch some, or open another")
         found = [self._watch(project_id, connection_id, record_id) for record_id in said.record_ids]
         watching = [record_id for record_id, answer in zip(said.record_ids, found, strict=True) if answer is None]
         acknowledged = [message("watching", {"task_ids": watching})] if watching else []

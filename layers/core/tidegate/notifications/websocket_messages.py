@@ -14,6 +14,8 @@ TICKET_SECONDS = 60
 # API Gateway ends a connection after two hours.
 CONNECTION_SECONDS = 2 * 3600 + 600
 MOST_IDS = 100
+# Over one connection.
+MOST_WATCHES = 1000
 LONGEST_ID = 2048
 ACTIONS = ("watch", "unwatch", "ping")
 

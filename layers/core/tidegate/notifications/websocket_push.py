@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.common.ids import Clock
+from tidegate.common.slices import slices
 from tidegate.notifications.notice import followed_id, is_over, kind_of
 from tidegate.notifications.websocket import RecordLookup
 from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, WatchEntry, message
@@ -14,6 +15,7 @@ from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
 
 # Above this, those who watch a Job's Tasks hear of their ends only: each costs reads of its own.
 _FOLLOWERS_TOLD_PROGRESS = 50
+_FOLLOWERS_TOGETHER = 100
 
 
 class Pusher:
@@ -32,7 +34,7 @@ class Pusher:
         self._clock = clock
 
     def push(self, notice: Mapping[str, Any]) -> int:
-        """A notice as the topic carries it. Answers how many were told."""
+        """A notice as the topic carries it. Returns how many were told."""
         project_id, record_id = notice["project_id"], notice["record_id"]
         over = is_over(notice["status"])
         watches = self._watches.on(project_id, record_id)
@@ -43,25 +45,31 @@ class Pusher:
         own = [watch for watch in watches if watch.record_id == record_id]
         followers = [watch for watch in watches if watch.record_id != record_id]
         text = message(notice["type"], notice["data"])
-        messages = [(watch.connection_id, text) for watch in own]
-        done = list(own) if over else []
+        told = self._tell([(watch.connection_id, text) for watch in own], own if over else [])
+        done = len(own) if over else 0
         if over or len(followers) <= _FOLLOWERS_TOLD_PROGRESS:
-            for watch in followers:
-                answer, ended = self._state(watch)
-                messages += [(watch.connection_id, answer)] if answer else []
-                done += [watch] if ended else []
+            # A portion is read, told and done before the next: whoever runs this again goes on from there.
+            for portion in slices(followers, _FOLLOWERS_TOGETHER):
+                records = self._records.find_many(project_id, [watch.record_id for watch in portion])
+                states = [(watch, *self._state(watch, records.get(watch.record_id))) for watch in portion]
+                ended = [watch for watch, _, is_done in states if is_done]
+                told += self._tell([(watch.connection_id, answer) for watch, answer, _ in states if answer], ended)
+                done += len(ended)
+        if done == len(watches):
+            self._watches.unmark(project_id, record_id)
+        return told
+
+    def _tell(self, messages: list[tuple[str, str]], done: Sequence[WatchEntry]) -> int:
+        """Sends, and forgets the watches that are over. Returns how many were told."""
         gone = self._outgoing.send(messages)
         for connection_id in gone:
             self._connections.remove(connection_id)
         if done:
             self._watches.remove(done)
-        if len(done) == len(watches):
-            self._watches.unmark(project_id, record_id)
-        return len(messages) - len(gone)
+        return sum(connection_id not in gone for connection_id, _ in messages)
 
-    def _state(self, watch: WatchEntry) -> tuple[str | None, bool]:
+    def _state(self, watch: WatchEntry, record: dict[str, Any] | None) -> tuple[str | None, bool]:
         """A Task's own state, by its Job's notice; and whether this watch is over."""
-        record = self._records.find(watch.project_id, watch.record_id)
         if record is None:
             return None, True
         shown = message(kind_of(watch.record_id, record), record)

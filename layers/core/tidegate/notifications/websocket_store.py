@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
@@ -38,8 +39,26 @@ class ConnectionStore:
         self._table.batch_put([keys.connection(connection_id) | held, under_key | listing])
 
     def holder_of(self, connection_id: str) -> Holder | None:
-        item = self._table.get(keys.connection(connection_id))
+        """Read consistently: a client's first message may come right after its connection was stored."""
+        item = self._table.get(keys.connection(connection_id), consistent=True)
         return _holder(item) if item else None
+
+    def count_watches(self, connection_id: str, added: int, most: int) -> bool:
+        """False if the connection would watch more than `most` records.
+
+        What ended or was unwatched is not subtracted at once: the watches are counted where the count says too many.
+        """
+        if self._add_watches(connection_id, added, most):
+            return True
+        listed = self._table.query_all(keys.watches_of_connection(connection_id), index="gsi1", project=("sk",))
+        watches = sum(1 for _ in islice(listed, most + 1)) - 1
+        self._table.try_write(update(keys.connection(connection_id), {"watches": max(0, watches)}))
+        return self._add_watches(connection_id, added, most)
+
+    def _add_watches(self, connection_id: str, added: int, most: int) -> bool:
+        few = "attribute_exists(#pk) AND (attribute_not_exists(#watches) OR #watches <= :few)"
+        key = keys.connection(connection_id)
+        return self._table.try_write(update(key, adds={"watches": added}, condition=few, few=most - added))
 
     def of_key(self, record_id: str) -> list[str]:
         """Every open connection that was made with a key."""

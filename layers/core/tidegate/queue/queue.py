@@ -228,7 +228,8 @@ class RequestQueue:
             kind=kind,
             # A batch has a request for each of its runs; people watch the batch.
             record_id=str(data.get("batch_id", ended.request_id)),
-            status=ended.status,
+            # As the record itself says it: a batch that stopped has a request that completed.
+            status=str(data.get("status", ended.status)),
             data=data,
             callback=ended.callback,
             created_at=now,

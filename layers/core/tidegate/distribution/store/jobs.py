@@ -126,8 +126,9 @@ class JobStore:
         item = self._table.get(keys.job(project_id, job_key), consistent=consistent)
         return job_from(item) if item else None
 
-    def get_many(self, project_id: str, job_keys: Sequence[str]) -> dict[str, Job]:
-        found = self._table.batch_get(keys.job(project_id, key) for key in dict.fromkeys(job_keys))
+    def get_many(self, project_id: str, job_keys: Sequence[str], *, consistent: bool = False) -> dict[str, Job]:
+        wanted = (keys.job(project_id, key) for key in dict.fromkeys(job_keys))
+        found = self._table.batch_get(wanted, consistent=consistent)
         return {item["key"]: job_from(item) for item in found}
 
     def list(

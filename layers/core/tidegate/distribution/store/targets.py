@@ -113,9 +113,11 @@ class TargetStore:
         found = self._table.batch_get(wanted, consistent=True)
         return sorted((shard_from(item) for item in found), key=lambda shard: shard.number)
 
-    def shards_of_jobs(self, wanted: Iterable[tuple[Job, int]]) -> dict[tuple[str, int], Shard]:
+    def shards_of_jobs(
+        self, wanted: Iterable[tuple[Job, int]], *, consistent: bool = False
+    ) -> dict[tuple[str, int], Shard]:
         places = {(job.key, number): keys.shard(job.project_id, job.key, number) for job, number in wanted}
-        found = self._table.batch_get(places.values())
+        found = self._table.batch_get(places.values(), consistent=consistent)
         return {(item["job_key"], item["number"]): shard_from(item) for item in found}
 
     def one_shard(self, job: Job, number: int) -> Shard | None:

@@ -18,7 +18,7 @@ class RetentionStore:
 
     def past(self, now: float, limit: int) -> Iterator[Request]:
         left = limit
-        for shard in range(keys.DUE_SHARDS):
+        for shard in range(keys.RETENTION_SHARDS):
             if left <= 0:
                 return
             bounds = (0, int(now))

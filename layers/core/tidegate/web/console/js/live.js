@@ -2,6 +2,7 @@
 import { call } from "./api.js";
 
 const LONGEST_PAUSE = 30_000;
+const ANSWER_TIMEOUT = 10_000;
 const OVER = new Set(["completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"]);
 const ANSWERS = new Set(["watching", "unwatched", "pong", "error"]);
 const ID_FIELDS = ["task_id", "job_id", "batch_id", "request_id"];
@@ -13,6 +14,7 @@ let watched = new Set();
 let pause = 1000;
 let timer = null;
 let wanted = false;
+let unanswered = null;
 
 export const live = {
   get mode() { return mode; },
@@ -52,6 +54,9 @@ function send(ids) {
   for (let start = 0; start < ids.length; start += 100) {
     socket.send(JSON.stringify({ action: "watch", task_ids: ids.slice(start, start + 100) }));
   }
+  // Every watch is answered: without an answer the connection is not what it seems.
+  const asked = socket;
+  unanswered ??= setTimeout(() => asked.close(), ANSWER_TIMEOUT);
 }
 
 async function connect() {
@@ -79,6 +84,9 @@ function open(address) {
     } catch {
       return;
     }
+    clearTimeout(unanswered);
+    unanswered = null;
+    if (message.type === "error") refused(made, message.data || {});
     if (!message.data || ANSWERS.has(message.type)) return;
     if (OVER.has(String(message.data.status).toLowerCase())) for (const name of ID_FIELDS) watched.delete(message.data[name]);
     for (const listener of heard) listener(message);
@@ -86,7 +94,16 @@ function open(address) {
   made.onclose = () => { if (socket === made) again(); };
 }
 
+// A refused record is not watched; a connection that the server does not know is opened again; else views ask by themselves.
+function refused(made, { code, task_id: id }) {
+  if (id) watched.delete(id);
+  else if (code === "not_found") made.close();
+  else enter("polling");
+}
+
 function again() {
+  clearTimeout(unanswered);
+  unanswered = null;
   socket = null;
   if (!wanted) return;
   enter("polling");
