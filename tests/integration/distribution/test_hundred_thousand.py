@@ -12,9 +12,9 @@ from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tidegate.aws.serialization import to_wire
 from tidegate.common.ids import iso
-from tidegate.distribution.collect import TargetMessage
 from tidegate.distribution.model import Task, TransferSpec, job_key
 from tidegate.distribution.ports import Arrival
+from tidegate.distribution.target_queue import TargetMessage
 from tidegate.distribution.targets import Target
 from tidegate.projects.audit import SYSTEM, act
 
