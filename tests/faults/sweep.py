@@ -73,7 +73,8 @@ def sweep(scenario: Scenario, mode: str, most: int = POINTS, counted: Calls | No
     calls = counted or play(scenario, None, mode)
     total = len(calls.made)
     points = _sample(calls.points(mode), most)
-    faults, known = [], []
+    faults: list[str] = []
+    known: list[str] = []
     for at in points:
         try:
             play(scenario, at, mode, nap=Nap.drawn(random.Random(f"{SEED}{at}"), total))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -43,7 +43,12 @@ def test_late_target_whose_task_was_written_a_moment_ago_is_moved(cloud: MotoClo
 
 def test_task_that_moved_a_moment_ago_is_told_of_its_end(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Notice] = []
-    monkeypatch.setattr(Topic, "publish", lambda _, notices: told.extend(notices) or list(notices))
+
+    def publish(_: Topic, notices: Sequence[Notice]) -> list[Notice]:
+        told.extend(notices)
+        return list(notices)
+
+    monkeypatch.setattr(Topic, "publish", publish)
     fleet = Fleet(cloud)
     fleet.to_window_start()
     cloud.clock.advance(cloud.app.distribution.windows.seconds - 0.5)

@@ -16,7 +16,10 @@ from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.batches.model import Batch
 from tidegate.batches.run_store import BatchRunStore
+from tidegate.common.ids import iso
 from tidegate.distribution.model import Counts, Job, job_key
+from tidegate.distribution.ports import Arrival
+from tidegate.distribution.store.tasks import move_task
 from tidegate.distribution.targets import TargetReport
 from tidegate.distribution.transfers import REFUSED
 from tidegate.errors import LeaseLost
@@ -24,6 +27,8 @@ from tidegate.notifications.delivery_model import new_delivery
 from tidegate.notifications.delivery_store import DeliveryStore
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.queue.model import RUNNING, Request
+from tidegate.queue.retention.store import RetentionStore
+from tidegate.queue.transaction import CHANNEL, SLOT, Refused
 
 
 @pytest.fixture
@@ -83,11 +88,49 @@ def test_transfer_asked_again_by_two(cloud: MotoCloud) -> None:
     assert asked == [True, False]
 
 
-def test_next_generation_of_two_recoveries(cloud: MotoCloud) -> None:
+def test_recovery_that_read_an_old_generation_sets_nothing_back(cloud: MotoCloud) -> None:
     _, job = _running_job(cloud)
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
+    second = jobs.next_generation(jobs.next_generation(job, now), now)
 
-    assert [jobs.next_generation(job, now).generation for _ in range(2)] == [1, 1]
+    assert second.generation == 2
+    assert jobs.next_generation(job, now).generation == 2
+
+
+def test_late_target_moved_by_two_collectors(cloud: MotoCloud) -> None:
+    fleet, source = _running_job(cloud)
+    late = fleet.submit("a-2")
+    app, now = cloud.app.distribution, iso(cloud.clock())
+    source = replace(source, job_id=late["job_id"])
+    arrival = Arrival("a-2", "", late["task_id"].rsplit(":", 1)[-1])
+    homes = [app.opener.enter(fleet.project.id, source.parcel, after=source.bucket + number) for number in (3, 4)]
+
+    moved = [
+        app.targets.rebind(
+            home, [arrival], [move_task(fleet.project.id, arrival.uuid, source, home, now, 2**33)], 2**33
+        )
+        for home in homes
+    ]
+
+    assert [one.done for one in moved] == [True, False]
+    assert moved[1].gone == {arrival.uuid}
+
+
+def test_slot_given_back_by_an_attempt_that_is_over(queue: TestQueue) -> None:
+    request = queue.submit()
+    queue.admit()
+    running, now = queue.now(request), queue.cloud.clock()
+    assert running.status == RUNNING
+    line = act(request.project_id, request.request_id, now, SYSTEM, "retry")
+    # Its slot belongs to the next attempt already.
+    slot = keys.slot(running.channel, running.request_id)
+    queue.cloud.app.table.write(update(slot, {"attempt": running.attempt + 1}))
+
+    ended = replace(running, status="failed", version=running.version + 1)
+    with pytest.raises(Refused) as refused:
+        queue.cloud.app.queue.store.move(running, ended, line, now=now)
+
+    assert SLOT in refused.value.parts
 
 
 def test_request_moved_twice_from_one_version(queue: TestQueue) -> None:
@@ -112,13 +155,14 @@ def test_expired_request_that_changed_since_is_kept(queue: TestQueue) -> None:
 
 
 def test_project_changed_by_two_operators(cloud: MotoCloud, project: Project) -> None:
-    store = cloud.app.projects.projects._store  # type: ignore[attr-defined]
+    store = cloud.app.projects.projects._store
     was = store.get(project.id)
+    assert was
     line = act(project.id, project.id, cloud.clock(), SYSTEM, "project.change")
 
     assert store.change(was, replace(was, group="first"), line)
     assert not store.change(was, replace(was, group="second"), line)
-    assert store.get(project.id).group == "first"
+    assert (store.get(project.id) or was).group == "first"
 
 
 def test_last_slot_of_a_channel_taken_by_two_admissions(queue: TestQueue) -> None:

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from botocore import endpoint
 from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from moto.core.botocore_stubber import BotocoreStubber, MockRawResponse
 
@@ -135,6 +136,7 @@ def refused(status: int, code: bytes) -> Trouble:
     """Nothing takes effect; the answer is an error, also where its status is 200."""
 
     def trouble(request: Any, _: Send) -> Any:
-        return AWSResponse(request.url, status, {"content-type": "application/xml"}, MockRawResponse(_ERROR % code))
+        headers = HTTPHeaders.from_dict({"content-type": "application/xml"})
+        return AWSResponse(request.url, status, headers, MockRawResponse(_ERROR % code))
 
     return trouble

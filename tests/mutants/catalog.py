@@ -24,14 +24,6 @@ _MODES = "tests/faults/test_modes.py"
 _IT = "tests/integration"
 
 
-def _sweep(scenario: str) -> str:
-    return f"tests/faults/test_sweep.py::test_every_crash_point_is_survived[{scenario}]"
-
-
-def _storm(scenario: str) -> str:
-    return f"tests/faults/test_sweep.py::test_a_run_in_bad_weather_ends_as_on_a_calm_day[storm-{scenario}]"
-
-
 MUTANTS: tuple[Mutant, ...] = (
     # --- the table
     Mutant(
@@ -110,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_D}/store/tasks.py",
         'return update(keys.task(project_id, uuid), sets, condition="#job_id = :source", source=source.job_id)',
         "return update(keys.task(project_id, uuid), sets)",
-        (f"{_IT}/distribution/test_window_edges.py", f"{_IT}/distribution/test_model.py"),
+        (_RACES,),
     ),
     Mutant(
         "dead letters of expired Jobs are discarded",
@@ -170,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{_IT}/distribution/test_recovery.py",),
     ),
     Mutant(
-        "two recoveries start two generations",
+        "a late recovery sets the generation back",
         f"{_D}/store/jobs.py",
         'same = "#generation = :seen"',
         'same = "attribute_exists(#pk) AND :seen = :seen"',
@@ -181,7 +173,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_D}/finish.py",
         "                if len(self._topic.publish(notices)) < len(notices):\n                    return MORE\n",
         "                self._topic.publish(notices)\n",
-        (f"{_IT}/distribution/test_callbacks.py",),
+        ("tests/faults/test_partial.py",),
     ),
     Mutant(
         "a refused portion ends the whole Job",
@@ -231,14 +223,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_Q}/locks.py",
         'condition="#running < #capacity AND #paused = :no"',
         'condition="#running <= #capacity AND #paused = :no"',
-        (_RACES, f"{_IT}/queue/test_concurrency.py"),
+        (_RACES,),
     ),
     Mutant(
         "a slot is given back by any attempt",
         f"{_Q}/locks.py",
         'slot = delete(keys.slot(request.channel, request.request_id), "#attempt = :attempt", attempt=request.attempt)',
         "slot = delete(keys.slot(request.channel, request.request_id))",
-        (f"{_IT}/queue/test_recovery.py", f"{_IT}/queue/test_lifecycle.py", _sweep("ingest")),
+        (_RACES,),
     ),
     Mutant(
         "a mutex is taken while its lease lasts",
