@@ -13,7 +13,8 @@ from tidegate.distribution.agent_inbox import InboxEntry
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
-from tidegate.files.model import content_disposition, content_object
+from tidegate.files.contents import ContentStore
+from tidegate.files.model import content_disposition
 
 # A link is made anew for every answer, so one that an agent holds is renewed long before it expires.
 LINK_SECONDS = 900
@@ -42,11 +43,13 @@ class Agents:
         self,
         orders: AgentInboxStore,
         objects: Bucket,
+        contents: ContentStore,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._orders = orders
         self._objects = objects
+        self._contents = contents
         self._clock = clock
         self._sleep = sleep
 
@@ -59,11 +62,12 @@ class Agents:
             now = self._clock().timestamp()
             orders = [order for order in self._orders.inbox(project_id, agent_id) if order.until > now]
             if orders:
-                return [self._offer(order) for order in orders[:_OFFERED_TOGETHER]]
+                offered = orders[:_OFFERED_TOGETHER]
+                objects = self._contents.objects_of(project_id, (order.signature for order in offered))
+                return [self._offer(order, objects[order.signature]) for order in offered]
         return []
 
-    def _offer(self, order: InboxEntry) -> OfferedTransfer:
-        key = content_object(order.project_id, order.signature)
+    def _offer(self, order: InboxEntry, key: str) -> OfferedTransfer:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(order.file_name))
         return OfferedTransfer(order, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 

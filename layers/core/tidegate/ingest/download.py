@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import Conflict, RecordNotFound, SignatureMismatch, WorkerLost
-from tidegate.files.model import COMING, FAILED, READY, File, content_object
+from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.store import FileStore
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote
 from tidegate.ingest.model import Unfinished, staging_object
@@ -60,14 +60,14 @@ class Download:
 
     def _is_here(self, project_id: str, signature: str) -> bool:
         known = self._files.has_content(project_id, signature)
-        return known and self._parts.head(content_object(project_id, signature)) is not None
+        return known and self._parts.head(self._files.object_of(project_id, signature)) is not None
 
     def _keep(self, project_id: str, key: str, file: File, got: Fetched) -> str:
         """Moves what came to its content's place, if it is what was announced. Content that is there stays as it is."""
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
             if not self._is_here(project_id, got.digest):
-                self._parts.put(content_object(project_id, got.digest), got.small)
+                self._parts.put(self._files.object_of(project_id, got.digest), got.small)
             return got.digest
         upload_id = str(got.upload_id)
         if got.digest is not None:
@@ -87,7 +87,7 @@ class Download:
             digest = digest or self._read_again(key)
             check(file, stored.size, digest)
             if not self._is_here(project_id, digest):
-                self._parts.copy(key, content_object(project_id, digest), only_if=stored)
+                self._parts.copy(key, self._files.object_of(project_id, digest), only_if=stored)
         finally:
             self._parts.delete(key)
         return digest

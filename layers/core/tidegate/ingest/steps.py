@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.ingest.ports import Outcome, Step
-from tidegate.queue.model import Request
+from tidegate.queue.model import COMPLETED, Request
 from tidegate.queue.ports import Refused
 from tidegate.queue.queue import RequestQueue
 
@@ -74,7 +74,10 @@ class IngestSteps:
             return self._end(passed, attempt, error=error)
         if outcome.state is not None:
             return passed | {"more": True, "state": dict(outcome.state)}
-        return self._end(passed, attempt, result=outcome.result, extra_writes=outcome.extra_writes)
+        ended = self._end(passed, attempt, result=outcome.result, extra_writes=outcome.extra_writes)
+        if outcome.after and ended.get("status") == COMPLETED:
+            outcome.after()
+        return ended
 
     def _step(self, event: Mapping[str, Any], attempt: tuple[str, str, int], seconds_left: float) -> Outcome:
         request = self._queue.heartbeat(*attempt)

@@ -1,0 +1,78 @@
+"""Pieces: the units in which hosts hand a file to one another, each with a SHA-256 of its own.
+
+The list of a file's pieces is their digests one after another, 32 bytes each, and nothing else: file size and piece
+size say how many there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+MIB = 1 << 20
+SMALLEST_PIECE, LARGEST_PIECE = MIB, 16 * MIB
+DIGEST_BYTES = 32
+# Smaller files come from S3 as ever: a swarm would only add to their time.
+SMALLEST_FILE = 8 * MIB
+_WANTED_PIECES = 512
+# Past 64 GiB pieces grow further, so that bitmaps and lists stay small.
+_MOST_PIECES = 4096
+
+
+def piece_size(size: int) -> int:
+    """The power of two that gives about 256 to 512 pieces, from 1 MiB to 16 MiB."""
+    wanted = _power_of_two(-(-size // _WANTED_PIECES))
+    needed = _power_of_two(-(-size // _MOST_PIECES))
+    return max(needed, min(LARGEST_PIECE, max(SMALLEST_PIECE, wanted)))
+
+
+def piece_count(size: int, piece: int) -> int:
+    return -(-size // piece)
+
+
+def pieces_object(project_id: str, signature: str) -> str:
+    """Where the list of a content's pieces lies in the bucket."""
+    return f"pieces/{project_id}/{signature}"
+
+
+def _power_of_two(at_least: int) -> int:
+    return 1 << max(0, at_least - 1).bit_length()
+
+
+class PieceList(NamedTuple):
+    piece_size: int
+    digests: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.digests).hexdigest()
+
+
+class PieceDigests:
+    """Fed with a file from its first byte to its last, in chunks of any length; gives the list of its pieces."""
+
+    def __init__(self, size: int) -> None:
+        self.piece_size = piece_size(size)
+        self._digests: list[bytes] = []
+        self._hashed = hashlib.sha256()
+        self._room = self.piece_size
+
+    def update(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            head, view = view[: self._room], view[self._room :]
+            self._hashed.update(head)
+            self._room -= len(head)
+            if not self._room:
+                self._close()
+
+    def _close(self) -> None:
+        self._digests.append(self._hashed.digest())
+        self._hashed = hashlib.sha256()
+        self._room = self.piece_size
+
+    def finish(self) -> PieceList:
+        """Called once, after the last chunk."""
+        if self._room < self.piece_size:
+            self._close()
+        return PieceList(self.piece_size, b"".join(self._digests))
