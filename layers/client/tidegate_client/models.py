@@ -51,8 +51,14 @@ class KeyRecord(TypedDict):
     state: str
 
 
+class PartsPlan(TypedDict):
+    part_size: int
+    parts: NotRequired[int]
+
+
 class FileCreated(TypedDict):
     file_id: str
+    upload: NotRequired[PartsPlan]
     upload_url: NotRequired[str]
     upload_headers: NotRequired[dict[str, str]]
     expires_at: NotRequired[str]
@@ -69,6 +75,8 @@ class File(TypedDict):
     size: NotRequired[int]
     state: str
     created_at: str
+    request_id: NotRequired[str]
+    error: NotRequired[str]
 
 
 class Link(TypedDict):
