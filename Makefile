@@ -57,7 +57,7 @@ lint: $(STAMP) lock-check  ## style, imports, template
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q . || { echo "  → make format" >&2; exit 1; }
 	@mkdir -p .local && $(BIN)/lint-imports >.local/imports.txt 2>&1 || { cat .local/imports.txt; exit 1; }
-	@$(BIN)/cfn-lint template.yaml
+	@$(BIN)/cfn-lint template.yaml --regions us-east-1 cn-north-1 us-gov-west-1
 
 format: $(STAMP)  ## put the style right
 	@$(BIN)/ruff check -q --fix . ; $(BIN)/ruff format -q .
@@ -106,8 +106,8 @@ build: $(STAMP) $(SAM_BIN)/sam  ## sam build of every function and layer, and th
 	@$(BIN)/python -m local.sam build
 	@$(BIN)/python -m local.client_wheel
 
-deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS
-	@$(BIN)/python -m local.sam deploy
+deploy: $(STAMP) $(SAM_BIN)/sam  ## sam build and sam deploy, to AWS; PARAMS="Name=value …" sets parameters
+	@PARAMS='$(PARAMS)' $(BIN)/python -m local.sam deploy
 
 $(SAM_BIN)/sam: .lock/sam.txt | $(STAMP)
 	@echo "  … installing aws-sam-cli into .local/sam"

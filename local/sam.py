@@ -7,8 +7,12 @@ import platform
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import boto3
+
+from local import preflight, template
 from local.place import ROOT, Place, kept_key, sha256_hex
 from local.progress import Failure, fail, say, step
 from local.sbom import write_sbom
@@ -59,9 +63,9 @@ def build_here() -> int:
         python, runtime = Path(sys.executable), f"python3.{sys.version_info.minor}"
         say(f"  … no {RUNTIME} here, building for {runtime} instead")
     HERE.mkdir(parents=True, exist_ok=True)
-    template = (ROOT / "template.yaml").read_text()
+    text = (ROOT / "template.yaml").read_text()
     copy = HERE / "template.yaml"
-    copy.write_text(template.replace(RUNTIME, runtime).replace(ARCHITECTURE, machine_architecture()))
+    copy.write_text(text.replace(RUNTIME, runtime).replace(ARCHITECTURE, machine_architecture()))
     with step(f"sam build for {runtime} on {machine_architecture()}"):
         wheels = verified_wheels(python, runtime, {machine_architecture()}, machine_architecture())
         sam_build(copy, HERE / "out", python, wheels)
@@ -94,14 +98,25 @@ def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
 
 
 def deploy() -> int:
+    wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
+    session = boto3.Session()
+    preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
     build()
-    command: list[str | Path] = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
     key_file = Place().home / "aws-admin-key"
     # ADMIN_KEY=keep leaves the key of an earlier deployment, made on another machine, as it is.
     if os.environ.get("ADMIN_KEY") != "keep":
-        command += ["--parameter-overrides", f"AdminKeySha256={sha256_hex(kept_key(key_file))}"]
+        wanted["AdminKeySha256"] = sha256_hex(kept_key(key_file))
         say(f"  the admin key of this deployment is in {key_file.relative_to(ROOT)}")
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    command: list[str | Path] = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
+    if wanted:
+        command += ["--parameter-overrides", *(preflight.override(*pair) for pair in wanted.items())]
+    environment = {**os.environ, "SAM_CLI_TELEMETRY": "0"}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def _stack_name() -> str:
+    deployed = tomllib.loads(CONFIG.read_text())["default"]["deploy"]["parameters"]
+    return str(deployed["stack_name"])
 
 
 def main() -> int:

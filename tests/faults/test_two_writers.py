@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tidegate.queue.ports import CHANNEL, Refused
-from tidegate.queue.retention_store import RetentionStore
 
 from tests.support.fleet import Fleet
 from tests.support.moto_cloud import MotoCloud, Project
@@ -61,8 +59,8 @@ def test_job_counts_of_two_pollers(cloud: MotoCloud) -> None:
     _, job = _running_job(cloud)
     jobs, now = cloud.app.distribution.jobs, cloud.clock()
 
-    jobs.progress(job, now, (0,), Counts(total=1, success=1), Counts())
-    kept = jobs.progress(job, now, (0,), Counts(total=1, failed=1), Counts())
+    jobs.progress(job, now, replace(job, counts=Counts(total=1, success=1)))
+    kept = jobs.progress(job, now, replace(job, counts=Counts(total=1, failed=1)))
 
     assert (kept.counts.success, kept.counts.failed) == (1, 0)
 

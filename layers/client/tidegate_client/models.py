@@ -52,8 +52,14 @@ class KeyRecord(Model):
     state: str
 
 
+class PartsPlan(Model):
+    part_size: int
+    parts: int | None
+
+
 class FileCreated(Model):
     file_id: str
+    upload: PartsPlan | None
     upload_url: str | None
     upload_headers: dict[str, str] | None
     expires_at: str | None

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
     from tidegate.exports.sync import SyncExports
+    from tidegate.files.model import File
+    from tidegate.files.upload import Uploads
     from tidegate.http.client import SafeHttp
     from tidegate.notifications.websocket import BatchLookup
     from tidegate.projects.api_keys import ApiKeys
@@ -101,15 +103,34 @@ class FilesPart:
     """The library of files."""
 
     def __init__(self, app: App) -> None:
-        from tidegate.aws.s3 import Bucket
+        from tidegate.aws.s3_uploads import UploadBucket
         from tidegate.files.contents import ContentStore
         from tidegate.files.library import Library
         from tidegate.files.store import FileStore
 
-        self.bucket = Bucket(app.s3, app.settings.files_bucket)
+        self._app = app
+        self.bucket = UploadBucket(app.s3, app.settings.files_bucket)
         self.store = FileStore(app.table)
         self.contents = ContentStore(app.table)
         self.library = Library(self.store, self.bucket, app.clock)
+
+    @cached_property
+    def uploads(self) -> Uploads:
+        """A large upload is verified by a request of the queue."""
+        from tidegate.files.upload import Uploads
+
+        def enqueue(file: File, writes: Sequence[Any], who: str) -> None:
+            self._app.queue.queue.submit(
+                file.project_id,
+                "verify",
+                payload={"file_id": file.file_id},
+                request_id=file.request_id,
+                callback=file.callback,
+                extra_writes=writes,
+                who=who,
+            )
+
+        return Uploads(self.store, self.bucket, self._app.clock, enqueue)
 
 
 class NotificationsPart:
@@ -392,7 +413,7 @@ class DistributionPart:
             tell_swarm,
         )
         self.lookup = Lookup(self.jobs, self.tasks, self.targets, fleet, clock)
-        self.agents = Agents(self.inbox, app.files.bucket, self.fleet, clock)
+        self.agents = Agents(self.inbox, app.files.bucket, self.fleet, contents, clock)
 
     @cached_property
     def engine(self) -> Engine:
@@ -554,7 +575,7 @@ class BatchesPart:
         prepare = Preparations(
             self.store,
             runs,
-            RowFiles(objects),
+            RowFiles(objects, app.files.store.object_of),
             app.http,
             app.sign,
             clock,
@@ -609,6 +630,7 @@ class IngestPart:
         from tidegate.ingest.submit import IngestSubmit
         from tidegate.ingest.subscriptions import Subscriptions
         from tidegate.ingest.unfinished import UnfinishedStore
+        from tidegate.ingest.verify import Verify
 
         settings, clock, queue, files = app.settings, app.clock, app.queue, app.files.store
         projects = app.projects.projects
@@ -631,6 +653,7 @@ class IngestPart:
                 "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock),
                 "associate": Associate(parts, files),
                 "check": Check(app.http, parts, files, projects, credentials),
+                "verify": Verify(app.files.uploads),
             },
             app.notifications.progress.progress,
             queue.log,
@@ -812,6 +835,7 @@ class App:
         return {
             "download": lambda ended: self.ingest.without_file(ended),
             "associate": lambda ended: self.ingest.without_file(ended),
+            "verify": lambda ended: self.ingest.without_file(ended),
             "export": lambda ended: self.exports.store.ending(ended),
             "batch": lambda ended: self.batches.ends.writes(ended),
         }
@@ -842,6 +866,7 @@ class App:
             RecordOwners(self.table, "content/", keys.content),
             RecordOwners(self.table, "rows/", keys.content),
             RecordOwners(self.table, "batches/", keys.batch),
+            RecordOwners(self.table, "pieces/", keys.content),
             RecordOwners(self.table, "exports/", keys.request, still_rendered),
             RecordOwners(self.table, "staging/", keys.request, still_staged),
         ]

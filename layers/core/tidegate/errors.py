@@ -78,6 +78,10 @@ class WrongState(DomainError):
     code, status, title = "wrong_state", 409, "Not allowed from the record's present state"
 
 
+class InUse(DomainError):
+    code, status, title = "in_use", 409, "Something still needs it"
+
+
 class ProjectExists(DomainError):
     code, status, title = "project_exists", 409, "A project has this name"
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.support.moto_cloud import MotoCloud, Project
-from tidegate.files.model import content_object, upload_object
+from tidegate.files.model import upload_object
 
 CONTENT = b"tide" * 50_000
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -42,7 +42,7 @@ def test_upload_complete_and_link(cloud: MotoCloud, project: Project) -> None:
 
     assert done.status == 200
     assert (done.json()["state"], done.json()["signature"], done.json()["size"]) == ("ready", SHA, len(CONTENT))
-    assert objects(cloud) == [content_object(project.id, SHA)]
+    assert objects(cloud) == [upload_object(project.id, file_id)], "the uploaded object itself is the content"
     link = cloud.http("GET", f"/v1/files/{file_id}/url", key=project.key).json()
     assert "response-content-disposition=attachment" in link["url"]
     assert "UTF-8%27%27" in link["url"]
@@ -107,12 +107,14 @@ def test_complete_before_the_upload_is_409(cloud: MotoCloud, project: Project) -
 
 
 def test_the_same_content_is_stored_once(cloud: MotoCloud, project: Project) -> None:
-    for path in ("/a", "/b"):
-        file_id = announce(cloud, project, file_path=path)
+    made = [announce(cloud, project, file_path=path) for path in ("/a", "/b")]
+    for file_id in made:
         upload(cloud, project, file_id)
         cloud.http("POST", f"/v1/files/{file_id}/complete", key=project.key)
 
-    assert objects(cloud) == [content_object(project.id, SHA)]
+    assert objects(cloud) == [upload_object(project.id, made[0])]
+    links = [cloud.http("GET", f"/v1/files/{file_id}/url", key=project.key).json()["url"] for file_id in made]
+    assert {urlsplit(link).path for link in links} == {f"/{cloud.app.files.bucket.name}/{objects(cloud)[0]}"}
 
 
 def test_another_projects_file_is_404(cloud: MotoCloud, project: Project) -> None:

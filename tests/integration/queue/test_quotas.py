@@ -118,7 +118,7 @@ def test_content_that_another_upload_stored_meanwhile_is_counted_once(queue: Tes
     store = queue.cloud.app.files.store
     signature = hashlib.sha256(b"same").hexdigest()
     first, second = (
-        queue.cloud.app.files.library.announce(queue.project.id, Announcement(1, 2, f"/{name}", size=4))[0]
+        queue.cloud.app.files.uploads.announce(queue.project.id, Announcement(1, 2, f"/{name}", size=4))[0]
         for name in "ab"
     )
     ready = [replace(file, state=READY, signature=signature) for file in (first, second)]
@@ -128,12 +128,12 @@ def test_content_that_another_upload_stored_meanwhile_is_counted_once(queue: Tes
     def stale_once(project_id: str, wanted: str) -> bool:
         if not looked:
             looked.append(True)
-            store.finish(ready[0], was=("pending",), line=line)
+            store.finish(lambda: (ready[0], None), was=("pending",), line=line)
             return False
         return bool(type(store).has_content(store, project_id, wanted))
 
     with patch.object(store, "has_content", stale_once):
-        assert store.finish(ready[1], was=("pending",), line=line).state == READY
+        assert store.finish(lambda: (ready[1], None), was=("pending",), line=line).state == READY
 
     assert usage(queue)["stored_bytes"] == 4
 
@@ -189,7 +189,7 @@ def test_rate_limit_whose_write_fails_lets_requests_pass(queue: TestQueue) -> No
 
 def test_finish_of_an_ingest_over_the_quota_fails_it_and_stores_nothing(queue: TestQueue) -> None:
     set_quotas(queue, stored_bytes=3)
-    file = queue.cloud.app.files.library.announce(queue.project.id, Announcement(1, 2, "/a"))[0]
+    file = queue.cloud.app.files.uploads.announce(queue.project.id, Announcement(1, 2, "/a"))[0]
     queue.cloud.app.table.write(update(keys.file(queue.project.id, file.file_id), {"state": "coming"}))
     ready = replace(file, state=READY, signature="0" * 64, size=4)
 

@@ -16,6 +16,7 @@ from tidegate.batches.model import RowSource
 from tidegate.batches.row_index import BLOCK_ROWS, CSV, NDJSON, RowIndex, format_of, index_rows, parse_block
 from tidegate.batches.rows import RowFiles
 from tidegate.errors import Invalid
+from tidegate.files.model import content_object
 
 cells = st.text(
     st.characters(codec="utf-8", exclude_characters="\x00", exclude_categories=["Cs", "Cc"]) | st.sampled_from('",\n'),
@@ -117,13 +118,13 @@ def test_rows_are_read_by_range_a_block_ahead_and_the_index_is_made_once() -> No
     lines = [json.dumps({"n": number}).encode() for number in range(3 * BLOCK_ROWS + 10)]
     memory: Any = Memory(**{"content/p/sig": b"\n".join(lines)})
     source = RowSource("file-1", "sig", NDJSON)
-    rows = RowFiles(memory).rows("p", source)
+    rows = RowFiles(memory, content_object).rows("p", source)
     assert [rows.row(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
     wait_for_reads(memory, 2)
     assert rows.row(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
     wait_for_reads(memory, 3)
     memory.chunks = None
-    assert RowFiles(memory).index("p", source).rows == 3 * BLOCK_ROWS + 10
+    assert RowFiles(memory, content_object).index("p", source).rows == 3 * BLOCK_ROWS + 10
 
 
 def test_a_long_file_is_indexed_in_little_memory() -> None:

@@ -63,7 +63,19 @@ def test_the_files_bucket_is_private_encrypted_and_clears_stale_uploads() -> Non
 
 @pytest.mark.parametrize("kind", ["AWS::DynamoDB::Table", "AWS::S3::Bucket"])
 def test_data_outlives_the_stack(kind: str) -> None:
-    assert all(resource["DeletionPolicy"] == "Retain" for resource in resources(kind).values())
+    """But a creation that failed leaves nothing behind: its next try could not use the names again."""
+    for resource in resources(kind).values():
+        assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
+
+
+def test_no_arn_names_a_partition() -> None:
+    texts = {path: path.read_text() for path in (ROOT / "template.yaml", *(ROOT / "statemachines").glob("*.json"))}
+    assert [path.name for path, text in texts.items() if "arn:aws" in text] == []
+
+
+def test_nothing_is_reserved_unless_asked_for() -> None:
+    """A new account may run 10 functions at once, and a reservation must leave 100 (or all 10) unreserved."""
+    assert load_template()["Parameters"]["SubmitConcurrency"]["Default"] == 0
 
 
 def test_the_functions_of_the_template_are_the_folders_of_the_tree() -> None:

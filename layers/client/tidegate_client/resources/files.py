@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tidegate_client.content import Progress, sha256_of, upload
 from tidegate_client.download import download_to
+from tidegate_client.errors import NotFound, TransferError
 from tidegate_client.http import Http, path_part
 from tidegate_client.models import File, FileCreated, Link, Page
+from tidegate_client.multipart import PARTS_FROM, Journal, send_parts
 from tidegate_client.resources.paging import one_page
 
 
@@ -23,13 +27,37 @@ class Files:
         idempotency_key: str | None = None,
         **optional: Any,
     ) -> FileCreated:
-        """`optional`: file_name, signature, size, source_url, channel, credentials, priority."""
+        """`optional`: file_name, signature, size, multipart, callback, source_url, channel, credentials, priority."""
         body = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
         body |= {name: value for name, value in optional.items() if value is not None}
         return FileCreated(self._http.create("/v1/files", body, idempotency_key=idempotency_key))
 
-    def complete(self, file_id: str) -> File:
-        return File(self._http.act(f"/v1/files/{path_part(file_id)}/complete", idempotent=True))
+    def parts(self, file_id: str, numbers: Sequence[int]) -> dict[int, str]:
+        """Presigned addresses of parts (at most 100 a call) by number."""
+        answer = self._http.act(f"/v1/files/{path_part(file_id)}/parts", {"numbers": [*numbers]}, idempotent=True)
+        return {part["number"]: part["url"] for part in answer["parts"]}
+
+    def complete(self, file_id: str, parts: Sequence[Mapping[str, Any]] = ()) -> File:
+        """`parts`: `{number, etag}` of every part of an upload in parts. A large file is `verifying` afterwards."""
+        body = {"parts": [*parts]} if parts else None
+        return File(self._http.act(f"/v1/files/{path_part(file_id)}/complete", body, idempotent=True))
+
+    def delete(self, file_id: str) -> None:
+        self._http.call("DELETE", f"/v1/files/{path_part(file_id)}", idempotent=True)
+
+    def wait(self, file_id: str, *, timeout: float = 3600) -> File:
+        """The file when it is ready; TransferError if it was refused or is not ready in time."""
+        deadline, pause = time.monotonic() + timeout, 0.2
+        while True:
+            record = self.get(file_id)
+            if record["state"] == "ready":
+                return record
+            if record["state"] == "failed":
+                raise TransferError(f"{file_id} was refused: {record.get('error', 'no reason was given')}")
+            if time.monotonic() > deadline:
+                raise TransferError(f"{file_id} is still {record['state']} after {timeout:g} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 5)
 
     def get(self, file_id: str) -> File:
         return File(self._http.get(f"/v1/files/{path_part(file_id)}"))
@@ -59,20 +87,48 @@ class Files:
         file_name: str | None = None,
         on_progress: Progress | None = None,
     ) -> File:
-        """Upload a local file: create, PUT the bytes, complete."""
-        created = self.create(
-            biz_id=biz_id,
-            app_id=app_id,
-            file_path=file_path,
-            file_name=file_name or source.name,
-            signature=sha256_of(source),
-            size=source.stat().st_size,
-        )
+        """Upload a local file: create, PUT the bytes, complete. A large one goes in parts, and on where it stopped."""
+        target: dict[str, Any] = {
+            "biz_id": biz_id,
+            "app_id": app_id,
+            "file_path": file_path,
+            "file_name": file_name or source.name,
+        }
+        if source.stat().st_size > PARTS_FROM:
+            return self._put_parts(source, target, on_progress)
+        created = self.create(**target, signature=sha256_of(source), size=source.stat().st_size)
         if upload_url := created.get("upload_url"):
             headers = created.get("upload_headers")
             upload(self._http.pool, upload_url, source, headers=headers, on_progress=on_progress)
             return self.complete(created["file_id"])
         return self.get(created["file_id"])
+
+    def _put_parts(self, source: Path, target: dict[str, Any], on_progress: Progress | None) -> File:
+        journal = Journal.of(source, {**target, "api": self._http.api_url})
+        if journal.file_id and self._state(journal.file_id) not in ("pending", "verifying", "ready"):
+            journal.forget()
+        if not journal.file_id:
+            signature = journal.signature or sha256_of(source)
+            size = source.stat().st_size
+            created = self.create(**target, signature=signature, size=size, multipart=True)
+            journal.begin(created["file_id"], signature, created["upload"]["part_size"])
+        file_id = journal.file_id
+        if self._state(file_id) == "pending":
+            parts = send_parts(
+                self._http.pool, source, journal, lambda numbers: self.parts(file_id, numbers), on_progress
+            )
+            self.complete(file_id, parts)
+        try:
+            return self.wait(file_id)
+        finally:
+            if self._state(file_id) in ("ready", "failed"):
+                journal.forget()
+
+    def _state(self, file_id: str) -> str:
+        try:
+            return self.get(file_id).state
+        except NotFound:
+            return "gone"
 
     def fetch(self, file_id: str, destination: Path, *, on_progress: Progress | None = None) -> File:
         """Download into `destination`, resuming a cut connection; it appears only when whole and right."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from tidegate.batches.model import RowSource
 from tidegate.batches.row_index import BLOCK_ROWS, NDJSON, RowIndex, index_rows, parse_block
 from tidegate.batches.row_objects import RowBucket
-from tidegate.files.model import content_object
 
 _BLOCKS_KEPT = 8
 
 
 class RowFiles:
-    def __init__(self, objects: RowBucket) -> None:
+    def __init__(self, objects: RowBucket, object_of: Callable[[str, str], str]) -> None:
         self._objects = objects
+        self._object_of = object_of
 
     def index(self, project_id: str, source: RowSource) -> RowIndex:
         """Made once per content; two that make it at once make the same."""
@@ -25,12 +26,12 @@ class RowFiles:
         stored = self._objects.get(key)
         if stored is not None:
             return RowIndex.from_bytes(stored)
-        made = index_rows(self._objects.chunks(content_object(project_id, source.signature)), source.format)
+        made = index_rows(self._objects.chunks(self._object_of(project_id, source.signature)), source.format)
         self._objects.put(key, made.to_bytes())
         return made
 
     def rows(self, project_id: str, source: RowSource) -> Rows:
-        return Rows(self._objects, content_object(project_id, source.signature), self.index(project_id, source))
+        return Rows(self._objects, self._object_of(project_id, source.signature), self.index(project_id, source))
 
     def of_object(self, key: str) -> Rows:
         """The lines of an NDJSON object of our own."""

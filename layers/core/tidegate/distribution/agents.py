@@ -15,7 +15,8 @@ from tidegate.distribution.fleet import Fleet
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
-from tidegate.files.model import content_disposition, content_object
+from tidegate.files.contents import ContentStore
+from tidegate.files.model import content_disposition
 from tidegate.files.pieces import pieces_object
 
 # A link is made anew for every answer, so one that an agent holds is renewed long before it expires.
@@ -50,12 +51,14 @@ class Agents:
         inbox: AgentInboxStore,
         objects: Bucket,
         fleet: Fleet,
+        contents: ContentStore,
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._inbox = inbox
         self._objects = objects
         self._fleet = fleet
+        self._contents = contents
         self._clock = clock
         self._sleep = sleep
 
@@ -68,7 +71,8 @@ class Agents:
                 self._sleep(_LOOK_EVERY)
             offered = self._open_entries(project_id, agent_id)
             if offered:
-                return [self._offer(entry) for entry in offered]
+                objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
+                return [self._offer(entry, objects[entry.signature]) for entry in offered]
         return []
 
     def _open_entries(self, project_id: str, agent_id: str) -> list[InboxEntry]:
@@ -88,8 +92,7 @@ class Agents:
             self._inbox.withdraw(project_id, entry.transfer_id, [entry.target])
         return found
 
-    def _offer(self, entry: InboxEntry) -> OfferedTransfer:
-        key = content_object(entry.project_id, entry.signature)
+    def _offer(self, entry: InboxEntry, key: str) -> OfferedTransfer:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))
         return OfferedTransfer(entry, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(entry))
 

@@ -25,6 +25,11 @@ _LONGEST_TEXT = 128
 MOST_SELECTED = 100_000
 
 
+# Within the class `list` is a method.
+AgentIds = list[str]
+Entries = list[dict[str, Any]]
+
+
 class Fleet:
     def __init__(
         self, store: FleetStore, inbox: AgentInboxStore, revoke_key: Callable[[str, str], None], clock: Clock
@@ -63,7 +68,7 @@ class Fleet:
     def get(self, project_id: str, agent_id: str) -> dict[str, Any]:
         """With `current`: what it has to fetch, and how far it is."""
         agent = self._known(project_id, agent_id)
-        current = [
+        current: Entries = [
             {"transfer_id": one.transfer_id, "job_id": one.job_id, "file_name": one.file_name}
             | {"container_id": one.target.container_id, "progress": one.state.progress}
             for one in self._inbox.inbox(project_id, agent_id)
@@ -117,7 +122,7 @@ class Fleet:
         line = act(project_id, agent_id, self._clock(), who, "agent.delete")
         self._store.remove(project_id, agent_id, line)
 
-    def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> list[str]:
+    def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> AgentIds:
         """The hosts of any of the groups with all of the labels, as they are now."""
         wanted = frozenset(groups)
         found = [agent.agent_id for agent in self._store.all(project_id) if agent.has(wanted, labels)]

@@ -11,7 +11,7 @@ from tidegate.distribution.recovery import Heartbeat
 from tidegate.distribution.targets import DONE, IN_PROGRESS
 from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
 from tidegate.files.contents import Content, ContentStore
-from tidegate.files.model import COMING, READY, content_object
+from tidegate.files.model import COMING, READY
 from tidegate.files.pieces import SMALLEST_FILE, PieceDigests, PieceList, pieces_object
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
@@ -50,7 +50,7 @@ class PrepareFile:
     def _check(self, job: Job, content: Content) -> int:
         """Reads the object once for each time it was stored, not once for each Job."""
         signature = job.parcel.file_signature
-        key = content_object(job.project_id, signature)
+        key = content.object
         found = self._objects.head(key)
         if found is None:
             raise FileNotFound("the file's content is gone from the library")

@@ -136,7 +136,9 @@ class Submit:
         now = self._clock().timestamp()
         if self._stored.get((project_id, signature), 0) > now:
             return
-        content = self._contents.get(project_id, signature)
+        # One write in place of a read: a file that a Job may need is not deleted meanwhile.
+        until = now + _REMEMBERED_SECONDS + self._windows.lasts
+        content = self._contents.use(project_id, signature, until)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound("no stored file has this signature and no ingest is bringing it")
         if content.state == READY:

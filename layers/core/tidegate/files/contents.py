@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from tidegate.aws import keys
-from tidegate.aws.table import Table
+from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import update
+from tidegate.files.model import content_object
 from tidegate.files.pieces import PieceList
 
 
@@ -16,8 +18,16 @@ class Content(NamedTuple):
     state: str
     size: int
     checked_etag: str | None
+    # The key of its object in the bucket.
+    object: str
     piece_size: int | None = None
     pieces_sha256: str | None = None
+
+
+def _content(project_id: str, signature: str, item: dict[str, Any]) -> Content:
+    key = item.get("object") or content_object(project_id, signature)
+    pieces = (item.get("piece_size"), item.get("pieces_sha256"))
+    return Content(item["state"], item.get("size", 0), item.get("checked_etag"), key, *pieces)
 
 
 class ContentStore:
@@ -26,15 +36,22 @@ class ContentStore:
 
     def get(self, project_id: str, signature: str) -> Content | None:
         item = self._table.get(keys.content(project_id, signature), consistent=True)
-        if item is None:
+        return _content(project_id, signature, item) if item else None
+
+    def use(self, project_id: str, signature: str, until: float) -> Content | None:
+        """The content, which from now on nobody may delete before `until`."""
+        try:
+            item = self._table.write(update(keys.content(project_id, signature), {"used_until": int(until)}))
+        except ConditionFailed:
             return None
-        return Content(
-            item["state"],
-            item.get("size", 0),
-            item.get("checked_etag"),
-            item.get("piece_size"),
-            item.get("pieces_sha256"),
-        )
+        return _content(project_id, signature, item)
+
+    def objects_of(self, project_id: str, signatures: Iterable[str]) -> dict[str, str]:
+        """The keys of their objects by signature."""
+        wanted = sorted(set(signatures))
+        items = self._table.batch_get([keys.content(project_id, signature) for signature in wanted])
+        known = {item["signature"]: item["object"] for item in items if "object" in item}
+        return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
     def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
         """The object of that ETag was read and has this signature. The list of its pieces is stored already."""

@@ -1,32 +1,30 @@
-"""The library: announce, upload, check, find and hand out files."""
+"""The library: find files, hand them out, delete them."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from tidegate.aws.s3 import Bucket
+from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.errors import RecordNotFound, SignatureMismatch, WrongState
+from tidegate.errors import RecordNotFound, WrongState
 from tidegate.files.model import (
     COMING,
     FAILED,
-    PENDING,
+    LARGEST_SINGLE_UPLOAD,
     READY,
+    VERIFYING,
     File,
     content_disposition,
-    content_object,
     name_of,
-    upload_headers,
     upload_object,
 )
+from tidegate.files.pieces import pieces_object
 from tidegate.files.store import FileStore
-from tidegate.projects.audit import SYSTEM, AuditLine, act
+from tidegate.projects.audit import SYSTEM, act
 
-UPLOAD_SECONDS = 3600
 LINK_SECONDS = 300
 
 
@@ -40,6 +38,12 @@ class Announcement:
     file_name: str | None = None
     signature: str | None = None
     size: int | None = None
+    multipart: bool = False
+    callback: str | None = None
+
+    @property
+    def in_parts(self) -> bool:
+        return self.multipart or (self.size or 0) > LARGEST_SINGLE_UPLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,58 +67,15 @@ def new_file(project_id: str, announced: Announcement, state: str, now: datetime
         created_at=iso(now),
         signature=announced.signature,
         size=announced.size,
+        callback=announced.callback,
     )
 
 
 class Library:
-    def __init__(self, store: FileStore, objects: Bucket, clock: Clock) -> None:
+    def __init__(self, store: FileStore, objects: UploadBucket, clock: Clock) -> None:
         self._store = store
         self._objects = objects
         self._clock = clock
-
-    def announce(self, project_id: str, announced: Announcement, *, who: str = SYSTEM) -> tuple[File, PresignedUrl]:
-        """QuotaExceeded if the announced size does not fit; what was not announced is counted by `complete`."""
-        self._store.require_room(project_id, announced.size or 0)
-        now = self._clock()
-        file = new_file(project_id, announced, PENDING, now)
-        self._store.add(file, act(project_id, file.file_id, now, who, "file.create", file.file_path))
-        headers = upload_headers(file.size, file.signature)
-        url = self._objects.presign_put(upload_object(project_id, file.file_id), UPLOAD_SECONDS, headers)
-        return file, self._link(url, UPLOAD_SECONDS, headers)
-
-    def complete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> File:
-        """Streams the upload through SHA-256 and moves it to its content's place. Running it twice is harmless."""
-        file = self.get(project_id, file_id)
-        if file.state == READY:
-            return file
-        if file.state == FAILED:
-            raise SignatureMismatch(file.error or "the upload was refused")
-        if file.state == COMING:
-            raise WrongState("this file comes by an ingest request, not by an upload")
-        uploaded = upload_object(project_id, file_id)
-        try:
-            found, chunks = self._objects.read(uploaded)
-        except RecordNotFound as error:
-            raise WrongState("nothing was uploaded yet") from error
-        hashed = hashlib.sha256()
-        for chunk in chunks:
-            hashed.update(chunk)
-        fault = _fault(file, found.size, hashed.hexdigest())
-        if fault:
-            self._store.finish(
-                replace(file, state=FAILED, error=fault), was=(PENDING,), line=self._completed(file, FAILED, who, fault)
-            )
-            self._objects.delete(uploaded)
-            raise SignatureMismatch(fault)
-        whole = replace(file, state=READY, signature=hashed.hexdigest(), size=found.size)
-        self._objects.copy(uploaded, content_object(project_id, hashed.hexdigest()), only_if=found)
-        stored = self._store.finish(whole, was=(PENDING,), line=self._completed(file, READY, who))
-        self._objects.delete(uploaded)
-        return stored
-
-    def _completed(self, file: File, state: str, who: str, why: str = "") -> AuditLine:
-        states = (file.state, state)
-        return act(file.project_id, file.file_id, self._clock(), who, "file.complete", why, states=states)
 
     def get(self, project_id: str, file_id: str) -> File:
         file = self._store.get(project_id, file_id)
@@ -142,17 +103,22 @@ class Library:
         file = self.get(project_id, file_id)
         if file.state != READY or file.signature is None:
             raise WrongState("the file is not here yet" if file.state != FAILED else "the file never came")
-        key = content_object(project_id, file.signature)
+        key = self._store.object_of(project_id, file.signature)
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(file.file_name))
-        return self._link(url, LINK_SECONDS)
+        return PresignedUrl(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
-    def _link(self, url: str, seconds: int, headers: Mapping[str, str] | None = None) -> PresignedUrl:
-        return PresignedUrl(url, iso(self._clock() + timedelta(seconds=seconds)), headers or {})
-
-
-def _fault(file: File, size: int, signature: str) -> str | None:
-    if file.size is not None and file.size != size:
-        return f"{size} bytes came, {file.size} were announced"
-    if file.signature is not None and file.signature != signature:
-        return f"the content's SHA-256 is {signature}, {file.signature} was announced"
-    return None
+    def delete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> None:
+        """The record goes at once, its content with the last file that has it. InUse while a Job needs it."""
+        file = self.get(project_id, file_id)
+        if file.state in (COMING, VERIFYING):
+            raise WrongState(f"the file is {file.state}: cancel its request {file.request_id or ''} first".rstrip())
+        now = self._clock()
+        line = act(project_id, file_id, now, who, "file.delete", file.file_path, states=(file.state, "deleted"))
+        gone = self._store.remove(file, line, now.timestamp())
+        if file.state != READY:
+            key = upload_object(project_id, file_id)
+            if file.upload_id:
+                self._objects.abort(key, file.upload_id)
+            self._objects.delete(key)
+        elif gone and file.signature:
+            self._objects.delete(gone, pieces_object(project_id, file.signature))

@@ -9,8 +9,17 @@ from urllib.parse import quote
 
 LONGEST_PATH_BYTES = 1024
 
-# A file announced and not yet uploaded, one that an ingest is bringing, one that is whole, one that will not come.
-PENDING, COMING, READY, FAILED = "pending", "coming", "ready", "failed"
+# Announced and not yet uploaded; uploaded and being read; on its way by an ingest; whole; never to come.
+PENDING, VERIFYING, COMING, READY, FAILED = "pending", "verifying", "coming", "ready", "failed"
+
+MIB = 1024 * 1024
+# Larger files come in parts, and are verified by a queued step instead of within the call that completes them.
+LARGEST_SINGLE_UPLOAD = 64 * MIB
+# S3's own limits: 10,000 parts, each of 5 MiB to 5 GiB, but for the last.
+MOST_PARTS = 10_000
+_SMALLEST_PART = 16 * MIB
+# For an upload of unknown size: enough for 625 GiB.
+_USUAL_PART = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,10 @@ class File:
     error: str | None = None
     source_url: str | None = None
     source_etag: str | None = None
+    # Of an upload in parts, and the URL that is told of a file which is verified later.
+    upload_id: str | None = None
+    part_size: int | None = None
+    callback: str | None = None
 
     def shown(self) -> dict[str, Any]:
         names = ("file_id", "biz_id", "app_id", "file_path", "file_name", "signature", "size", "state", "created_at")
@@ -54,8 +67,20 @@ def name_of(path: str) -> str:
 
 
 def upload_object(project_id: str, file_id: str) -> str:
-    """Where a presigned upload lands; nothing reads it but `complete`, and it is swept after a day."""
-    return f"uploads/{project_id}/{file_id}"
+    """Where an upload lands, and where it stays: content is not copied. What was never completed is swept."""
+    return f"content/{project_id}/{file_id}"
+
+
+def part_size_for(size: int | None) -> int:
+    """Whole mebibytes, at least 16, so that the upload fits into 10,000 parts."""
+    if size is None:
+        return _USUAL_PART
+    needed = -(-size // MOST_PARTS)
+    return max(_SMALLEST_PART, -(-needed // MIB) * MIB)
+
+
+def part_count(size: int, part_size: int) -> int:
+    return max(1, -(-size // part_size))
 
 
 def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
@@ -69,7 +94,7 @@ def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
 
 
 def content_object(project_id: str, signature: str) -> str:
-    """Content is stored once per SHA-256 within its project."""
+    """Where ingest puts content; the content's record says where it is if it was uploaded."""
     return f"content/{project_id}/{signature}"
 
 

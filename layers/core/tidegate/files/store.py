@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, put_new, update
+from tidegate.aws.writes import Write, delete, put_new, update
+from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.errors import Busy, WrongState
-from tidegate.files.model import COMING, FAILED, READY, File
+from tidegate.errors import Busy, InUse, WrongState
+from tidegate.files.model import COMING, FAILED, PENDING, READY, VERIFYING, File, content_object
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
-from tidegate.projects.usage_store import UsageStore
+from tidegate.projects.usage_store import UsageStore, stored_bytes_write
 
 _FIELDS = tuple(field.name for field in fields(File))
 
 _TRIES = 4
+
+# An upload that is not completed by then is swept.
+_UPLOAD_SECONDS = 2 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The object that a content's record points to, read and found right."""
+
+    key: str
+    etag: str
+    piece_size: int | None = None
+    pieces_sha256: str | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        pieces = {"piece_size": self.piece_size, "pieces_sha256": self.pieces_sha256}
+        return {"object": self.key, "checked_etag": self.etag, **pieces}
+
 
 # Within the repository `list` is a method.
 Writes = list[Write]
@@ -42,6 +62,12 @@ def file_item(file: File) -> dict[str, Any]:
     )
 
 
+def _kept(file: File) -> Write:
+    """The sweep leaves the object of this upload alone until its owner's record is deleted."""
+    owner = keys.content(file.project_id, file.file_id)
+    return update(owner, {"file_id": file.file_id}, removes=("expires_at",), condition="")
+
+
 class FileStore:
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -52,7 +78,12 @@ class FileStore:
         self._usage.require_room(project_id, size)
 
     def add(self, file: File, line: AuditLine) -> None:
-        self._table.transact([put_new(file_item(file)), audit_write(line)])
+        """An announced upload. A record under the object's own name lets the daily sweep know it; it expires unless
+        the upload is completed.
+        """
+        expires_at = int(datetime.fromisoformat(file.created_at).timestamp()) + _UPLOAD_SECONDS
+        owner = keys.content(file.project_id, file.file_id) | {"file_id": file.file_id, "expires_at": expires_at}
+        self._table.transact([put_new(file_item(file)), put_new(owner), audit_write(line)])
 
     def get(self, project_id: str, file_id: str) -> File | None:
         item = self._table.get(keys.file(project_id, file_id), consistent=True)
@@ -68,8 +99,24 @@ class FileStore:
         page = self._table.find(keys.files_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
         return Listed([file_from(item) for item in page.items], page.cursor)
 
-    def finish_writes(self, file: File, *, was: Sequence[str]) -> Writes:
-        """The end of a file's coming and the knowledge of its content, as parts of one transaction."""
+    def verifying_writes(self, file: File, line: AuditLine) -> Writes:
+        """An upload that is whole and will be read: from now on its object stays until that ended."""
+        return [
+            update(
+                keys.file(file.project_id, file.file_id),
+                {"state": VERIFYING, "size": file.size, "request_id": file.request_id},
+                condition="#state = :pending",
+                pending=PENDING,
+            ),
+            _kept(file),
+            audit_write(line),
+        ]
+
+    def finish_writes(self, file: File, *, was: Sequence[str], stored: Stored | None = None) -> Writes:
+        """The end of a file's coming and the knowledge of its content, as parts of one transaction.
+
+        `stored` is the upload's own object, which becomes the content's; None if its content is elsewhere.
+        """
         names = ("state", "signature", "size", "error", "source_etag")
         allowed: dict[str, Any] = {f"was{index}": state for index, state in enumerate(was)}
         writes = [
@@ -82,7 +129,9 @@ class FileStore:
             )
         ]
         if file.state == READY and file.signature:
-            writes += self._content_writes(file)
+            writes += self._content_writes(file, stored)
+        if was and was[0] in (PENDING, VERIFYING):
+            writes.append(_kept(file) if stored else delete(keys.content(file.project_id, file.file_id)))
         return writes
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
@@ -101,7 +150,8 @@ class FileStore:
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:
             return []
-        writes = self.finish_writes(replace(file, state=FAILED, error=error), was=(COMING, FAILED))
+        was = (VERIFYING, FAILED) if file.state == VERIFYING else (COMING, FAILED)
+        writes = self.finish_writes(replace(file, state=FAILED, error=error), was=was)
         content = self._table.get(keys.content(project_id, file.signature), consistent=True) if file.signature else None
         if content and content.get("state") == COMING and content.get("brought_by") == file_id:
             key = keys.content(project_id, str(file.signature))
@@ -119,11 +169,12 @@ class FileStore:
             *(self._content_coming_writes(again) if brings_content else []),
         ]
 
-    def finish(self, file: File, *, was: Sequence[str], line: AuditLine) -> File:
+    def finish(self, ended: Callable[[], tuple[File, Stored | None]], *, was: Sequence[str], line: AuditLine) -> File:
         """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
         for _ in range(_TRIES):
+            file, stored = ended()
             try:
-                self._table.transact([*self.finish_writes(file, was=was), audit_write(line)])
+                self._table.transact([*self.finish_writes(file, was=was, stored=stored), audit_write(line)])
             except ConditionFailed as error:
                 now = self.get(file.project_id, file.file_id)
                 if now is not None and now.state == file.state and now.signature == file.signature:
@@ -135,13 +186,60 @@ class FileStore:
                 return file
         raise Busy("the project's contents are being changed by many at once")
 
-    def _content_writes(self, file: File) -> Writes:
+    def remove(self, file: File, line: AuditLine, now: float) -> str | None:
+        """Deletes a file's record, and its content's with the last file that has it: returns that content's object.
+
+        InUse while a Job needs the content.
+        """
+        record = delete(keys.file(file.project_id, file.file_id), "#state = :state", state=file.state)
+        owner = keys.content(file.project_id, file.file_id)
+        if file.state != READY or not file.signature:
+            self._table.transact([record, delete(owner), audit_write(line)])
+            return None
+        key = keys.content(file.project_id, file.signature)
+        for _ in range(_TRIES):
+            content = self._table.get(key, consistent=True)
+            if content is None:
+                self._table.transact([record, audit_write(line)])
+                return None
+            if content.get("used_until", 0) > now:
+                raise InUse(f"a Job may need the file until {iso(datetime.fromtimestamp(content['used_until'], UTC))}")
+            files = content.get("files", 1)
+            unused = "attribute_not_exists(#used_until) OR #used_until <= :now"
+            if files > 1:
+                less = update(key, adds={"files": -1}, condition="#files = :files", files=files)
+                writes = [record, less]
+                gone = None
+            else:
+                gone = str(content.get("object") or content_object(file.project_id, file.signature))
+                known = "attribute_not_exists(#files) OR #files = :files"
+                writes = [record, delete(key, f"({known}) AND ({unused})", files=files, now=int(now))]
+                writes.append(stored_bytes_write(file.project_id, -(file.size or 0), None))
+                if "object" in content:
+                    # Named by the file that brought the object, which may be another one, long deleted.
+                    writes.append(delete(keys.content(file.project_id, gone.rsplit("/", 1)[-1])))
+            try:
+                self._table.transact([*writes, audit_write(line)])
+            except ConditionFailed as error:
+                if 0 in error.failed:
+                    raise WrongState("the file was changed or deleted meanwhile") from error
+            else:
+                return gone
+        raise Busy("the project's contents are being changed by many at once")
+
+    def object_of(self, project_id: str, signature: str) -> str:
+        """Where that content lies in the bucket, or will lie when an ingest brings it."""
+        item = self._table.get(keys.content(project_id, signature), consistent=True) or {}
+        return str(item.get("object") or content_object(project_id, signature))
+
+    def _content_writes(self, file: File, stored: Stored | None = None) -> Writes:
         """New content counts towards the project's stored bytes once, however many files have it."""
         signature = str(file.signature)
         known = self.has_content(file.project_id, signature)
         content = update(
             keys.content(file.project_id, signature),
-            {"signature": signature, "size": file.size, "state": READY},
+            {"signature": signature, "size": file.size, "state": READY} | (stored.as_data() if stored else {}),
+            adds={"files": 1},
             condition="#state = :ready" if known else "attribute_not_exists(#state) OR #state <> :ready",
             ready=READY,
         )

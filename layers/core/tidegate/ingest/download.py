@@ -11,7 +11,7 @@ from typing import Any
 from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, SignatureMismatch, WorkerLost
-from tidegate.files.model import COMING, FAILED, READY, File, content_object
+from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.store import FileStore
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote, Wanted
 from tidegate.ingest.model import part_count, parts_of, staging_object
@@ -84,7 +84,7 @@ class Download:
 
     def _is_here(self, project_id: str, signature: str) -> bool:
         known = self._files.has_content(project_id, signature)
-        return known and self._parts.head(content_object(project_id, signature)) is not None
+        return known and self._parts.head(self._files.object_of(project_id, signature)) is not None
 
     def _keep(self, step: Step, file: File, got: Fetched) -> str:
         """Moves what came to its content's place, if it is what was announced. Content that is there stays as it is."""
@@ -92,7 +92,7 @@ class Download:
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
             if not self._is_here(project_id, got.digest):
-                self._parts.put(content_object(project_id, got.digest), got.small)
+                self._parts.put(self._files.object_of(project_id, got.digest), got.small)
             return got.digest
         key, upload_id = got.upload or ("", "")
         try:
@@ -122,7 +122,7 @@ class Download:
             self._fetcher.discard(step.request)
             raise SourceChanged(error.detail) from error
         if not self._is_here(project_id, digest):
-            self._parts.copy(key, content_object(project_id, digest), only_if=stored)
+            self._parts.copy(key, self._files.object_of(project_id, digest), only_if=stored)
         self._parts.delete(key)
         return digest
 

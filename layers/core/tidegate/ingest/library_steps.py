@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.common.json_input import whole_number
 from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
-from tidegate.files.model import COMING, FAILED, READY, File, content_object
+from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import Limits
@@ -29,7 +29,7 @@ class Associate:
         request = step.request
         file = _file(self._files, request.project_id, request.payload)
         signature = str(file.signature)
-        stored = self._parts.head(content_object(request.project_id, signature))
+        stored = self._parts.head(self._files.object_of(request.project_id, signature))
         if stored is None or not self._files.has_content(request.project_id, signature):
             raise FileNotFound(f"no content of this project has the SHA-256 {signature}")
         bound = replace(file, state=READY, size=stored.size, error=None)
@@ -52,7 +52,7 @@ class Check:
         file = _file(self._files, request.project_id, request.payload)
         if file.state != READY or file.signature is None:
             raise WrongState("the file is not here, so there is nothing to check")
-        stored, chunks = self._parts.read(content_object(request.project_id, file.signature))
+        stored, chunks = self._parts.read(self._files.object_of(request.project_id, file.signature))
         hashed = hashlib.sha256()
         for chunk in chunks:
             hashed.update(chunk)

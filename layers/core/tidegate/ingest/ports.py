@@ -24,8 +24,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Done, with what is to be written beside the end; or `state`, to go on with in another invocation."""
+    """Done, with what is to be written beside the end; or `state`, to go on with in another invocation.
+
+    `after` is called when the end is written: it may be skipped by a crash, so it only tidies up.
+    """
 
     result: Mapping[str, Any] = field(default_factory=dict)
     extra_writes: Sequence[Any] = ()
     state: Mapping[str, Any] | None = None
+    after: Callable[[], None] | None = None

@@ -12,7 +12,7 @@ from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost, WorkerLost
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.queue.attempt import RunningAttempt, Timing
-from tidegate.queue.model import CANCELLED, Request
+from tidegate.queue.model import CANCELLED, COMPLETED, Request
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.request_log import RequestLog
 from tidegate.queue.transaction import Refused
@@ -70,7 +70,10 @@ class IngestSteps:
             self._log.write(*attempt, "goes on", "the time of one invocation is over", since=began)
             return passed | {"more": True, "state": dict(outcome.state)}
         self._log.write(*attempt, "done", _summary(outcome.result), since=began)
-        return self._end(passed, attempt, result=outcome.result, extra_writes=outcome.extra_writes)
+        ended = self._end(passed, attempt, result=outcome.result, extra_writes=outcome.extra_writes)
+        if outcome.after and ended.get("status") == COMPLETED:
+            outcome.after()
+        return ended
 
     def _step(self, event: Mapping[str, Any], attempt: tuple[str, str, int], seconds_left: float) -> Outcome:
         request = self._queue.heartbeat(*attempt)

@@ -1,4 +1,4 @@
-"""file put · get · list · show · ingest"""
+"""file put · get · list · show · ingest · delete"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate_client.errors import TransferError
 
 def register(subparsers: Subparsers) -> None:
     file = Group(subparsers, "file", "files of the library")
-    put = file.command("put", _put, "upload a local file")
+    put = file.command("put", _put, "upload a local file; a large one in parts, and on where a killed run stopped")
     put.add_argument("source", type=Path)
     _add_name(put)
 
@@ -25,6 +25,9 @@ def register(subparsers: Subparsers) -> None:
 
     show = file.command("show", _show, "one file's record")
     show.add_argument("file_id")
+
+    delete = file.command("delete", _delete, "delete a file; its content goes with the last file that has it")
+    delete.add_argument("file_id")
 
     ingest = add_command(subparsers, "ingest", _ingest, "let Tidegate fetch a URL into the library")
     file.hide("ingest", ingest)
@@ -78,6 +81,11 @@ def _get(context: Context, args: argparse.Namespace) -> None:
 
 def _show(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.files.get(args.file_id))
+
+
+def _delete(context: Context, args: argparse.Namespace) -> None:
+    context.client.files.delete(args.file_id)
+    context.output.record({"file_id": args.file_id, "deleted": True})
 
 
 def _ingest(context: Context, args: argparse.Namespace) -> Exit | None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
 from tidegate.files.library import Announcement
-from tidegate.web.files.schemas import FileAnswer, FileBody, FileList, IngestAnswer, LinkAnswer, UploadAnswer
+from tidegate.files.model import VERIFYING, part_count
+from tidegate.web.files.schemas import (
+    CompleteBody,
+    FileAnswer,
+    FileBody,
+    FileList,
+    IngestAnswer,
+    LinkAnswer,
+    MultipartAnswer,
+    PartAnswer,
+    PartsAnswer,
+    PartsBody,
+    PartsPlan,
+    UploadAnswer,
+)
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
 from tidegate.web.schemas import Number
@@ -21,13 +35,20 @@ _TAGS = ["Files"]
 @router.post(
     "/v1/files", scope="write", tags=_TAGS, summary="Announce a file", status_code=201, middlewares=[idempotent]
 )
-def announce(body: FileBody) -> Response[UploadAnswer | IngestAnswer]:
-    """A presigned PUT; or, with a `source_url`, 202 and the request that brings it."""
-    announced = Announcement(body.biz_id, body.app_id, body.file_path, body.file_name, body.signature, body.size)
+def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | IngestAnswer]:
+    """A presigned PUT; over 64 MiB an upload in parts; or, with a `source_url`, 202 and the request that brings it."""
+    names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size", "multipart", "callback")
+    announced = Announcement(**{name: getattr(body, name) for name in names})
     if body.source_url:
         return answer(_ingested(body, body.source_url, announced), 202)
     caller = router.caller
-    file, link = app().files.library.announce(caller.project_id, announced, who=caller.key_id)
+    if body.callback:
+        app().ingest.submit.check_url(caller.project_id, body.callback)
+    file, link = app().files.uploads.announce(caller.project_id, announced, who=caller.key_id)
+    if file.part_size:
+        parts = None if file.size is None else part_count(file.size, file.part_size)
+        plan = PartsPlan(part_size=file.part_size, parts=parts)
+        return answer(MultipartAnswer(file_id=file.file_id, upload=plan, expires_at=link.expires_at), 201)
     made = UploadAnswer(
         file_id=file.file_id, upload_url=link.url, upload_headers=dict(link.headers), expires_at=link.expires_at
     )
@@ -48,10 +69,27 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
     return IngestAnswer(file_id=file.file_id, request_id=request.request_id)
 
 
+@router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="Addresses for parts of an upload")
+def parts(file_id: str, body: PartsBody) -> PartsAnswer:
+    """Each takes one PUT of one part within an hour; ask again for a part that has to be sent again."""
+    given = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers)
+    return PartsAnswer(parts=[PartAnswer(number=part.number, url=part.url) for part in given])
+
+
 @router.post("/v1/files/<file_id>/complete", scope="write", tags=_TAGS, summary="Check an upload and keep it")
-def complete(file_id: str) -> FileAnswer:
+def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAnswer]:
+    """200 if it was checked within the call; 202 and `verifying` if it is large, then `ready` or `failed`."""
     caller = router.caller
-    return FileAnswer.model_validate(app().files.library.complete(caller.project_id, file_id, who=caller.key_id))
+    sent = [(part.number, part.etag) for part in body.parts] if body else []
+    file = app().files.uploads.complete(caller.project_id, file_id, sent, who=caller.key_id)
+    return answer(FileAnswer.model_validate(file), 202 if file.state == VERIFYING else 200)
+
+
+@router.delete("/v1/files/<file_id>", scope="write", tags=_TAGS, summary="Delete a file", status_code=204)
+def delete(file_id: str) -> Response[Any]:
+    """Its content goes with the last file that has it; 409 `in_use` while a Job may need it."""
+    app().files.library.delete(router.caller.project_id, file_id, who=router.caller.key_id)
+    return answer(None, 204)
 
 
 @router.get("/v1/files/<file_id>", scope="read", tags=_TAGS, summary="One file")

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from tidegate.files.model import MOST_PARTS
 from tidegate.web.queue.request_payloads import CredentialName, Url
 from tidegate.web.queue.schemas import ChannelName
 from tidegate.web.schemas import Answer, Body, FileName, FilePath, FileSize, Number, Priority, Signature
+
+Callback = Annotated[str, Field(max_length=300)]
+PartNumber = Annotated[int, Field(ge=1, le=MOST_PARTS)]
 
 
 class FileBody(Body):
@@ -20,12 +24,29 @@ class FileBody(Body):
     credentials: CredentialName | None = None
     channel: ChannelName | None = None
     priority: Priority = 5
+    multipart: bool = Field(default=False, description="upload in parts; files over 64 MiB always are")
+    callback: Callback | None = Field(default=None, description="told when a large upload is verified")
 
     @model_validator(mode="after")
     def _only_with_a_source(self) -> Self:
         if self.source_url is None and (self.credentials or self.channel):
             raise ValueError("credentials and channel are for files with a source_url")
+        if self.source_url is not None and (self.multipart or self.callback):
+            raise ValueError("multipart and callback are for uploads, not for files with a source_url")
         return self
+
+
+class PartsBody(Body):
+    numbers: list[PartNumber] = Field(min_length=1, max_length=100)
+
+
+class PartBody(Body):
+    number: PartNumber
+    etag: str = Field(min_length=1, max_length=200)
+
+
+class CompleteBody(Body):
+    parts: list[PartBody] = Field(default_factory=list, max_length=MOST_PARTS)
 
 
 class IngestAnswer(Answer):
@@ -38,6 +59,26 @@ class UploadAnswer(Answer):
     upload_url: str
     upload_headers: dict[str, str] = Field(description="what the PUT must carry, all of it")
     expires_at: str
+
+
+class PartsPlan(Answer):
+    part_size: int = Field(description="bytes of every part but the last")
+    parts: int | None = Field(default=None, description="how many; absent if no size was announced")
+
+
+class MultipartAnswer(Answer):
+    file_id: str
+    upload: PartsPlan
+    expires_at: str
+
+
+class PartAnswer(Answer):
+    number: int
+    url: str
+
+
+class PartsAnswer(Answer):
+    parts: list[PartAnswer]
 
 
 class FileAnswer(Answer):

@@ -7,7 +7,7 @@ const TONES = {
   good: ["success", "completed", "finished", "ready", "delivered"],
   bad: ["failed", "dead", "error", "expired", "abandoned"],
   warn: ["timeout", "stopping", "paused", "retrying", "waiting_biz"],
-  busy: ["running", "downloading", "coming", "sending"],
+  busy: ["running", "downloading", "coming", "verifying", "sending"],
 };
 
 export function tone(status) {

@@ -1,6 +1,6 @@
-// Files dropped on the page go straight to the bucket by a presigned PUT, with progress.
+// Files dropped on the page go straight to the bucket by presigned PUTs, with progress; large ones in parts.
 import { draw, h } from "../dom.js";
-import { at, create, onceKey, post } from "../api.js";
+import { at, create, get, onceKey, post } from "../api.js";
 import { bytes } from "../format.js";
 import { t } from "../i18n.js";
 import { icon } from "../parts/basics.js";
@@ -39,9 +39,10 @@ async function upload(file, place, going, refresh) {
     const file_path = place.folder.replace(/\/*$/, "/") + file.name;
     const body = { biz_id: Number(place.biz_id), app_id: Number(place.app_id), file_path, file_name: file.name, size: file.size };
     const made = await create("v1/files", body, onceKey());
-    await put(made, file, (sent) => show(sent / Math.max(1, file.size), `${bytes(sent)} / ${bytes(file.size)}`));
+    const progress = (sent) => show(sent / Math.max(1, file.size), `${bytes(sent)} / ${bytes(file.size)}`);
+    const parts = made.upload ? await putParts(made, file, progress) : void await put(made.upload_url, made.upload_headers, file, progress);
     show(1, t("files.checking"));
-    await post(`v1/files/${at(made.file_id)}/complete`);
+    await checked(await post(`v1/files/${at(made.file_id)}/complete`, parts && { parts }));
     show(1, t("files.done"), "good");
     toast(t("files.uploaded", { name: file.name }));
     setTimeout(() => line.remove(), 6000);
@@ -52,17 +53,61 @@ async function upload(file, place, going, refresh) {
   refresh();
 }
 
-// XMLHttpRequest and not fetch: only it tells how much has gone up.
-function put(made, file, progress) {
+// A large file is read by the server after the upload: it is ready, or refused, some time later.
+async function checked(record) {
+  while (record.state === "verifying") {
+    await pause(2000);
+    record = await get(`v1/files/${at(record.file_id)}`);
+  }
+  if (record.state === "failed") throw new Error(record.error);
+}
+
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// Four parts at a time, each tried again with a new address when its connection breaks. Blob.slice reads nothing ahead.
+async function putParts(made, file, progress) {
+  const { part_size, parts } = made.upload;
+  const sent = new Array(parts).fill(0);
+  const etags = [];
+  let next = 1;
+  const worker = async () => {
+    while (next <= parts) {
+      const number = next++;
+      const slice = file.slice((number - 1) * part_size, number * part_size);
+      const moved = (count) => { sent[number - 1] = count; progress(sent.reduce((sum, each) => sum + each, 0)); };
+      etags.push({ number, etag: await putPart(made.file_id, number, slice, moved) });
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(4, parts) }, worker));
+  return etags;
+}
+
+async function putPart(file_id, number, slice, moved) {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const { parts: [{ url }] } = await post(`v1/files/${at(file_id)}/parts`, { numbers: [number] });
+      const etag = await put(url, {}, slice, moved);
+      moved(slice.size);
+      return etag;
+    } catch (error) {
+      if (attempt === 5) throw error;
+      moved(0);
+      await pause(500 * 2 ** attempt);
+    }
+  }
+}
+
+// XMLHttpRequest and not fetch: only it tells how much has gone up. Answers the object's ETag.
+function put(url, headers, file, progress) {
   return new Promise((done, fail) => {
     const request = new XMLHttpRequest();
-    request.open("PUT", made.upload_url);
-    for (const [name, value] of Object.entries(made.upload_headers)) {
+    request.open("PUT", url);
+    for (const [name, value] of Object.entries(headers)) {
       // The length is the browser's own to send.
       if (name.toLowerCase() !== "content-length") request.setRequestHeader(name, value);
     }
     request.upload.onprogress = (event) => progress(event.loaded);
-    request.onload = () => (request.status < 300 ? done() : fail(new Error(t("files.refused", { n: request.status }))));
+    request.onload = () => (request.status < 300 ? done(request.getResponseHeader("ETag")) : fail(new Error(t("files.refused", { n: request.status }))));
     request.onerror = () => fail(new Error(t("files.broken")));
     // The address is signed for a PUT without a content type.
     request.send(new Blob([file]));

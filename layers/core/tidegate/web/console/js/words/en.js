@@ -35,9 +35,9 @@ export const en = {
     abandoned: "Abandoned", recovered: "Recovered",
     pending: "Pending", queued: "Queued", running: "Running", success: "Success", failed: "Failed", timeout: "Timed out", downloading: "Downloading", completed: "Completed",
     cancelled: "Cancelled", paused: "Paused", expired: "Expired", created: "Created", waiting_biz: "Waiting for the business", finished: "Finished", stopping: "Stopping",
-    stopped: "Stopped", delivered: "Delivered", dead: "Given up", ready: "Ready", coming: "On its way", submitted: "Submitted",
+    stopped: "Stopped", delivered: "Delivered", dead: "Given up", ready: "Ready", coming: "On its way", verifying: "Verifying", submitted: "Submitted",
   },
-  type: { download: "Ingest", scan: "Scan", associate: "Associate", check: "Check", export: "Export", batch: "Batch", job: "Distribution", distribution: "Distribution" },
+  type: { download: "Ingest", verify: "Verify", scan: "Scan", associate: "Associate", check: "Check", export: "Export", batch: "Batch", job: "Distribution", distribution: "Distribution" },
   channel: { requires_cookie: "With cookie", no_cookie: "Without cookie", export: "Exports", batch: "Batches" },
   wait: { capacity: "All slots of its channel are taken", share: "Its project holds all the slots it may have", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
   overview: {

@@ -35,9 +35,9 @@ export const zh = {
     abandoned: "已放弃", recovered: "重试后成功",
     pending: "等待中", queued: "排队中", running: "运行中", success: "成功", failed: "失败", timeout: "超时", downloading: "下载中", completed: "已完成",
     cancelled: "已取消", paused: "已暂停", expired: "已过期", created: "已创建", waiting_biz: "等待业务方", finished: "已完成", stopping: "停止中",
-    stopped: "已停止", delivered: "已送达", dead: "已放弃", ready: "就绪", coming: "获取中", submitted: "已提交",
+    stopped: "已停止", delivered: "已送达", dead: "已放弃", ready: "就绪", coming: "获取中", verifying: "校验中", submitted: "已提交",
   },
-  type: { download: "拉取", scan: "扫描", associate: "关联", check: "检查", export: "导出", batch: "批处理", job: "分发", distribution: "分发" },
+  type: { download: "拉取", verify: "校验", scan: "扫描", associate: "关联", check: "检查", export: "导出", batch: "批处理", job: "分发", distribution: "分发" },
   channel: { requires_cookie: "需要 Cookie", no_cookie: "无需 Cookie", export: "导出", batch: "批处理" },
   wait: { capacity: "所在通道已满", share: "所属项目已占满可用名额", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
   overview: {

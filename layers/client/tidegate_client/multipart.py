@@ -1,0 +1,203 @@
+"""Uploads in parts: several at once, and after a kill only what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from tidegate_client.config import state_path
+from tidegate_client.content import CHUNK, UPLOAD_ATTEMPTS, Progress
+from tidegate_client.errors import TransferError
+
+# A file over this size is sent in parts.
+PARTS_FROM = 64 * 1024 * 1024
+PARALLEL = 4
+# The API gives at most 100 addresses a call; they last an hour.
+_ASKED_TOGETHER = 16
+
+# Part numbers → their presigned addresses.
+Links = Callable[[list[int]], Mapping[int, str]]
+
+
+@dataclass
+class Journal:
+    """What was sent of one local file, kept on disk so that another run goes on from there."""
+
+    path: Path
+    file_id: str = ""
+    signature: str = ""
+    part_size: int = 0
+    etags: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Path, target: Mapping[str, Any]) -> Journal:
+        """The same file, unchanged since, on its way to the same place: the same journal."""
+        status = source.stat()
+        identity = [str(source.resolve()), status.st_size, status.st_mtime_ns, sorted(target.items())]
+        name = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()[:32]
+        journal = cls(state_path() / "uploads" / f"{name}.jsonl")
+        journal._read()
+        return journal
+
+    def _read(self) -> None:
+        try:
+            lines = self.path.read_text().splitlines()
+            head = json.loads(lines[0])
+            self.file_id, self.signature, self.part_size = head["file_id"], head["signature"], head["part_size"]
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            return
+        for line in lines[1:]:
+            # The last line may have been cut by the kill.
+            try:
+                number, etag = json.loads(line)
+            except ValueError:
+                continue
+            self.etags[number] = etag
+
+    def begin(self, file_id: str, signature: str, part_size: int) -> None:
+        self.file_id, self.signature, self.part_size, self.etags = file_id, signature, part_size, {}
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.write_text(json.dumps({"file_id": file_id, "signature": signature, "part_size": part_size}) + "\n")
+
+    def sent(self, number: int, etag: str) -> None:
+        self.etags[number] = etag
+        with self.path.open("a") as file:
+            file.write(json.dumps([number, etag]) + "\n")
+
+    def forget(self) -> None:
+        self.file_id, self.etags = "", {}
+        self.path.unlink(missing_ok=True)
+
+
+def send_parts(
+    pool: urllib3.PoolManager, source: Path, journal: Journal, links: Links, on_progress: Progress | None = None
+) -> list[dict[str, Any]]:
+    """Sends the parts that are not there yet; returns all of them as `complete` wants them."""
+    size = source.stat().st_size
+    numbers = range(1, max(1, -(-size // journal.part_size)) + 1)
+    missing = [number for number in numbers if number not in journal.etags]
+    lock = threading.Lock()
+    meter = _Meter(size, sum(_length(number, journal.part_size, size) for number in journal.etags), on_progress)
+    failed = threading.Event()
+
+    def send(number: int, url: str) -> None:
+        if failed.is_set():
+            return
+        try:
+            start = (number - 1) * journal.part_size
+            part = _Part(source, start, _length(number, journal.part_size, size))
+            etag = _put(pool, url, part, lambda: links([number])[number], meter, failed)
+            with lock:
+                journal.sent(number, etag)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(PARALLEL) as workers:
+        for group in (missing[at : at + _ASKED_TOGETHER] for at in range(0, len(missing), _ASKED_TOGETHER)):
+            given = links(group)
+            for done in [workers.submit(send, number, given[number]) for number in group]:
+                done.result()
+    return [{"number": number, "etag": journal.etags[number]} for number in numbers]
+
+
+@dataclass(frozen=True)
+class _Part:
+    source: Path
+    start: int
+    length: int
+
+    def chunks(self, moved: Callable[[int], None], stopped: threading.Event) -> Iterator[bytes]:
+        left = self.length
+        with self.source.open("rb") as file:
+            file.seek(self.start)
+            while left and not stopped.is_set():
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
+                    raise TransferError(f"{self.source} became shorter while it was sent")
+                left -= len(chunk)
+                yield chunk
+                moved(len(chunk))
+
+
+class _Meter:
+    def __init__(self, size: int, done: int, on_progress: Progress | None) -> None:
+        self._size = size
+        self._done = done
+        self._tell = on_progress
+        self._lock = threading.Lock()
+        self.moved(0)
+
+    def moved(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            if self._tell:
+                self._tell(self._done, self._size)
+
+
+def _length(number: int, part_size: int, size: int) -> int:
+    return min(part_size, size - (number - 1) * part_size)
+
+
+def _put(
+    pool: urllib3.PoolManager,
+    url: str,
+    part: _Part,
+    another_url: Callable[[], str],
+    meter: _Meter,
+    stopped: threading.Event,
+) -> str:
+    failure: Exception | None = None
+    for attempt in range(UPLOAD_ATTEMPTS):
+        if attempt:
+            time.sleep(min(0.3 * 2**attempt, 5))
+        counted = _Counted(meter)
+        try:
+            answer = pool.request(
+                "PUT",
+                url,
+                body=part.chunks(counted.moved, stopped),
+                headers={"Content-Length": str(part.length)},
+                timeout=urllib3.Timeout(connect=5, read=120),
+                retries=False,
+            )
+        except HTTPError as error:
+            failure = error
+        else:
+            etag = answer.headers.get("ETag")
+            if answer.status < 300 and etag:
+                return str(etag)
+            failure = TransferError(f"the store answered HTTP {answer.status}", status=answer.status)
+            if answer.status == 403:
+                url = another_url()
+            elif answer.status < 500 and answer.status not in (408, 409, 429):
+                raise failure
+        counted.undo()
+        if stopped.is_set():
+            break
+    raise TransferError(f"a part of {part.source} could not be sent: {failure}") from failure
+
+
+class _Counted:
+    """What one try moved, taken back if it failed: the bar shows what is really there."""
+
+    def __init__(self, meter: _Meter) -> None:
+        self._meter = meter
+        self._count = 0
+
+    def moved(self, count: int) -> None:
+        self._count += count
+        self._meter.moved(count)
+
+    def undo(self) -> None:
+        self._meter.moved(-self._count)

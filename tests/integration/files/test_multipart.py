@@ -1,0 +1,283 @@
+"""Files of any size: uploads in parts, verified by a queued step, never copied, deleted when nothing needs them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from moto.s3 import models
+
+from tests.support.ingest import Library
+from tests.support.moto_cloud import MotoCloud, Project
+from tidegate.aws.s3_uploads import UploadBucket
+from tidegate.errors import Busy
+from tidegate.files import library as library_module
+from tidegate.files import upload as upload_module
+from tidegate.files import verify as verify_module
+from tidegate.files.model import MIB, MOST_PARTS, part_count, part_size_for, upload_object
+from tidegate.files.pieces import pieces_object
+
+BODY = {"biz_id": 1, "app_id": 2, "file_path": "/big.bin"}
+CONTENT = bytes(range(256)) * 40_000
+SHA = hashlib.sha256(CONTENT).hexdigest()
+PART = 4_000_000
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten megabytes count as large here."""
+    for module in (library_module, upload_module):
+        monkeypatch.setattr(module, "LARGEST_SINGLE_UPLOAD", MIB)
+    monkeypatch.setattr(upload_module, "part_size_for", lambda size: PART)
+    monkeypatch.setattr(verify_module, "RANGE", 300_000)
+    monkeypatch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", PART)
+
+
+@pytest.fixture
+def library(cloud: MotoCloud, project: Project) -> Library:
+    return Library(cloud, project)
+
+
+def announce(library: Library, **more: Any) -> dict[str, Any]:
+    body = {**BODY, "size": len(CONTENT), "signature": SHA, **more}
+    answer = library.cloud.http(
+        "POST", "/v1/files", json={k: v for k, v in body.items() if v is not None}, key=library.project.key
+    )
+    assert answer.status == 201, answer.body
+    return dict(answer.json())
+
+
+def send(library: Library, made: dict[str, Any], content: bytes = CONTENT) -> list[dict[str, Any]]:
+    """PUTs every part to its presigned address, as moto understands it."""
+    numbers = list(range(1, part_count(len(content), PART) + 1))
+    path = f"/v1/files/{made['file_id']}/parts"
+    answer = library.cloud.http("POST", path, json={"numbers": numbers}, key=library.project.key)
+    assert answer.status == 200, answer.body
+    sent = []
+    for part in answer.json()["parts"]:
+        query = dict(parse_qsl(urlsplit(part["url"]).query))
+        assert (int(query["partNumber"]), "X-Amz-Signature" in query) == (part["number"], True)
+        done = library.cloud.client("s3").upload_part(
+            Bucket=library.cloud.app.files.bucket.name,
+            Key=upload_object(library.project.id, made["file_id"]),
+            UploadId=query["uploadId"],
+            PartNumber=part["number"],
+            Body=content[(part["number"] - 1) * PART : part["number"] * PART],
+        )
+        sent.append({"number": part["number"], "etag": done["ETag"]})
+    return sent
+
+
+def complete(library: Library, made: dict[str, Any], parts: list[dict[str, Any]]) -> Any:
+    path = f"/v1/files/{made['file_id']}/complete"
+    return library.cloud.http("POST", path, json={"parts": parts}, key=library.project.key)
+
+
+def test_large_upload_is_verified_by_the_queue_and_never_copied(library: Library) -> None:
+    made = announce(library)
+    assert made["upload"] == {"part_size": PART, "parts": 3}
+    assert "upload_url" not in made
+
+    done = complete(library, made, send(library, made))
+    assert (done.status, done.json()["state"]) == (202, "verifying")
+    library.run()
+
+    file = library.file(made["file_id"])
+    assert (file["state"], file["signature"], file["size"]) == ("ready", SHA, len(CONTENT))
+    key = upload_object(library.project.id, made["file_id"])
+    found = library.objects()
+    assert set(found) == {key, pieces_object(library.project.id, SHA)}
+    assert found[key] == CONTENT
+    pieces = [hashlib.sha256(CONTENT[at : at + MIB]).digest() for at in range(0, len(CONTENT), MIB)]
+    assert found[pieces_object(library.project.id, SHA)] == b"".join(pieces)
+    content = library.cloud.app.files.contents.get(library.project.id, SHA)
+    assert content
+    assert (content.object, content.piece_size) == (key, MIB)
+    assert content.checked_etag, "distribution does not read it a second time"
+
+
+def test_wrong_bytes_make_the_file_failed_and_leave_no_object(library: Library) -> None:
+    made = announce(library)
+    complete(library, made, send(library, made, CONTENT[:-1] + b"?"))
+    library.run()
+
+    file = library.file(made["file_id"])
+    assert file["state"] == "failed"
+    assert file["error"].startswith("the content's SHA-256 is ")
+    assert library.objects() == {}
+
+
+def test_other_size_than_announced_is_refused_at_once(library: Library) -> None:
+    made = announce(library)
+    done = complete(library, made, send(library, made, CONTENT[:-7]))
+
+    assert (done.status, done.json()["code"]) == (422, "signature_mismatch")
+    assert library.objects() == {}
+
+
+def test_identical_uploads_keep_one_object(library: Library) -> None:
+    files = [announce(library, file_path=path, signature=None) for path in ("/a", "/b")]
+    for made in files:
+        complete(library, made, send(library, made))
+        library.run()
+
+    assert [library.file(made["file_id"])["state"] for made in files] == ["ready", "ready"]
+    assert [key for key in library.objects() if key.startswith("content/")] == [
+        upload_object(library.project.id, files[0]["file_id"])
+    ]
+
+
+def test_completing_twice_queues_one_verification(library: Library) -> None:
+    made = announce(library)
+    parts = send(library, made)
+
+    first, second = complete(library, made, parts), complete(library, made, parts)
+
+    assert (first.status, second.status) == (202, 202)
+    assert first.json()["request_id"] == second.json()["request_id"]
+
+
+def test_parts_that_s3_does_not_have_are_refused_and_can_be_put_right(library: Library) -> None:
+    made = announce(library)
+    parts = send(library, made)
+
+    wrong = complete(library, made, [*parts[:2], {"number": 3, "etag": '"0123"'}])
+    assert wrong.status == 422
+    assert complete(library, made, parts).status == 202
+
+
+def test_numbers_beyond_the_last_part_are_refused(library: Library) -> None:
+    made = announce(library)
+    path = f"/v1/files/{made['file_id']}/parts"
+    answer = library.cloud.http("POST", path, json={"numbers": [4]}, key=library.project.key)
+
+    assert answer.status == 422
+    assert "1 to 3" in answer.json()["detail"]
+
+
+def test_small_upload_in_parts_is_checked_within_the_call(library: Library) -> None:
+    small = b"small" * 1000
+    made = announce(library, multipart=True, size=len(small), signature=hashlib.sha256(small).hexdigest())
+
+    done = complete(library, made, send(library, made, small))
+
+    assert (done.status, done.json()["state"]) == (200, "ready")
+
+
+def test_a_range_that_fails_is_read_again(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = announce(library)
+    complete(library, made, send(library, made))
+    read, cut = UploadBucket.read_range, {0, 1}
+
+    def sometimes(self: UploadBucket, key: str, start: int, last: int, etag: str) -> bytes:
+        return read(self, key, start, last, etag)[: 10 if cut and cut.pop() is not None else None]
+
+    monkeypatch.setattr(UploadBucket, "read_range", sometimes)
+    library.run()
+
+    assert library.file(made["file_id"])["state"] == "ready"
+
+
+def test_reading_stops_when_the_request_is_taken_away(library: Library) -> None:
+    made = announce(library)
+    complete(library, made, send(library, made))
+
+    def stop(done: int) -> None:
+        if done > len(CONTENT) // 2:
+            raise Busy("taken away")
+
+    with pytest.raises(Busy):
+        library.cloud.app.files.uploads.verify(library.project.id, made["file_id"], stop)
+    assert library.file(made["file_id"])["state"] == "verifying"
+
+
+def test_the_callback_is_told_when_it_is_verified(library: Library) -> None:
+    made = announce(library, callback="http://93.184.216.34/told")
+    request_id = complete(library, made, send(library, made)).json()["request_id"]
+    library.run()
+
+    path = f"/v1/callbacks?task_id={request_id}"
+    library.cloud.deliver("CallbacksQueue")
+    assert library.request(request_id)["status"] == "completed"
+    told = library.cloud.http("GET", path, key=library.project.key).json()["items"]
+    assert [item["type"] for item in told] == ["request.finished"]
+
+
+def test_delete_takes_the_content_with_its_last_file(library: Library) -> None:
+    files = [announce(library, file_path=path) for path in ("/a", "/b")]
+    for made in files:
+        complete(library, made, send(library, made))
+        library.run()
+    usage = library.cloud.app.projects.usage
+
+    assert delete(library, files[0]["file_id"]).status == 204
+    assert usage.of_project(library.project.id, [])["stored_bytes"] == len(CONTENT)
+    assert library.cloud.http("GET", f"/v1/files/{files[1]['file_id']}/url", key=library.project.key).status == 200
+    assert len(library.objects()) == 2
+    assert delete(library, files[1]["file_id"]).status == 204
+
+    assert usage.of_project(library.project.id, [])["stored_bytes"] == 0
+    assert library.objects() == {}
+    assert delete(library, files[1]["file_id"]).status == 404
+
+
+def test_delete_is_refused_while_a_job_may_need_the_file(library: Library) -> None:
+    made = announce(library)
+    complete(library, made, send(library, made))
+    library.run()
+    body = {**BODY, "file_name": "big.bin", "target_agent_id": "host-1", "target_user": "root"}
+    body |= {"target_file_dir": "/srv", "file_signature": SHA}
+    assert library.cloud.http("POST", "/v1/downloads", json=body, key=library.project.key).status == 202
+
+    refused = delete(library, made["file_id"])
+    assert (refused.status, refused.json()["code"]) == (409, "in_use")
+    library.cloud.clock.advance(3600)
+    assert delete(library, made["file_id"]).status == 204
+
+
+def test_delete_of_a_pending_upload_ends_it(library: Library) -> None:
+    made = announce(library)
+    send(library, made)
+
+    assert delete(library, made["file_id"]).status == 204
+    assert library.uploads() == []
+    assert complete(library, made, []).status == 404
+
+
+def test_upload_never_completed_is_swept_and_kept_content_is_not(library: Library) -> None:
+    kept = announce(library)
+    complete(library, kept, send(library, kept))
+    library.run()
+    forgotten = announce(library, multipart=False, size=5, signature=None)
+    key = upload_object(library.project.id, forgotten["file_id"])
+    library.cloud.client("s3").put_object(Bucket=library.cloud.app.files.bucket.name, Key=key, Body=b"never")
+    library.cloud.clock.advance(3 * 24 * 3600)
+    library.cloud.app.table.batch_delete(expired(library))
+
+    swept = library.cloud.app.queue.sweep.sweep()
+
+    assert swept.orphans == 1
+    assert key not in library.objects()
+    assert upload_object(library.project.id, kept["file_id"]) in library.objects()
+
+
+def expired(library: Library) -> list[dict[str, str]]:
+    """What DynamoDB's time to live would delete by now."""
+    now = library.cloud.clock().timestamp()
+    scanned = library.cloud.client("dynamodb").scan(TableName=library.cloud.app.settings.table_name)["Items"]
+    gone = [item for item in scanned if "expires_at" in item and int(item["expires_at"]["N"]) < now]
+    return [{"pk": item["pk"]["S"], "sk": item["sk"]["S"]} for item in gone]
+
+
+def delete(library: Library, file_id: str) -> Any:
+    return library.cloud.http("DELETE", f"/v1/files/{file_id}", key=library.project.key)
+
+
+@pytest.mark.parametrize("size", [1, 64 * MIB + 1, 10**11, 5 * 1024**4])
+def test_parts_fit_into_s3s_limits(size: int) -> None:
+    part = part_size_for(size)
+    assert 5 * MIB <= part <= 5 * 1024**3
+    assert part % MIB == 0
+    assert part_count(size, part) <= MOST_PARTS

@@ -1,0 +1,133 @@
+"""Uploads in parts: parallel, tried again, and continued by another run."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import urllib3
+
+from tidegate_client.errors import TransferError
+from tidegate_client.multipart import Journal, send_parts
+
+CONTENT = bytes(range(251)) * 4000
+PART = 100_000
+COUNT = 11
+
+
+class PartStore(http.server.ThreadingHTTPServer):
+    """Takes parts; `answers` are given before anything is taken, one a PUT; `dies_after` cuts every later one."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.parts: dict[int, bytes] = {}
+        self.puts: list[int] = []
+        self.answers: list[int] = []
+        self.dies_after: int | None = None
+        self.asked: list[list[int]] = []
+
+    def links(self, numbers: list[int]) -> dict[int, str]:
+        self.asked.append(numbers)
+        return {number: f"http://127.0.0.1:{self.server_port}/?partNumber={number}" for number in numbers}
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: PartStore
+
+    def do_PUT(self) -> None:
+        number = int(parse_qs(urlsplit(self.path).query)["partNumber"][0])
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        store = self.server
+        store.puts.append(number)
+        status = store.answers.pop(0) if store.answers else 200
+        if store.dies_after is not None and len(store.parts) >= store.dies_after:
+            status = 400
+        self.send_response(status)
+        if status == 200:
+            store.parts[number] = body
+            self.send_header("ETag", f'"{number}"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store() -> Iterator[PartStore]:
+    with PartStore() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    path = tmp_path / "big.bin"
+    path.write_bytes(CONTENT)
+    return path
+
+
+def journal_of(source: Path) -> Journal:
+    return Journal.of(source, {"file_path": "/a"})
+
+
+def test_every_part_is_sent_once_and_the_bar_ends_full(store: PartStore, source: Path) -> None:
+    journal, told = journal_of(source), []
+    journal.begin("f-1", "sha", PART)
+
+    sent = send_parts(
+        urllib3.PoolManager(), source, journal, store.links, lambda done, total: told.append((done, total))
+    )
+
+    assert [part["number"] for part in sent] == list(range(1, COUNT + 1))
+    assert b"".join(store.parts[number] for number in sorted(store.parts)) == CONTENT
+    assert sorted(store.puts) == list(range(1, COUNT + 1))
+    assert told[-1] == (len(CONTENT), len(CONTENT))
+
+
+def test_another_run_sends_only_what_is_missing(store: PartStore, source: Path) -> None:
+    journal = journal_of(source)
+    journal.begin("f-1", "sha", PART)
+    store.dies_after = 4
+    with pytest.raises(TransferError):
+        send_parts(urllib3.PoolManager(), source, journal, store.links)
+    there = set(store.parts)
+    with journal.path.open("a") as file:
+        file.write('[7, "cut')
+    store.dies_after, store.puts = None, []
+
+    again = journal_of(source)
+    assert (again.file_id, again.part_size, set(again.etags)) == ("f-1", PART, there)
+    sent = send_parts(urllib3.PoolManager(), source, again, store.links)
+
+    assert set(store.puts) == set(range(1, COUNT + 1)) - there
+    assert len(sent) == COUNT
+    whole = b"".join(store.parts[number] for number in sorted(store.parts))
+    assert hashlib.sha256(whole).digest() == hashlib.sha256(CONTENT).digest()
+
+
+def test_refused_address_is_asked_for_again_and_5xx_is_tried_again(store: PartStore, source: Path) -> None:
+    journal = journal_of(source)
+    journal.begin("f-1", "sha", PART)
+    store.answers = [403, 503]
+
+    assert len(send_parts(urllib3.PoolManager(), source, journal, store.links)) == COUNT
+    assert [len(numbers) for numbers in store.asked] == [COUNT, 1]
+
+
+def test_changed_file_has_another_journal(source: Path) -> None:
+    journal = journal_of(source)
+    journal.begin("f-1", "sha", PART)
+    assert journal_of(source).file_id == "f-1"
+
+    source.write_bytes(CONTENT + b"more")
+
+    assert journal_of(source).file_id == ""
