@@ -34,7 +34,7 @@ def test_every_certificate_is_another() -> None:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here")
 def test_openssl_finds_key_and_signature_right(tmp_path: Path) -> None:
-    path = load_identity(tmp_path).path
+    path = str(load_identity(tmp_path).path)
     for words in (["verify", "-CAfile", path, path], ["ec", "-in", path, "-check", "-noout"]):
         done = subprocess.run(["openssl", *words], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

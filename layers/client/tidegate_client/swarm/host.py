@@ -23,7 +23,8 @@ from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
 from tidegate_client.download import Link as FileLink
-from tidegate_client.errors import ChecksumMismatch
+from tidegate_client.download import Stalled as NoBytes
+from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import Presence, SwarmFigures, Transfer
 from tidegate_client.swarm.identity import Identity, load_identity
 from tidegate_client.swarm.limits import Slots
@@ -296,7 +297,9 @@ class Participation:
             return
         try:
             self._host._call(self._session.fetch(self._signature))
-        except (NoList, ChecksumMismatch) as error:
+        except NoBytes:
+            raise
+        except (NoList, ChecksumMismatch, TransferError) as error:
             log.warning("not by the swarm: %s", error)
             raise NoSwarm(str(error)) from error
         finally:

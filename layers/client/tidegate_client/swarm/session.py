@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
+from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.swarm.chooser import Chooser, Rules
 from tidegate_client.swarm.identity import client_context
@@ -184,7 +185,7 @@ class Session:
         if self._broken is not None:
             raise self._broken
         if time.monotonic() - self._last_byte > self._patience:
-            raise TransferError(f"no byte for {self._patience:.0f} s from any peer or the store")
+            raise NoBytes(f"no byte for {self._patience:.0f} s from any peer or the store")
 
     def _whole_digest(self) -> str:
         assert self.store is not None
