@@ -128,6 +128,7 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
         "job_id": job_id,
         "sequence": (fleet.cloud.app.table.get(keys.job(fleet.project.id, fleet.job(job_id)["key"])) or {})["sequence"],
         "mode": None,
+        "swarm": None,
     }
 
 

@@ -17,7 +17,7 @@ from tidegate_client.models import TransferResult
 
 log = logging.getLogger("tidegate.agent")
 A_CALL = 100
-FIGURES = frozenset({"size", "speed", "start_time", "end_time"})
+FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm"})
 
 
 class Reporter:
