@@ -30,7 +30,7 @@ def draw(results: dict[str, dict[str, Any]], scale: Scale, egress: float) -> str
         parts.append(f'<rect x="{x}" y="29" width="11" height="11" fill="{colour}"/>')
         parts.append(f'<text x="{x + 16}" y="39" fill="{TEXT}">{name}</text>')
     for share in (0, 0.5, 1):
-        y = TOP + plot - share * scale.size * per_byte
+        y = float(TOP + plot - share * scale.size * per_byte)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - 16}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>')
         label = f"{share * scale.size / MIB:.0f} MiB"
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" fill="{TEXT}" text-anchor="end">{label}</text>')

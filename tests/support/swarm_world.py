@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidegate.distribution.swarm.plan import Member, plan
-from tidegate_client.swarm.chooser import ORIGIN, Chooser, Failure, Link, Neighbour, Rules, Step
+from tidegate_client.swarm.chooser import Chooser, Rules
 from tidegate_client.swarm.layout import Layout
+from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Neighbour, Step
 from tidegate_client.swarm.ranks import Ranks
 
 MIB = 1 << 20

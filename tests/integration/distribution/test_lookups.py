@@ -132,6 +132,7 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
         "sequence": (fleet.cloud.app.table.get(keys.job(fleet.project.id, fleet.job(job_id)["key"])) or {})["sequence"],
         "mode": None,
         "spread_s": None,
+        "swarm": None,
     }
 
 

@@ -122,6 +122,7 @@ class AgentApi:
     transfers: dict[str, dict[str, Any]] = field(default_factory=dict)
     results: list[dict[str, Any]] = field(default_factory=list)
     polls: list[float] = field(default_factory=list)
+    presences: list[dict[str, Any]] = field(default_factory=list)
     away: bool = False
     refuse_results: bool = False
     unknown: set[str] = field(default_factory=set)
@@ -174,6 +175,9 @@ class AgentApi:
             handler.answer(503)
         elif handler.command == "POST":
             self._take(handler, body["items"])
+        elif handler.command == "PUT":
+            self.presences.append(body)
+            handler.answer(200, b"{}")
         else:
             self.polls.append(time.monotonic())
             handler.answer(200, json.dumps({"items": self._inbox(handler)}).encode())
@@ -195,7 +199,7 @@ class AgentApi:
                 break
             time.sleep(0.05)
         return [
-            {**{name: value for name, value in one.items() if name != "object"}, "url": self.store.link(one["object"])}
+            {"url": self.store.link(one["object"])} | {name: value for name, value in one.items() if name != "object"}
             for one in open_ones
         ]
 

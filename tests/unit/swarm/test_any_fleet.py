@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.support.any_values import examples
 from tests.support.swarm_world import MIB, HostPlan, World
-from tidegate_client.swarm.chooser import ALONE, ORIGIN, Chooser, Failure, Link, Mode, Neighbour, Rules
+from tidegate_client.swarm.chooser import ALONE, Chooser, Rules
 from tidegate_client.swarm.layout import Layout
+from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Mode, Neighbour
 from tidegate_client.swarm.ranks import Ranks
 
 seconds = st.floats(0, 10, allow_nan=False)

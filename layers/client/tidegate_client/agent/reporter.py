@@ -20,7 +20,7 @@ log = logging.getLogger("tidegate.agent")
 A_CALL = 100
 # Well below the silence after which the agent counts as unhealthy.
 LONGEST_SPREAD = 60.0
-FIGURES = frozenset({"size", "speed", "start_time", "end_time"})
+FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm"})
 
 
 class Reporter:

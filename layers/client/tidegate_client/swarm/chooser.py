@@ -11,9 +11,9 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
 
 from tidegate_client.swarm.layout import Layout, pieces_in
+from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Mode, Neighbour, Step
 from tidegate_client.swarm.ranks import Ranks
 
 FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
@@ -27,61 +27,6 @@ SLUGGISH = 16
 _BUSY, _STALLED, _LONGEST_ORIGIN_PAUSE = 0.3, 5.0, 8.0
 _RATE_SECONDS = 5.0
 _MOST_STALLS, _MOST_BREAKS = 3, 8
-
-
-class Link(Enum):
-    """What is known of a neighbour's port: not tried, connected, refused (not started yet), or no answer at all."""
-
-    NEW = "new"
-    UP = "up"
-    REFUSED = "refused"
-    SILENT = "silent"
-
-
-class Failure(Enum):
-    BUSY = "busy"
-    MISSING = "missing"
-    BAD = "bad"
-    STALLED = "stalled"
-    BROKEN = "broken"
-
-
-class Mode(Enum):
-    """How far the host is from the normal course; the worst that it came to is reported."""
-
-    NONE = "none"
-    LADDER = "ladder"
-    ALONE = "alone"
-    DEADLINE = "deadline"
-
-
-ORIGIN = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Fetch this piece from that neighbour, or from ORIGIN."""
-
-    source: int
-    piece: int
-
-
-@dataclass(slots=True)
-class Neighbour:
-    near: bool = False
-    link: Link = Link.NEW
-    have: int = 0
-    bringing: int = 0
-    flights: int = 0
-    busy_until: float = 0.0
-    stalls: int = 0
-    breaks: int = 0
-    shunned: bool = False
-    rate: float | None = None
-
-    @property
-    def trusted(self) -> bool:
-        return not self.shunned and not self.stalls
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -25,16 +23,17 @@ from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
 from tidegate_client.download import Link as FileLink
-from tidegate_client.errors import ChecksumMismatch
+from tidegate_client.download import Stalled as NoBytes
+from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import Presence, SwarmFigures, Transfer
-from tidegate_client.swarm.chooser import Mode
 from tidegate_client.swarm.identity import Identity, load_identity
 from tidegate_client.swarm.limits import Slots
+from tidegate_client.swarm.local_files import complete_store, copy_file
+from tidegate_client.swarm.neighbours import Mode
 from tidegate_client.swarm.origin import Origin
 from tidegate_client.swarm.server import PeerServer
 from tidegate_client.swarm.session import Figures, NoList, Phase, Session, Tools
-from tidegate_client.swarm.store import CHUNK, PieceStore, StaleFile
-from tidegate_client.swarm.terms import BadTerms, Terms, is_piece_list, read_terms
+from tidegate_client.swarm.terms import BadTerms, Terms, read_terms
 
 log = logging.getLogger("tidegate.agent")
 T = TypeVar("T")
@@ -182,7 +181,7 @@ class SwarmHost:
             if not self._options.listen or not self._reserve(terms.id):
                 return
             try:
-                store = _complete_store(file, terms)
+                store = complete_store(file, terms)
                 if store is None:
                     raise NoSwarm
                 origin = Origin(pool, lambda _: transfer["url"], self._tools.download)
@@ -219,7 +218,7 @@ class SwarmHost:
             if cancelled():
                 raise Cancelled
             if session is not None:
-                if _copy(session, signature, file):
+                if copy_file(session.store, signature, file):
                     return True
                 raise NoSwarm("the file of the other delivery was changed")
 
@@ -298,7 +297,9 @@ class Participation:
             return
         try:
             self._host._call(self._session.fetch(self._signature))
-        except (NoList, ChecksumMismatch) as error:
+        except NoBytes:
+            raise
+        except (NoList, ChecksumMismatch, TransferError) as error:
             log.warning("not by the swarm: %s", error)
             raise NoSwarm(str(error)) from error
         finally:
@@ -320,39 +321,3 @@ class Participation:
 
 async def _run(call: Callable[[], T]) -> T:
     return call()
-
-
-def _copy(session: Session, signature: str, file: BinaryIO) -> bool:
-    store, hashed = session.store, hashlib.sha256()
-    if store is None:
-        return False
-    file.seek(0)
-    file.truncate()
-    try:
-        for piece in range(store.layout.count):
-            length = store.layout.length(piece)
-            for offset in range(0, length, CHUNK):
-                chunk = store.read(piece, offset, min(CHUNK, length - offset))
-                hashed.update(chunk)
-                file.write(chunk)
-    except StaleFile:
-        return False
-    file.flush()
-    return hashed.hexdigest() == signature.lower()
-
-
-def _complete_store(file: BinaryIO, terms: Terms) -> PieceStore | None:
-    """A store over a file that is whole; None if its pieces are not those of the swarm."""
-    digests, layout = [], terms.layout
-    for piece in range(layout.count):
-        hashed, start, left = hashlib.sha256(), layout.start(piece), layout.length(piece)
-        while left and (chunk := os.pread(file.fileno(), min(CHUNK, left), start)):
-            hashed.update(chunk)
-            start, left = start + len(chunk), left - len(chunk)
-        digests.append(hashed.digest())
-    listed = b"".join(digests)
-    if not is_piece_list(listed, terms):
-        return None
-    store = PieceStore(file.fileno(), layout, listed)
-    store.have = layout.everything
-    return store

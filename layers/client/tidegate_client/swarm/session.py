@@ -16,10 +16,13 @@ from typing import Any, TypeVar
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
+from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch, TransferError
-from tidegate_client.swarm.chooser import ORIGIN, Chooser, Failure, Link, Mode, Neighbour, Rules, Step
+from tidegate_client.swarm.chooser import Chooser, Rules
 from tidegate_client.swarm.identity import client_context
 from tidegate_client.swarm.layout import DIGEST_BYTES
+from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Mode, Neighbour, Step
+from tidegate_client.swarm.news import News, frame_bytes, read_frame
 from tidegate_client.swarm.origin import Origin, OriginFailed
 from tidegate_client.swarm.peers import Broken, NotStarted, Peer, Stalled, Unreachable
 from tidegate_client.swarm.ranks import Ranks
@@ -30,11 +33,9 @@ log = logging.getLogger("tidegate.agent")
 T = TypeVar("T")
 
 TICK = 0.1
-NEWS_GATHERED, NEWS_AT_LEAST = 0.1, 10.0
 _TRY_AGAIN_REFUSED, _TRY_AGAIN_SILENT, _LONGEST_SILENCE = 1.0, 10.0, 120.0
-_NEWS_BACKLOG, _NEWS_PAUSE = 64 * 1024, 0.02
+_NEWS_PAUSE = 0.02
 _MOST_RECHECKS = 2
-_VERSION_BYTES = 8
 _MOST_BAD_PEERS = 4
 _LIST_TRIES = 4
 
@@ -120,9 +121,7 @@ class Session:
         self._wake = asyncio.Event()
         self._list_found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._list_found.add_done_callback(lambda found: found.cancelled() or found.exception())
-        self._version = 0
-        self._subscribers: set[asyncio.StreamWriter] = set()
-        self._news_timer: asyncio.TimerHandle | None = None
+        self._news = News(terms.layout, self._pieces_told)
         self._flights: dict[tuple[int, int], _Flight] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_byte = time.monotonic()
@@ -166,7 +165,7 @@ class Session:
         store = PieceStore(self._descriptor, self.terms.layout, self._list_found.result())
         self._chooser.begin(await self._on_disk(store.take_over), time.monotonic())
         self.store = store
-        self._changed()
+        self._news.changed()
 
     async def _fetch_missing(self) -> None:
         while not self._chooser.complete:
@@ -186,7 +185,7 @@ class Session:
         if self._broken is not None:
             raise self._broken
         if time.monotonic() - self._last_byte > self._patience:
-            raise TransferError(f"no byte for {self._patience:.0f} s from any peer or the store")
+            raise NoBytes(f"no byte for {self._patience:.0f} s from any peer or the store")
 
     def _whole_digest(self) -> str:
         assert self.store is not None
@@ -200,7 +199,7 @@ class Session:
         lost = await self._on_disk(self.store.recheck)
         log.warning("%d pieces of the part file were changed underneath", lost.bit_count())
         self._chooser.lost(lost)
-        self._changed()
+        self._news.changed()
 
     async def _stop_fetching(self) -> None:
         for flight in self._flights.values():
@@ -234,12 +233,11 @@ class Session:
             status, _ = await peer.get(connection, "have")
             if status != 200:
                 raise Broken(f"HTTP {status}")
-            bitmap = self.terms.layout.bitmap_bytes
-            async for frame in connection.frames(_VERSION_BYTES + 2 * bitmap):
-                have = int.from_bytes(frame[_VERSION_BYTES:-bitmap], "little")
+            layout = self.terms.layout
+            async for frame in connection.frames(frame_bytes(layout)):
                 self.met_anyone = True
                 self._chooser.linked(place, Link.UP)
-                self._chooser.told(place, have, int.from_bytes(frame[-bitmap:], "little"))
+                self._chooser.told(place, *read_frame(frame, layout))
                 if not self._list_found.done():
                     await self._ask_for_list(peer)
                 self._wake.set()
@@ -291,7 +289,7 @@ class Session:
         self._flights[step.source, step.piece] = flight
         if step.source == ORIGIN:
             flight.task = self._spawn(self._from_origin(flight))
-            self._changed()
+            self._news.changed()
         else:
             flight.task = self._spawn(self._from_peer(flight))
 
@@ -371,7 +369,7 @@ class Session:
         if step.source != ORIGIN:
             self.figures.peer_bytes += self.terms.layout.length(step.piece)
         self._on_progress(self.terms.layout.bytes_of(self.store.have), self.terms.layout.size)
-        self._changed()
+        self._news.changed()
         self._wake.set()
         await self._on_disk(self._hash_ahead)
 
@@ -398,7 +396,7 @@ class Session:
         if self._flights.pop((flight.step.source, flight.step.piece), None) is flight:
             self._chooser.failed(flight.step.source, flight.step.piece, failure, time.monotonic())
             if flight.step.source == ORIGIN:
-                self._changed()
+                self._news.changed()
             self._wake.set()
 
     def _break(self, flight: _Flight, error: BaseException) -> None:
@@ -424,7 +422,7 @@ class Session:
         except StaleFile:
             # Say so to everyone who follows: there is nothing here any more.
             self.store.have = 0
-            self._changed()
+            self._news.changed()
             raise
 
     def is_near(self, caller: str) -> bool:
@@ -434,41 +432,14 @@ class Session:
         self.reached = True
 
     def subscribe(self, writer: asyncio.StreamWriter) -> None:
-        self._subscribers.add(writer)
-        writer.write(self._frame())
-        self._plan_news(NEWS_AT_LEAST)
+        self._news.follow(writer)
 
     def unsubscribe(self, writer: asyncio.StreamWriter) -> None:
-        self._subscribers.discard(writer)
+        self._news.leave(writer)
 
-    def _frame(self) -> bytes:
-        bitmap = self.terms.layout.bitmap_bytes
-        have = self.store.have if self.store else 0
+    def _pieces_told(self) -> tuple[int, int]:
         bringing = self._chooser.bringing if self.phase is Phase.FETCHING else 0
-        parts = (self._version.to_bytes(_VERSION_BYTES), have.to_bytes(bitmap, "little"))
-        return b"".join((*parts, bringing.to_bytes(bitmap, "little")))
-
-    def _changed(self) -> None:
-        self._version += 1
-        self._plan_news(NEWS_GATHERED)
-
-    def _plan_news(self, after: float) -> None:
-        loop = asyncio.get_running_loop()
-        if self._news_timer is not None:
-            if self._news_timer.when() <= loop.time() + after:
-                return
-            self._news_timer.cancel()
-        self._news_timer = loop.call_later(after, self._send_news)
-
-    def _send_news(self) -> None:
-        """Every frame says everything, so one that finds a full buffer can be left out."""
-        self._news_timer = None
-        frame = self._frame()
-        for writer in self._subscribers:
-            if writer.transport.get_write_buffer_size() < _NEWS_BACKLOG:
-                writer.write(frame)
-        if self._subscribers:
-            self._plan_news(NEWS_AT_LEAST)
+        return self.store.have if self.store else 0, bringing
 
     def hold(self, store: PieceStore) -> None:
         """The host had the file already."""
@@ -483,8 +454,7 @@ class Session:
 
     def close(self) -> None:
         self.phase = Phase.OVER
-        if self._news_timer is not None:
-            self._news_timer.cancel()
+        self._news.close()
         if self.store is not None:
             self.store.close()
 

@@ -1,7 +1,7 @@
 // One Job: how far it is, and every target by status.
 import { h } from "../dom.js";
 import { at, get } from "../api.js";
-import { count, moment } from "../format.js";
+import { bytes, count, moment } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, card, chips, code, empty, facts, link, pageHead } from "../parts/basics.js";
 import { splitBar, splitLegend, windowBar } from "../parts/bars.js";
@@ -72,6 +72,18 @@ function details(record) {
     [t("field.created"), moment(record.create_time)],
     [t("jobs.executed"), record.execute_time && moment(record.execute_time)],
     [t("field.finished"), record.finish_time && moment(record.finish_time)],
+    ...swarm(record.swarm),
     [t("field.error"), record.error?.detail],
   ]);
+}
+
+// Where the bytes came from, if the Job's hosts gave the file to one another.
+function swarm(figures) {
+  if (!figures) return [];
+  const bad = figures.bad_peers.length ? `${count(figures.bad_pieces)}, ${t("jobs.sentBy", { names: figures.bad_peers.join(", ") })}` : count(figures.bad_pieces);
+  return [
+    [t("jobs.fromStore"), bytes(figures.origin_bytes)],
+    [t("jobs.fromPeers"), bytes(figures.peer_bytes)],
+    [t("jobs.badPieces"), figures.bad_pieces ? bad : null],
+  ];
 }

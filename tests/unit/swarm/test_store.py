@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.any_values import examples
+from tidegate_client.swarm.layout import Layout, pieces_in
+from tidegate_client.swarm.ranks import Ranks
+from tidegate_client.swarm.store import PieceStore, Sink, StaleFile
+
+CONTENT = bytes(range(256)) * 40 + b"the end"
+LAYOUT = Layout(len(CONTENT), 1024)
+LISTED = b"".join(hashlib.sha256(CONTENT[at : at + 1024]).digest() for at in range(0, len(CONTENT), 1024))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[PieceStore]:
+    with (tmp_path / "part").open("w+b") as file:
+        made = PieceStore(file.fileno(), LAYOUT, LISTED)
+        yield made
+        made.close()
+
+
+def piece(number: int) -> bytes:
+    return CONTENT[LAYOUT.start(number) : LAYOUT.start(number) + LAYOUT.length(number)]
+
+
+def test_part_of_another_length_is_cut_or_filled_and_its_right_pieces_kept(store: PieceStore, tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(CONTENT[:3000] + b"\0" * 20_000)
+    assert list(pieces_in(store.take_over())) == [0, 1]
+    assert (tmp_path / "part").stat().st_size == len(CONTENT)
+
+
+def test_sink_that_was_closed_writes_nothing(store: PieceStore, tmp_path: Path) -> None:
+    store.take_over()
+    sink = Sink(store, 0)
+    sink.write(piece(0)[:100])
+    sink.close()
+    sink.write(b"x" * 500)
+    assert (tmp_path / "part").read_bytes()[100:600] == bytes(500)
+    assert not sink.is_right()
+
+
+def test_sink_takes_exactly_its_piece(store: PieceStore) -> None:
+    store.take_over()
+    last = LAYOUT.count - 1
+    sink = Sink(store, last)
+    sink.write(memoryview(piece(last)))
+    assert sink.is_right()
+    with pytest.raises(ValueError, match="more bytes"):
+        sink.write(b"x")
+
+
+def test_digest_of_the_whole_needs_every_piece_in_order(store: PieceStore) -> None:
+    store.take_over()
+    for number in reversed(range(LAYOUT.count)):
+        store.write(LAYOUT.start(number), piece(number))
+        store.have |= 1 << number
+        store.hash_ahead()
+    assert store.whole_digest() == hashlib.sha256(CONTENT).hexdigest()
+
+
+def test_changed_piece_is_found_by_a_recheck_and_a_changed_file_is_not_read(store: PieceStore, tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(CONTENT)
+    store.take_over()
+    store.write(LAYOUT.start(3), b"other")
+    assert list(pieces_in(store.recheck())) == [3]
+    store.seal()
+    assert store.read(0, 0, 10) == CONTENT[:10]
+    with (tmp_path / "part").open("r+b") as file:
+        file.write(b"changed")
+    with pytest.raises(StaleFile):
+        store.read(0, 0, 10)
+
+
+@given(st.integers(1, 400), st.integers(1, 300), st.integers(0, 1 << 48), st.data())
+@examples(60)
+def test_ranks_of_a_piece_are_a_permutation_and_first_turns_are_spread(
+    members: int, pieces: int, seed: int, data: st.DataObject
+) -> None:
+    chosen = data.draw(st.integers(0, pieces - 1))
+    ranks = sorted(Ranks(number, members, seed, pieces).rank(chosen) for number in range(members))
+    assert ranks == list(range(members))
+    first = [len(Ranks(number, members, seed, pieces).below(1)) for number in range(members)]
+    assert sum(first) == pieces
+    assert max(first) <= -(-pieces // members)
