@@ -104,8 +104,10 @@ class Renderer:
         with ThreadPoolExecutor(_READ_AHEAD) as threads:
             ahead: deque[tuple[int, Future[bytes | None]]] = deque()
             waiting = iter(numbers)
+            # The first page alone: it may be looked at long before the table's turn comes.
+            most = 1
             while True:
-                while len(ahead) < _READ_AHEAD and (number := next(waiting, None)) is not None:
+                while len(ahead) < most and (number := next(waiting, None)) is not None:
                     key = page_object(request.project_id, request.request_id, table, number)
                     ahead.append((number, threads.submit(self._objects.get, key)))
                 if not ahead:
@@ -113,6 +115,7 @@ class Renderer:
                 number, future = ahead.popleft()
                 body = self._there(future.result(), number)
                 yield read(body, number).rows
+                most = _READ_AHEAD
 
     @staticmethod
     def _there(body: bytes | None, number: int) -> bytes:
