@@ -25,7 +25,7 @@ from tests.bench.figures import Figure, table
 from tests.support import former_cells
 from tests.support.export_samples import mixed_rows, with_nulls
 from tidegate.domain.columns import keys_of
-from tidegate.domain.export_paging import page_reader, read_page
+from tidegate.domain.source_page import page_reader, read_page
 from tidegate.rendering.blocks import BLOCK_ROWS
 from tidegate.rendering.fragments import FragmentWriter
 from tidegate.rendering.xlsx_cells import Column

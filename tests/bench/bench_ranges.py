@@ -22,11 +22,11 @@ from typing import Any
 from tests.bench.bench_export import peak_mb
 from tests.bench.figures import Figure, table
 from tests.support.export_samples import mixed_rows
-from tidegate.domain.export_paging import Place
 from tidegate.domain.export_ranges import RangePlan
 from tidegate.domain.exports import ExportSpec, TableSpec
 from tidegate.domain.part_plan import Part, Stored
 from tidegate.domain.requests import Request
+from tidegate.domain.source_page import Place
 from tidegate.services.export_join import Joiner
 from tidegate.services.export_pull import Puller
 from tidegate.services.export_ranges import RangeWorker

@@ -19,7 +19,8 @@ from tests.support.exports import ExportWorld, read_csv, read_sheet
 from tests.support.paged_source import PagedSource, honest, numbered
 from tidegate.domain import part_plan
 from tidegate.rendering import fragments
-from tidegate.services import export_ranges
+from tidegate.services import export_range_context, export_ranges
+from tidegate.services.export_range_context import RangeContext
 
 ROWS = 2050
 
@@ -83,7 +84,7 @@ def test_several_sheets_are_filled_as_by_one_writer(world: ExportWorld, monkeypa
     from tidegate.rendering import files
     from tidegate.rendering.xlsx_writer import xlsx_chunks
 
-    monkeypatch.setattr(export_ranges, "SHEET_ROWS", 730)
+    monkeypatch.setattr(export_range_context, "SHEET_ROWS", 730)
     monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))
     world.source.rows = numbered(ROWS)
     joined, staged = both_ways(world, type="excel", title="T", footer="end", parallel=20)
@@ -210,13 +211,13 @@ def test_a_late_twin_adds_nothing(world: ExportWorld) -> None:
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
     worker = world.cloud.app.export_work
-    looked = export_ranges.RangeContext.done
-    export_ranges.RangeContext.done = lambda self: set()  # type: ignore[method-assign]
+    looked = RangeContext.done
+    RangeContext.done = lambda self: set()  # type: ignore[method-assign]
     try:
         for _ in range(2):
             worker.render_ranges(state["lanes"][0], 900)
     finally:
-        export_ranges.RangeContext.done = looked  # type: ignore[method-assign]
+        RangeContext.done = looked  # type: ignore[method-assign]
     while state["next"] in ("ranges", "publish"):
         state = world.cloud.invoke({"ranges": "render_export", "publish": "publish_export"}[state["next"]], state)
     assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(ROWS))

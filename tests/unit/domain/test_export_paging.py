@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.domain.columns import keys_of
-from tidegate.domain.export_paging import Page, Place, TablePages, page_url, read_page, total_of
+from tidegate.domain.export_paging import TablePages, total_of
+from tidegate.domain.source_page import Page, Place, page_url, read_page
 from tidegate.errors import SourceBroken
 
 

@@ -15,7 +15,8 @@ from tidegate.rendering.fragments import Measure
 from tidegate.rendering.joined_files import SheetRows
 from tidegate.rendering.notes import Notes
 from tidegate.services.export_ports import ExportObjects
-from tidegate.services.export_ranges import RangeContext, sums_of
+from tidegate.services.export_range_context import RangeContext
+from tidegate.services.export_ranges import sums_of
 from tidegate.services.export_render import MAX_WARNINGS, Rendered, output_of
 
 _SIDE_BY_SIDE = 16

@@ -10,8 +10,8 @@ from tidegate.domain.requests import Request
 from tidegate.services.ports import Listed
 
 if TYPE_CHECKING:
-    from tidegate.domain.export_paging import Place
     from tidegate.domain.part_plan import Part
+    from tidegate.domain.source_page import Place
     from tidegate.rendering.later import Chunk
 
 

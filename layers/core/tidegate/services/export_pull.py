@@ -9,10 +9,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Any
 
-from tidegate.domain.export_paging import Page, TablePages, read_page, rows_pulled, total_of
+from tidegate.domain.export_paging import TablePages, rows_pulled, total_of
 from tidegate.domain.export_ranges import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
 from tidegate.domain.exports import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
 from tidegate.domain.requests import Request
+from tidegate.domain.source_page import Page, read_page
 from tidegate.errors import DomainError
 from tidegate.services.export_ports import ExportObjects, PageSource, ReadPage
 

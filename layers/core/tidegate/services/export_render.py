@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.columns import ROW_HEAD, Row, flat_rows, keys_of
-from tidegate.domain.export_paging import Page, TablePages, page_reader, read_page
+from tidegate.domain.export_paging import TablePages
 from tidegate.domain.exports import (
     JSONL,
     ExportSpec,
@@ -20,6 +20,7 @@ from tidegate.domain.exports import (
     progress_of,
 )
 from tidegate.domain.requests import Request
+from tidegate.domain.source_page import Page, page_reader, read_page
 from tidegate.errors import RecordNotFound, WorkerLost
 from tidegate.rendering.blocks import RowBlocks
 from tidegate.rendering.csv_writer import CsvOptions

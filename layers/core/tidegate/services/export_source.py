@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tidegate.domain.export_paging import Place, page_url
 from tidegate.domain.fetching import MEGABYTE, Limits
 from tidegate.domain.ids import Clock, digest
 from tidegate.domain.projects import Project
+from tidegate.domain.source_page import Place, page_url
 from tidegate.errors import FetchError
 from tidegate.services.export_ports import ReadPage
 from tidegate.services.ports import Http, Signer

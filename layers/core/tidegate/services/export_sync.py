@@ -10,10 +10,11 @@ from itertools import islice
 from typing import Any
 
 from tidegate.domain.columns import flat_rows, keys_of
-from tidegate.domain.export_paging import Page, TablePages, read_page
+from tidegate.domain.export_paging import TablePages
 from tidegate.domain.exports import PREFIX, ExportSpec, default_file_name, file_name_for, sync_object
 from tidegate.domain.header_tree import leaves
 from tidegate.domain.ids import Clock, new_id
+from tidegate.domain.source_page import Page, read_page
 from tidegate.errors import DomainError, FetchTimeout, UseAsync
 from tidegate.rendering.files import content_type, extension, render
 from tidegate.rendering.xlsx_writer import TableRows
