@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tidegate.exports.paging import Place
     from tidegate.exports.rendering.later import Chunk
+    from tidegate.exports.source_page import Place
 
 
 class Sink(Protocol):
