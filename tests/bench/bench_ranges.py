@@ -25,10 +25,10 @@ from tests.support.export_samples import mixed_rows
 from tidegate.aws.part_plan import Part, Stored
 from tidegate.exports.join import Joiner
 from tidegate.exports.model import ExportSpec, TableSpec
-from tidegate.exports.paging import Place
 from tidegate.exports.pull import Puller
 from tidegate.exports.range_plan import RangePlan
 from tidegate.exports.ranges import RangeWorker
+from tidegate.exports.source_page import Place
 from tidegate.queue.model import Request
 
 SECTION = "Exports in ranges, Excel, ten columns, pages of 1,000 rows"

@@ -147,6 +147,35 @@ def test_an_export_killed_in_mid_pull_has_every_row_once(
     whole_and_told(deployed, project, listener, task_id)
 
 
+def test_an_export_whose_range_workers_are_killed_has_every_row_once(
+    deployed: Deployed, project: DeployedProject, listener: Ear, source: PagedSource
+) -> None:
+    gate = threading.Event()
+
+    def held(source: PagedSource, page: int, size: int) -> Any:
+        if page >= 30:
+            gate.wait(40)
+        return honest(source, page, size)
+
+    source.rows, source.answer = numbered(40_000), held
+    task_id = ordered(project, source, parallel=8)
+    ranges = f"staging/{project.id}/{task_id}/pages/ranges/"
+    # The first of two workers has ended its range, the other waits in the midst of its own.
+    until(lambda: [key for key in objects(deployed, ranges) if key.endswith("0000000.json")], bool)
+    until(lambda: source.pages[30], bool)
+
+    kill(deployed, "RenderRangesFunction")
+
+    assert shown(project, "/v1/task", task_id=task_id)["status"] not in OVER
+    gate.set()
+    done = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda one: one["status"] in OVER)
+    assert (done["status"], done["attempts"]) == ("completed", 2), done
+    rows = read_csv(deployed.pool.request("GET", shown(project, "/v1/download/url", task_id=task_id)["url"]).data)
+    assert [int(row["id"]) for row in rows] == list(range(40_000))
+    assert [source.pages[page] for page in range(20)] == [1] * 20, "a range that is recorded is not pulled again"
+    whole_and_told(deployed, project, listener, task_id)
+
+
 def test_an_export_killed_in_mid_render_has_every_row_once(
     deployed: Deployed, project: DeployedProject, listener: Ear, source: PagedSource
 ) -> None:

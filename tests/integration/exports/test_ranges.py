@@ -18,7 +18,9 @@ from tests.support.export_samples import mixed_rows
 from tests.support.exports import ExportWorld, read_csv, read_sheet
 from tests.support.paged_source import PagedSource, honest, numbered
 from tidegate.aws import part_plan
+from tidegate.exports import range_context as export_range_context
 from tidegate.exports import ranges as export_ranges
+from tidegate.exports.range_context import RangeContext
 from tidegate.exports.rendering import fragments
 
 ROWS = 2050
@@ -83,7 +85,7 @@ def test_several_sheets_are_filled_as_by_one_writer(world: ExportWorld, monkeypa
     from tidegate.exports.rendering import files
     from tidegate.exports.rendering.xlsx_writer import xlsx_chunks
 
-    monkeypatch.setattr(export_ranges, "SHEET_ROWS", 730)
+    monkeypatch.setattr(export_range_context, "SHEET_ROWS", 730)
     monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))
     world.source.rows = numbered(ROWS)
     joined, staged = both_ways(world, type="excel", title="T", footer="end", parallel=20)
@@ -210,13 +212,13 @@ def test_a_late_twin_adds_nothing(world: ExportWorld) -> None:
     task_id = world.submit(step=100)
     state = world.cloud.invoke("pull_pages", world.admit(task_id))
     worker = world.cloud.app.exports.steps
-    looked = export_ranges.RangeContext.done
-    export_ranges.RangeContext.done = lambda self: set()  # type: ignore[method-assign]
+    looked = RangeContext.done
+    RangeContext.done = lambda self: set()  # type: ignore[method-assign]
     try:
         for _ in range(2):
             worker.render_ranges(state["lanes"][0], 900)
     finally:
-        export_ranges.RangeContext.done = looked  # type: ignore[method-assign]
+        RangeContext.done = looked  # type: ignore[method-assign]
     while state["next"] in ("ranges", "publish"):
         state = world.cloud.invoke({"ranges": "render_export", "publish": "publish_export"}[state["next"]], state)
     assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(ROWS))

@@ -52,6 +52,8 @@ def test_given_decimals_keep_their_digits(world: ExportWorld) -> None:
     task_id = answer.json()["task_id"]
     world.run(task_id)
     assert world.file(task_id) == b"a,b\n12345678901234567.89,100.00\n"
+    asked = world.get("/v1/download/sync", name="now", source_data='[{"b": 100.00}]')
+    assert asked.body == b"b\n100.00\n"
 
 
 def test_row_counts_of_a_template_count_toward_the_sync_limit(world: ExportWorld) -> None:

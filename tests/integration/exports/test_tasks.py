@@ -59,7 +59,7 @@ def test_strings_holding_json_are_json(world: ExportWorld) -> None:
         source_data='[{"a": 1}]', type="excel", template='{"a": "甲"}', header='{"k": "v"}', step="100", merchant_id=7
     )
     shown = world.run(task_id)
-    assert (shown["status"], shown["merchant_id"]) == ("completed", "7")
+    assert (shown["status"], shown["merchant_id"]) == ("completed", 7)
 
 
 def test_a_finished_export_as_the_contract_shows_it(world: ExportWorld) -> None:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.support import odd_values
 from tidegate.errors import SourceBroken
-from tidegate.exports.paging import Place, SourcePage, TablePages, page_url, read_page, total_of
+from tidegate.exports.paging import TablePages, total_of
 from tidegate.exports.rendering.columns import keys_of
+from tidegate.exports.source_page import Page, Place, page_url, read_page
 
 
 def body(rows: Any, **more: Any) -> bytes:
@@ -66,10 +67,10 @@ def rows(count: int, key: str = "a") -> list[dict[str, Any]]:
 @given(st.integers(0, 3000), st.integers(100, 700))
 def test_a_known_total_names_every_page_once(total: int, step: int) -> None:
     pages = TablePages(step=step)
-    pages.record(0, SourcePage(rows(min(step, total)), total))
+    pages.record(0, Page(rows(min(step, total)), total))
     planned = list(pages.planned())
     for number in reversed(planned):
-        pages.record(number, SourcePage(rows(min(step, total - number * step)), total))
+        pages.record(number, Page(rows(min(step, total - number * step)), total))
     pages.go_on_after_plan()
 
     assert [0, *planned] == list(range(max(1, -(-total // step))))
@@ -83,12 +84,12 @@ def test_a_known_total_names_every_page_once(total: int, step: int) -> None:
 
 def test_a_huge_total_is_planned_page_by_page_and_ends_at_an_empty_page() -> None:
     pages = TablePages(step=100)
-    pages.record(0, SourcePage(rows(100), 10**17))
+    pages.record(0, Page(rows(100), 10**17))
     planned = pages.planned()
     assert [next(planned), next(planned)] == [1, 2]
 
-    pages.record(1, SourcePage(rows(7), 10**17))
-    pages.record(2, SourcePage([], 10**17))
+    pages.record(1, Page(rows(7), 10**17))
+    pages.record(2, Page([], 10**17))
     assert list(planned) == []
     pages.go_on_after_plan()
     assert pages.upcoming is None
@@ -97,29 +98,29 @@ def test_a_huge_total_is_planned_page_by_page_and_ends_at_an_empty_page() -> Non
 
 def test_a_source_with_a_smaller_page_of_its_own_is_asked_for_all_of_its_pages() -> None:
     pages = TablePages(step=1000)
-    pages.record(0, SourcePage(rows(100), 350))
+    pages.record(0, Page(rows(100), 350))
     assert list(pages.planned()) == [1, 2, 3]
 
 
 def test_a_source_that_knows_no_pages_is_believed_once() -> None:
     pages = TablePages(step=100)
-    pages.record(0, SourcePage(rows(100), 100, crc=7))
+    pages.record(0, Page(rows(100), 100, crc=7))
     pages.go_on_after_plan()
     assert list(pages.planned()) == []
-    pages.record(1, SourcePage(rows(100), 100, crc=7))
+    pages.record(1, Page(rows(100), 100, crc=7))
     assert pages.upcoming is None
     assert (pages.rows, pages.warnings()) == (100, [])
 
     more = TablePages(step=100)
-    more.record(0, SourcePage(rows(300), 300))
+    more.record(0, Page(rows(300), 300))
     more.go_on_after_plan()
     assert (list(more.planned()), more.upcoming) == ([], None)
 
 
 def test_a_total_that_changes_is_a_warning() -> None:
     pages = TablePages(step=100)
-    pages.record(0, SourcePage(rows(100), 150))
-    pages.record(1, SourcePage(rows(51), 151))
+    pages.record(0, Page(rows(100), 150))
+    pages.record(1, Page(rows(51), 151))
     said = pages.warnings()
     assert said[0] == "the source told a total of 150 rows, its 2 pages hold 151"
     assert said[1].startswith("the source's total changed from 150 to 151")
@@ -185,7 +186,7 @@ def test_columns_are_in_order_of_first_sight_whichever_page_ends_first(pages: li
     order = list(range(len(pages)))
     random.shuffle(order)
     for number in order:
-        table.record(number, SourcePage(pages[number]))
+        table.record(number, Page(pages[number]))
 
     assert table.all_keys() == keys_of(row for page in pages for row in page)
 
@@ -193,14 +194,14 @@ def test_columns_are_in_order_of_first_sight_whichever_page_ends_first(pages: li
 @pytest.mark.parametrize(
     ("page", "more"),
     [
-        (SourcePage(rows(100)), True),
-        (SourcePage(rows(99)), False),
-        (SourcePage([]), False),
-        (SourcePage([], force_continue=True), True),
-        (SourcePage(rows(100), force_continue=False), False),
+        (Page(rows(100)), True),
+        (Page(rows(99)), False),
+        (Page([]), False),
+        (Page([], force_continue=True), True),
+        (Page(rows(100), force_continue=False), False),
     ],
 )
-def test_stop_rules(page: SourcePage, more: bool) -> None:
+def test_stop_rules(page: Page, more: bool) -> None:
     table = TablePages(step=100)
     table.record(0, page)
     assert (table.upcoming == 1) is more
@@ -208,6 +209,6 @@ def test_stop_rules(page: SourcePage, more: bool) -> None:
 
 def test_a_source_without_end_and_one_with_too_many_keys_are_stopped() -> None:
     with pytest.raises(SourceBroken, match="after 100000"):
-        TablePages(step=100).next_after(99_999, SourcePage(rows(100)))
+        TablePages(step=100).next_after(99_999, Page(rows(100)))
     with pytest.raises(SourceBroken, match="16384 different keys"):
-        TablePages().record(0, SourcePage([{f"k{number}": 1} for number in range(16_385)]))
+        TablePages().record(0, Page([{f"k{number}": 1} for number in range(16_385)]))

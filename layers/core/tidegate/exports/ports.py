@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tidegate.common.later import Chunk
-    from tidegate.exports.paging import Place
+    from tidegate.exports.source_page import Place
 
 
 class Sink(Protocol):

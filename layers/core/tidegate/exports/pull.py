@@ -12,10 +12,11 @@ from typing import Any
 from tidegate.errors import DomainError
 from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages_prefix, progress_of
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import SourcePage, TablePages, read_page, rows_pulled, total_of
+from tidegate.exports.paging import TablePages, rows_pulled, total_of
 from tidegate.exports.ports import ReadPage
 from tidegate.exports.range_plan import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
 from tidegate.exports.source import SignedSource
+from tidegate.exports.source_page import Page, read_page
 from tidegate.queue.model import Request
 
 PARALLEL = 4
@@ -100,7 +101,7 @@ class Puller:
         kept = self._objects.put_first(plan_object(*here), json.dumps(plan.as_data()).encode())
         return RangePlan(**json.loads(kept))
 
-    def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> SourcePage:
+    def page(self, key: str, number: int, staged: set[str], ask: Callable[[], bytes]) -> Page:
         """A page, from the staging area where it lies already."""
         kept = self._objects.get(key) if key in staged else None
         if kept is not None:
@@ -127,13 +128,11 @@ class Puller:
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
 
-    def side_by_side(
-        self, numbers: Iterable[int], fetch: Callable[[int], SourcePage]
-    ) -> Iterator[tuple[int, SourcePage] | None]:
+    def side_by_side(self, numbers: Iterable[int], fetch: Callable[[int], Page]) -> Iterator[tuple[int, Page] | None]:
         """Pages as they come; None now and then while all are slow, so that someone can look at the clock."""
         waiting = iter(numbers)
         with ThreadPoolExecutor(self._parallel) as threads:
-            open_: dict[Future[SourcePage], int] = {}
+            open_: dict[Future[Page], int] = {}
             try:
                 while True:
                     for number in islice(waiting, self._parallel - len(open_)):
@@ -228,11 +227,11 @@ class _Run:
             self._take(pages, number, page)
         return True
 
-    def _page(self, table: int, pages: TablePages, number: int) -> SourcePage:
+    def _page(self, table: int, pages: TablePages, number: int) -> Page:
         url, place = self._spec.tables[table].source_url or "", pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
         return self._puller.page(key, number, self.staged, lambda: self._read(url, place, self._spec.step))
 
-    def _take(self, pages: TablePages, number: int, page: SourcePage) -> None:
+    def _take(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)
         self._pulse(self._ledger.progress())

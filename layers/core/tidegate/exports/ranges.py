@@ -6,7 +6,6 @@ is not done again, by later attempts neither.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,27 +15,22 @@ from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
-from tidegate.errors import DomainError, RecordNotFound
-from tidegate.exports.model import JSONL, ExportSpec, page_object, progress_of
+from tidegate.errors import DomainError
+from tidegate.exports.model import ExportSpec, progress_of
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import Place, SourcePage, TablePages, page_reader, read_page
 from tidegate.exports.pull import Puller
+from tidegate.exports.range_context import RangeContext
 from tidegate.exports.range_plan import (
-    RangePlan,
     RangeRecord,
     fragment_object,
     given_up_object,
-    keys_matter,
-    plan_object,
-    ranges_prefix,
     record_object,
 )
-from tidegate.exports.render import output_of
 from tidegate.exports.rendering.blocks import BLOCK_ROWS
 from tidegate.exports.rendering.columns import Row, keys_of
 from tidegate.exports.rendering.fragments import FragmentWriter, Measure
-from tidegate.exports.rendering.joined_files import JoinedFile, joined_file
-from tidegate.exports.rendering.xlsx_writer import SHEET_ROWS, TableRows
+from tidegate.exports.rendering.joined_files import JoinedFile
+from tidegate.exports.source_page import Page, Place
 from tidegate.queue.model import Request
 
 _RESERVE_SECONDS = 60.0
@@ -47,51 +41,6 @@ Progress = Callable[[dict[str, Any]], None]
 
 class GivenUp(Exception):
     """The rows cannot be rendered in ranges after all; the export goes on by staged pages."""
-
-
-class RangeContext:
-    """What all workers of an export and the one who joins know alike: the plan, page 0 and what follows from it."""
-
-    def __init__(self, objects: ExportBucket, request: Request, spec: ExportSpec) -> None:
-        self.objects, self.request, self.spec = objects, request, spec
-        self._here = request.project_id, request.request_id
-        kept = objects.get(plan_object(*self._here))
-        first = objects.get(page_object(*self._here, 0, 0))
-        if kept is None or first is None:
-            raise RecordNotFound("the plan of this export is gone")
-        self.plan = RangePlan(**json.loads(kept))
-        self.first_body = first
-        self.pages = TablePages(step=spec.step)
-        self.pages.record(0, read_page(first, 0))
-        self.keys = self.pages.all_keys()
-        self.fixed_keys = keys_matter(spec, self.pages)
-        # JSON lines keep the keys that a row has, and no others.
-        self.read = read_page if spec.type == JSONL else page_reader(self.keys)
-
-    def file(self, footer: Any = None) -> JoinedFile:
-        answered = self.pages.answered | ({"footer": footer} if footer else {})
-        source = TableRows(self.spec.table(0, answered), self.keys, ())
-        sample = self.read(self.first_body, 0).rows[:BLOCK_ROWS]
-        return joined_file(output_of(self.spec), source, sample, SHEET_ROWS)
-
-    def several_sheets(self, capacity: int | None) -> bool:
-        return capacity is not None and (self.pages.total or 0) > capacity
-
-    def record(self, first: int) -> RangeRecord | None:
-        kept = self.objects.get(record_object(*self._here, first))
-        return None if kept is None else RangeRecord.from_data(json.loads(kept))
-
-    def keep(self, record: RangeRecord) -> RangeRecord:
-        """The record that counts: this one, or that of a twin who was first."""
-        data = json.dumps(record.as_data(), ensure_ascii=False).encode()
-        kept = self.objects.put_first(record_object(*self._here, record.first), data)
-        return RangeRecord.from_data(json.loads(kept))
-
-    def done(self) -> set[str]:
-        return set(self.objects.keys(ranges_prefix(*self._here)))
-
-    def give_up(self, why: str) -> None:
-        self.objects.put_first(given_up_object(*self._here), why.encode())
 
 
 class RangeWorker:
@@ -195,7 +144,7 @@ class _Range:
                 return
         record.ended = True
 
-    def _take(self, number: int, page: SourcePage, *, final: bool) -> None:
+    def _take(self, number: int, page: Page, *, final: bool) -> None:
         context, record = self._context, self._record
         if page.force_continue is not None or page.by_cursor:
             raise GivenUp(f"page {number} tells of the next page itself, page 0 did not")
@@ -254,10 +203,10 @@ class _Range:
             }
         )
 
-    def _in_order(self, first: int, past: int) -> Iterator[tuple[int, SourcePage]]:
+    def _in_order(self, first: int, past: int) -> Iterator[tuple[int, Page]]:
         """Pages one after another, a few of them asked for ahead; stops where the time is up."""
         with ThreadPoolExecutor(self._context.plan.threads) as threads:
-            ahead: deque[tuple[int, Future[SourcePage]]] = deque()
+            ahead: deque[tuple[int, Future[Page]]] = deque()
             waiting = iter(range(first, past))
             try:
                 while True:
@@ -273,7 +222,7 @@ class _Range:
             finally:
                 threads.shutdown(wait=True, cancel_futures=True)
 
-    def _patient(self, future: Future[SourcePage]) -> SourcePage:
+    def _patient(self, future: Future[Page]) -> Page:
         while True:
             try:
                 return future.result(timeout=_LOOK_SECONDS)
@@ -282,7 +231,7 @@ class _Range:
                     raise
                 self._tell(0, 1)
 
-    def _page(self, number: int) -> SourcePage:
+    def _page(self, number: int) -> Page:
         context = self._context
         if number == 0:
             return context.read(context.first_body, 0)

@@ -19,7 +19,7 @@ from tidegate.exports.model import (
     progress_of,
 )
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import SourcePage, TablePages, page_reader, read_page
+from tidegate.exports.paging import TablePages
 from tidegate.exports.pull import PageList
 from tidegate.exports.rendering.blocks import RowBlocks
 from tidegate.exports.rendering.columns import ROW_HEAD, Row, flat_rows, keys_of
@@ -27,6 +27,7 @@ from tidegate.exports.rendering.csv_writer import CsvOptions
 from tidegate.exports.rendering.files import Output, content_type, extension, render
 from tidegate.exports.rendering.notes import Notes
 from tidegate.exports.rendering.xlsx_writer import TableRows
+from tidegate.exports.source_page import Page, page_reader, read_page
 from tidegate.queue.model import Request
 
 _READ_AHEAD = 4
@@ -98,14 +99,16 @@ class Renderer:
         return keys, RowBlocks(self._staged(request, number, sorted(pages.counts), read)), pages.rows
 
     def _staged(
-        self, request: Request, table: int, numbers: list[int], read: Callable[[bytes, int], SourcePage]
+        self, request: Request, table: int, numbers: list[int], read: Callable[[bytes, int], Page]
     ) -> Iterator[list[Row]]:
         """Reads a few pages ahead, so that the bucket's latency is not paid page by page."""
         with ThreadPoolExecutor(_READ_AHEAD) as threads:
             ahead: deque[tuple[int, Future[bytes | None]]] = deque()
             waiting = iter(numbers)
+            # The first page alone: it may be looked at long before the table's turn comes.
+            most = 1
             while True:
-                while len(ahead) < _READ_AHEAD and (number := next(waiting, None)) is not None:
+                while len(ahead) < most and (number := next(waiting, None)) is not None:
                     key = page_object(request.project_id, request.request_id, table, number)
                     ahead.append((number, threads.submit(self._objects.get, key)))
                 if not ahead:
@@ -113,6 +116,7 @@ class Renderer:
                 number, future = ahead.popleft()
                 body = self._there(future.result(), number)
                 yield read(body, number).rows
+                most = _READ_AHEAD
 
     @staticmethod
     def _there(body: bytes | None, number: int) -> bytes:

@@ -8,8 +8,8 @@ from functools import partial
 
 from tidegate.common.ids import Clock, digest
 from tidegate.errors import FetchError
-from tidegate.exports.paging import Place, page_url
 from tidegate.exports.ports import ReadPage
+from tidegate.exports.source_page import Place, page_url
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits
 from tidegate.projects.callback_secrets import Signer

@@ -13,7 +13,7 @@ from tidegate.common.ids import Clock, new_id
 from tidegate.errors import DomainError, FetchTimeout, UseAsync
 from tidegate.exports.model import PREFIX, ExportSpec, default_file_name, file_name_for, sync_object
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.paging import SourcePage, TablePages, read_page
+from tidegate.exports.paging import TablePages
 from tidegate.exports.pull import PARALLEL
 from tidegate.exports.render import output_of
 from tidegate.exports.rendering.columns import flat_rows, keys_of
@@ -21,6 +21,7 @@ from tidegate.exports.rendering.files import content_type, extension, render
 from tidegate.exports.rendering.header_tree import leaves
 from tidegate.exports.rendering.xlsx_writer import TableRows
 from tidegate.exports.source import SignedSource
+from tidegate.exports.source_page import Page, read_page
 
 MAX_ROWS = 50_000
 MAX_BYTES = 4_500_000
@@ -90,7 +91,7 @@ class SyncExports:
 
         pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
 
-        def fetch(number: int) -> tuple[int, SourcePage]:
+        def fetch(number: int) -> tuple[int, Page]:
             left = until - time.monotonic()
             try:
                 body = read(table.source_url or "", pages.place(number), spec.step, left) if left > 0 else None
@@ -102,7 +103,7 @@ class SyncExports:
                 raise UseAsync(f"the source did not bring its rows within {SECONDS:g} s; order the export instead")
             return number, read_page(body, number)
 
-        def take(number: int, page: SourcePage) -> None:
+        def take(number: int, page: Page) -> None:
             pages.record(number, page)
             if number in pages.counts:
                 rows[number] = page.rows

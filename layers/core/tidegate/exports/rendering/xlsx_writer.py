@@ -23,6 +23,7 @@ from tidegate.exports.rendering.xlsx_rows import RowWriter
 from tidegate.exports.rendering.zip_stream import Entry, zip_stream
 
 SHEET_ROWS = 1_048_576
+_MEASURED_TABLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,11 @@ def laid_out(
 class _Book:
     def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
         rows = [RowBlocks.of(each.rows) for each in tables]
-        # Readable widths, whatever else shares the sheet.
-        laid = [laid_out(each.table, each.keys, own.peek()) for each, own in zip(tables, rows, strict=True)]
+        # The first rows of every table are held until its turn comes: of many tables only the heads are measured.
+        few = len(tables) <= _MEASURED_TABLES
+        laid = [
+            laid_out(each.table, each.keys, own.peek() if few else ()) for each, own in zip(tables, rows, strict=True)
+        ]
         layouts = [(each.table, layout) for each, (layout, _) in zip(tables, laid, strict=True)]
         self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
         self._streams = deque(

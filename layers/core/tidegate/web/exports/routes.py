@@ -133,6 +133,8 @@ def sync_multiple_by_query() -> Response[Any]:
 def _exact_data() -> Any:
     """`source_data` with its decimals as they were spelt: as floats, 100.00 would be 100.0."""
     text = router.current_event.decoded_body or ""
+    if not text:
+        return (router.current_event.query_string_parameters or {}).get("source_data") or None
     if '"source_data"' not in text or "." not in text:
         return None
     from tidegate.exports.source_json import read_exact
