@@ -121,7 +121,7 @@ def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
 
 def targets_of(job: Job) -> int:
     """None for a Job whose targets all came too late for it and went to the next."""
-    return job["counts"]["total"]
+    return job.counts.total
 
 
 def verify(home: Path, signature: str) -> int:

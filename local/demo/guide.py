@@ -38,7 +38,7 @@ class Guide:
         say(f"      {line}")
 
     def key(self, *scopes: str, agent_id: str | None = None) -> str:
-        return self.admin.keys.create(self.project_id, scopes, agent_id=agent_id)["key"]
+        return self.admin.keys.create(self.project_id, scopes, agent_id=agent_id).key
 
     def until(self, read: Callable[[], T], holds: Callable[[T], bool], what: str, seconds: float = 60) -> T:
         deadline = time.monotonic() + seconds
