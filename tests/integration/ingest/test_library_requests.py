@@ -225,7 +225,7 @@ def test_request_waits_until_its_not_before(library: Library, source: FileSource
     library.cloud.app.queue.pokes.poke("no_cookie")
     library.run()
     waiting = library.request(asked["request_id"])
-    assert (waiting["status"], waiting["last_wait_reason"]) == ("pending", "not_before")
+    assert (waiting["status"], waiting["last_wait_reason"]) == ("pending", "backoff")
 
     library.cloud.clock.advance(1201)
     library.cloud.app.queue.pokes.poke("no_cookie")

@@ -122,8 +122,8 @@ class IngestSubmit:
         if type == "check":
             return self._check(project_id, payload, subscription_id, priority, channel, who, **more)
         if type == "scan":
-            named = {"priority": priority, "channel": channel, "who": who}
-            return self.scan(project_id, str(subscription_id or ""), **named, **more)
+            scanned = str(subscription_id or "")
+            return self.scan(project_id, scanned, priority=priority, channel=channel, who=who, **more)
         names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size")
         announced = Announcement(**{name: payload.get(name) for name in names})  # type: ignore[arg-type]
         if type == "associate":

@@ -31,7 +31,6 @@ TRANSITIONS: Mapping[str, tuple[frozenset[str], str | None]] = {
 
 # Why something waits.
 CAPACITY, SHARE, CHANNEL_PAUSED, MUTEX, BACKOFF = "capacity", "share", "paused", "mutex", "backoff"
-SCHEDULED = "not_before"
 
 # Priorities: 1 to 3 for what a person asked for, 4 to 6 for schedules and other systems, 7 to 10 for upkeep.
 BY_HAND, BY_SCHEDULE, UPKEEP = 3, 5, 8

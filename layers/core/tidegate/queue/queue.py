@@ -14,7 +14,7 @@ from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.projects.store import ProjectStore
 from tidegate.queue import policies as request_policies
 from tidegate.queue.admission_queue import AdmissionQueue
-from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, SCHEDULED, Request, moved, notice_kind
+from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.queue.policies import Policy
 from tidegate.queue.ports import CHANNEL, MUTEX, REQUEST, SLOT, Ending, Refused, View
 from tidegate.queue.store import RequestStore
@@ -80,7 +80,7 @@ class RequestQueue:
             subscription_id=subscription_id,
             callback=callback,
             not_before=not_before.timestamp() if not_before and not_before > now else None,
-            last_wait_reason=SCHEDULED if not_before and not_before > now else None,
+            last_wait_reason=BACKOFF if not_before and not_before > now else None,
         )
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
         added = self._store.add(request, line, extra_writes, self._quotas.quotas(project_id).queued)

@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from tidegate.queue.channel_model import Channel, Place
 from tidegate.queue.fairness import Standing, Turn, aged_priority, ceiling, fair_share
-from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, SCHEDULED, SHARE
+from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, SHARE
 
 # Where more projects wait, those that waited longest for their turn are looked at; the others move up.
 _LANES_PER_RUN = 25
@@ -108,5 +108,5 @@ class Turns:
 
     def _obstacle(self, place: Place) -> str | None:
         if place.not_before is not None and place.not_before > self.now:
-            return SCHEDULED if place.reason == SCHEDULED else BACKOFF
+            return BACKOFF
         return MUTEX if (place.project_id, str(place.mutex)) in self._held else None
