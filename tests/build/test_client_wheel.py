@@ -35,7 +35,7 @@ def test_wheel_holds_the_client_and_nothing_of_the_server(wheel: Path) -> None:
 def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel]
+    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)]
     subprocess.run(install, check=True, capture_output=True, text=True)
 
     def run(*command: str) -> str:

@@ -344,6 +344,12 @@ class Problem(Model):
     detail: str
 
 
+class Bulk(Model):
+    changed: int
+    skipped: int
+    next_cursor: str | None
+
+
 class LogLine(Model):
     """One line of a request's execution log; `stack` is for keys of scope admin."""
 

@@ -226,6 +226,7 @@ class QueuePart:
         from tidegate.aws.sqs import SqsQueue
         from tidegate.queue.admission import Admission
         from tidegate.queue.admission_queue import AdmissionQueue
+        from tidegate.queue.bulk import BulkControl
         from tidegate.queue.channel_store import ChannelStore
         from tidegate.queue.channels import Channels
         from tidegate.queue.control import Control
@@ -239,12 +240,14 @@ class QueuePart:
         from tidegate.queue.retention.sweep import Sweep
         from tidegate.queue.runner import RequestRunner
         from tidegate.queue.store import RequestStore
+        from tidegate.queue.unique import UniqueRequests
 
         settings, clock, table = app.settings, app.clock, app.table
         self.policies = policies_from(settings.request_policies)
         capacities = capacities_from(settings.channel_capacities)
         self.store = RequestStore(table)
         self.log = RequestLog(table, clock)
+        self.unique = UniqueRequests(table, self.store, clock)
         self.channel_store = ChannelStore(table)
         self.pokes = AdmissionQueue(
             SqsQueue(app.sqs, settings.admission_queue_url), SqsQueue(app.sqs, settings.wakeups_queue_url)
@@ -265,6 +268,7 @@ class QueuePart:
             app.request_views,
             app.request_endings,
         )
+        self.bulk = BulkControl(self.store, lambda: self.control)
         self.control = Control(self.queue, self.store, self.pokes, self.runner, clock, app.request_restarts)
         self.channels = Channels(self.channel_store, self.pokes, clock, capacities)
         self.admission = Admission(
@@ -638,7 +642,9 @@ class IngestPart:
         self.parts = MultipartStore(app.s3, settings.files_bucket)
         self.store = SubscriptionStore(app.table)
         self.unfinished = UnfinishedStore(app.table, clock)
-        self.submit = IngestSubmit(queue.queue, queue.channels, files, self.store, projects, app.http, clock)
+        self.submit = IngestSubmit(
+            queue.queue, queue.channels, files, self.store, projects, app.http, clock, queue.unique
+        )
         self.sources = SourceReader(app.http)
         self.subscriptions = Subscriptions(
             self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, clock

@@ -113,6 +113,8 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "requests.resume": lambda c: c.requests.resume("r"),
     "requests.retry": lambda c: c.requests.retry("r"),
     "requests.prioritize": lambda c: c.requests.prioritize("r", 1),
+    "requests.bulk": lambda c: c.requests.bulk("prioritize", priority=1, status="failed"),
+    "requests.later": lambda c: c.requests.create("scan", {}, not_before="2026-11-16T05:00:00Z", dedupe_key="k"),
     "requests.log": lambda c: c.requests.log("r", limit=1, cursor="c"),
     "subscriptions.choice": lambda c: c.subscriptions.create(
         "n", "https://x.example", format="rss", include=["*"], exclude=["x"], file_path="/{name}", priority=1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -214,3 +215,63 @@ def test_check_is_upkeep_unless_it_says_otherwise(library: Library, source: File
 
     assert library.submit("check", {"file_id": asked["file_id"]})["priority"] == 8
     assert library.submit("check", {"file_id": asked["file_id"]}, priority=2)["priority"] == 2
+
+
+def test_request_waits_until_its_not_before(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    later = library.cloud.clock() + timedelta(minutes=20)
+    payload = {"source_url": source.url("/a"), "file_path": "/a"}
+    asked = library.submit("download", payload, not_before=later.isoformat())
+    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.run()
+    waiting = library.request(asked["request_id"])
+    assert (waiting["status"], waiting["last_wait_reason"]) == ("pending", "backoff")
+
+    library.cloud.clock.advance(1201)
+    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.run()
+
+    assert library.request(asked["request_id"])["status"] == "completed"
+
+
+def test_dedupe_key_gives_the_present_request_until_it_is_over(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    payload = {"source_url": source.url("/a"), "file_path": "/a"}
+    first = library.submit("download", payload, dedupe_key="daily")
+    assert library.submit("download", payload, dedupe_key="daily")["request_id"] == first["request_id"]
+    assert library.submit("download", payload, dedupe_key="other")["request_id"] != first["request_id"]
+    files = library.cloud.http("GET", "/v1/files", key=library.project.key).json()["items"]
+    assert len(files) == 2
+    library.run()
+
+    again = library.submit("download", payload, dedupe_key="daily")
+    assert (again["request_id"] != first["request_id"], again["status"]) == (True, "pending")
+
+
+def test_bulk_acts_on_every_request_of_the_filter(library: Library, source: FileSource) -> None:
+    payload = {"source_url": source.url("/gone"), "file_path": "/a"}
+    asked = [library.submit("download", payload)["request_id"] for _ in range(5)]
+    check = library.submit("scan", {}, subscription_id=_subscribed(library, source))["request_id"]
+
+    def bulk(**body: Any) -> Any:
+        return library.cloud.http("POST", "/v1/requests/bulk", json=body, key=library.project.key)
+
+    assert bulk(action="prioritize", priority=1, type="download").json() == {
+        "changed": 5,
+        "skipped": 0,
+        "next_cursor": None,
+    }
+    assert {library.request(one)["priority"] for one in asked} == {1}
+    assert library.request(check)["priority"] == 5
+    first = bulk(action="cancel", type="download", limit=2).json()
+    assert (first["changed"], bool(first["next_cursor"])) == (2, True)
+    assert bulk(action="cancel", type="download", limit=100, cursor=first["next_cursor"]).json()["changed"] == 3
+    assert {library.request(one)["status"] for one in asked} == {"cancelled"}
+    assert bulk(action="cancel").status == 422
+    assert bulk(action="prioritize", type="scan").status == 422
+
+
+def _subscribed(library: Library, source: FileSource) -> str:
+    body = {"name": "n", "source_url": source.url("/list")}
+    made = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
+    return str(made.json()["subscription_id"])

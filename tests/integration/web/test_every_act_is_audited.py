@@ -30,6 +30,7 @@ EXCEPTIONS = {
     "PUT /v1/agents/{agent_id}/presence": "a host says where it is, every hour; nothing else changes",
     "POST /v1/batches/{batch_id}/items/{index}/result": "one item's answer; outcomes are kept in S3",
     "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
+    "POST /v1/subscriptions/preview": "reads a source and stores no record",
     "POST /v1/download/sync": "answers a file and stores no record",
     "POST /v1/download/sync/multiple": "answers a file and stores no record",
 }
@@ -104,6 +105,9 @@ class World:
 
     def subscription(self) -> str:
         return self.made("/v1/subscriptions", {"name": "s", "source_url": SOURCE}, "subscription_id")
+
+    def paused_subscription(self) -> str:
+        return self.made(f"/v1/subscriptions/{self.subscription()}/pause", None, "subscription_id")
 
     def batch(self, *acts: str, hooks: tuple[str, ...] = ()) -> str:
         batch_id = self.batches.create(self.batches.register(*hooks))
@@ -195,6 +199,16 @@ CALLS: dict[str, Call] = {
     "POST /v1/requests/{request_id}/resume": lambda w: (f"/v1/requests/{w.request('pause')}/resume", None),
     "POST /v1/requests/{request_id}/retry": lambda w: (f"/v1/requests/{w.failed_request()}/retry", None),
     "POST /v1/requests/{request_id}/prioritize": lambda w: (f"/v1/requests/{w.request()}/prioritize", {"priority": 1}),
+    "POST /v1/requests/bulk": lambda w: (
+        "/v1/requests/bulk",
+        {"action": "cancel", "status": "pending", "type": w.request() and "check"},
+    ),
+    "PATCH /v1/subscriptions/{subscription_id}": lambda w: (f"/v1/subscriptions/{w.subscription()}", {"name": "t"}),
+    "POST /v1/subscriptions/{subscription_id}/pause": lambda w: (f"/v1/subscriptions/{w.subscription()}/pause", None),
+    "POST /v1/subscriptions/{subscription_id}/resume": lambda w: (
+        f"/v1/subscriptions/{w.paused_subscription()}/resume",
+        None,
+    ),
     "POST /v1/subscriptions": lambda w: ("/v1/subscriptions", {"name": "s", "source_url": SOURCE}),
     "DELETE /v1/subscriptions/{subscription_id}": lambda w: (f"/v1/subscriptions/{w.subscription()}", None),
     "POST /v1/subscriptions/{subscription_id}/download": lambda w: (

@@ -119,6 +119,12 @@ write  POST   /v1/requests/{request_id}/retry
 read   GET    /v1/stats
 read   GET    /v1/subscriptions
 write  POST   /v1/subscriptions
+write  POST   /v1/subscriptions/preview
+write  PATCH  /v1/subscriptions/{subscription_id}
+write  POST   /v1/subscriptions/{subscription_id}/pause
+write  POST   /v1/subscriptions/{subscription_id}/resume
+write  POST   /v1/requests/bulk
+read   GET    /v1/requests/{request_id}/log
 write  DELETE /v1/subscriptions/{subscription_id}
 read   GET    /v1/subscriptions/{subscription_id}
 write  POST   /v1/subscriptions/{subscription_id}/download

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import LogLine, Page, Preview, Request, Subscription
+from tidegate_client.models import Bulk, LogLine, Page, Preview, Request, Subscription
 from tidegate_client.resources.paging import one_page
 
 
@@ -20,9 +20,13 @@ class Requests:
         subscription_id: str | None = None,
         priority: int | None = None,
         channel: str | None = None,
+        not_before: str | None = None,
+        dedupe_key: str | None = None,
         idempotency_key: str | None = None,
     ) -> Request:
+        """`not_before`: an ISO 8601 moment. While a request with `dedupe_key` is not over, asking again gives that."""
         optional = {"subscription_id": subscription_id, "priority": priority, "channel": channel}
+        optional |= {"not_before": not_before, "dedupe_key": dedupe_key}
         body: dict[str, Any] = {"type": kind, "payload": dict(payload)}
         body |= {name: value for name, value in optional.items() if value is not None}
         return Request(self._http.create("/v1/requests", body, idempotency_key=idempotency_key))
@@ -33,6 +37,17 @@ class Requests:
     def log(self, request_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LogLine]:
         """What was done for it, step by step, oldest first."""
         return one_page(self._http, f"/v1/requests/{path_part(request_id)}/log", {}, limit, cursor, LogLine)
+
+    def bulk(self, action: str, *, priority: int | None = None, **wanted: str) -> Bulk:
+        """cancel, retry or prioritize every request of the filter: type, channel, status, subscription_id."""
+        body = {"action": action, **wanted, **({"priority": priority} if priority else {})}
+        changed = skipped = 0
+        cursor: str | None = None
+        while True:
+            found = Bulk(self._http.act("/v1/requests/bulk", {**body, "cursor": cursor}, idempotent=True))
+            changed, skipped, cursor = changed + found.changed, skipped + found.skipped, found.next_cursor
+            if not cursor:
+                return Bulk(changed=changed, skipped=skipped)
 
     def cancel(self, request_id: str) -> Request:
         return self._act(request_id, "cancel")

@@ -253,6 +253,11 @@ def unfinished(project_id: str, request_id: str) -> dict[str, str]:
     return _key(project_id, "REQUEST", request_id, sk="UNFINISHED")
 
 
+def dedupe(project_id: str, dedupe_key: str) -> dict[str, str]:
+    """Which request has a caller's dedupe key."""
+    return _key(project_id, "DEDUPE", digest(dedupe_key, length=32))
+
+
 def request_log(project_id: str, request_id: str) -> str:
     return partition(project_id, "REQUEST_LOG", request_id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from tidegate.common.ids import Clock, new_id
@@ -20,6 +21,7 @@ from tidegate.queue.channels import Channels
 from tidegate.queue.model import DEFAULT_PRIORITY, PRIORITIES, Request
 from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
 from tidegate.queue.queue import RequestQueue
+from tidegate.queue.unique import UniqueRequests
 
 
 class IngestSubmit:
@@ -32,6 +34,7 @@ class IngestSubmit:
         projects: Projects,
         http: SafeHttp,
         clock: Clock,
+        unique: UniqueRequests,
     ) -> None:
         self._queue = queue
         self._channels = channels
@@ -40,6 +43,7 @@ class IngestSubmit:
         self._projects = projects
         self._http = http
         self._clock = clock
+        self._unique = unique
 
     def check_url(self, project_id: str, url: str) -> bool:
         """UrlNotAllowed if the project may not fetch it. Returns whether its URLs may be private."""
@@ -61,6 +65,7 @@ class IngestSubmit:
         fingerprint: str | None = None,
         mirrors: Sequence[str] = (),
         extra_writes: Sequence[Any] = (),
+        **more: Any,
     ) -> tuple[File, Request]:
         """`fingerprint` is that of the subscription's entry that led here."""
         for url in (source_url, *mirrors):
@@ -72,10 +77,33 @@ class IngestSubmit:
             "mirrors": [*mirrors] or None,
         }
         return self._with_file(
-            "download", project_id, announced, payload, channel, priority, subscription_id, who, extra_writes
+            "download", project_id, announced, payload, channel, priority, subscription_id, who, extra_writes, **more
         )
 
     def submit(
+        self,
+        project_id: str,
+        type: str,
+        payload: Mapping[str, Any],
+        *,
+        dedupe_key: str | None = None,
+        **options: Any,
+    ) -> Request:
+        """A request as `POST /v1/requests` describes it; its payload is already of its type's shape.
+
+        `options` as in `_submit`. With a `dedupe_key`, the request that has it, if that is not over.
+        """
+        if dedupe_key is None:
+            return self._submit(project_id, type, payload, **options)
+        return self._unique.submit(
+            project_id,
+            dedupe_key,
+            lambda request_id, write: self._submit(
+                project_id, type, payload, request_id=request_id, extra_writes=[write], **options
+            ),
+        )
+
+    def _submit(
         self,
         project_id: str,
         type: str,
@@ -85,24 +113,34 @@ class IngestSubmit:
         priority: int | None = None,
         channel: str | None = None,
         who: str = SYSTEM,
+        **more: Any,
     ) -> Request:
-        """A request as `POST /v1/requests` describes it; its payload is already of its type's shape."""
+        """`more`: request_id, extra_writes, not_before."""
         priority = priority or PRIORITIES.get(type, DEFAULT_PRIORITY)
         if subscription_id:
             self._subscription(project_id, subscription_id)
         if type == "check":
-            return self._check(project_id, payload, subscription_id, priority, channel, who)
+            return self._check(project_id, payload, subscription_id, priority, channel, who, **more)
         if type == "scan":
-            return self.scan(project_id, str(subscription_id or ""), priority=priority, channel=channel, who=who)
+            scanned = str(subscription_id or "")
+            return self.scan(project_id, scanned, priority=priority, channel=channel, who=who, **more)
         names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size")
         announced = Announcement(**{name: payload.get(name) for name in names})  # type: ignore[arg-type]
         if type == "associate":
-            made = self._with_file(type, project_id, announced, {}, channel, priority, subscription_id, who)
+            made = self._with_file(type, project_id, announced, {}, channel, priority, subscription_id, who, **more)
             return made[1]
-        url = str(payload["source_url"])
-        named: dict[str, Any] = {"credentials": payload.get("credentials"), "channel": channel, "priority": priority}
-        named["mirrors"] = payload.get("mirrors") or ()
-        return self.download(project_id, announced, url, subscription_id=subscription_id, who=who, **named)[1]
+        return self.download(
+            project_id,
+            announced,
+            str(payload["source_url"]),
+            credentials=payload.get("credentials"),
+            channel=channel,
+            priority=priority,
+            mirrors=payload.get("mirrors") or (),
+            subscription_id=subscription_id,
+            who=who,
+            **more,
+        )[1]
 
     def scan(
         self,
@@ -114,6 +152,7 @@ class IngestSubmit:
         who: str = SYSTEM,
         request_id: str | None = None,
         extra_writes: Sequence[Any] = (),
+        not_before: datetime | None = None,
     ) -> Request:
         if not subscription_id:
             raise Invalid(
@@ -130,6 +169,7 @@ class IngestSubmit:
             subscription_id,
             request_id,
             extra_writes=extra_writes,
+            not_before=not_before,
             who=who,
         )
 
@@ -141,6 +181,7 @@ class IngestSubmit:
         priority: int,
         channel: str | None,
         who: str,
+        **more: Any,
     ) -> Request:
         file = self._files.get(project_id, str(payload["file_id"]))
         if file is None:
@@ -148,7 +189,7 @@ class IngestSubmit:
         if payload.get("source_url"):
             self.check_url(project_id, str(payload["source_url"]))
         lane = self._lane(channel, payload.get("credentials"))
-        return self._queue.submit(project_id, "check", lane, payload, priority, subscription_id, who=who)
+        return self._queue.submit(project_id, "check", lane, payload, priority, subscription_id, who=who, **more)
 
     def _with_file(
         self,
@@ -161,10 +202,13 @@ class IngestSubmit:
         subscription_id: str | None,
         who: str,
         extra_writes: Sequence[Any] = (),
+        *,
+        request_id: str | None = None,
+        not_before: datetime | None = None,
     ) -> tuple[File, Request]:
         """One transaction makes both, so that neither is ever without the other."""
         now = self._clock()
-        request_id = new_id("req", now)
+        request_id = request_id or new_id("req", now)
         file = new_file(project_id, announced, COMING, now)
         file = replace(file, request_id=request_id, source_url=payload.get("source_url"))
         request = self._queue.submit(
@@ -176,6 +220,7 @@ class IngestSubmit:
             subscription_id,
             request_id,
             extra_writes=[*self._files.coming_writes(file, brings_content=type == "download"), *extra_writes],
+            not_before=not_before,
             who=who,
         )
         return file, request

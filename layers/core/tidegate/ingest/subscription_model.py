@@ -50,9 +50,8 @@ class Subscription:
         return Selection(self.format, self.include, self.exclude, self.file_path)
 
     def shown(self) -> dict[str, Any]:
-        names = ["subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status"]
-        names += ["format", "file_path", "priority"]
-        shown = {name: getattr(self, name) for name in names}
+        names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
+        shown = {name: getattr(self, name) for name in (*names, "format", "file_path", "priority")}
         shown |= {name: list(getattr(self, name)) or None for name in ("include", "exclude")}
         shown |= {"create_time": self.created_at, "last_scan": self.last_scan}
         return {name: value for name, value in shown.items() if value is not None}

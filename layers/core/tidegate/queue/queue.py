@@ -63,6 +63,7 @@ class RequestQueue:
         extra_writes: Sequence[Any] = (),
         *,
         timeout: int | None = None,
+        not_before: datetime | None = None,
         who: str = SYSTEM,
     ) -> Request:
         """One transaction, then a word to admission. The same `request_id` again is the same request.
@@ -83,10 +84,15 @@ class RequestQueue:
             timeout=timeout or policy.timeout,
             subscription_id=subscription_id,
             callback=callback,
+            not_before=not_before.timestamp() if not_before and not_before > now else None,
+            last_wait_reason=BACKOFF if not_before and not_before > now else None,
         )
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
         added = self._store.add(request, line, extra_writes, self._quotas.quotas(project_id).queued)
-        self._pokes.poke(added.channel)
+        if added.not_before and not_before:
+            self._pokes.wake(added.channel, not_before, now)
+        else:
+            self._pokes.poke(added.channel)
         return added
 
     def policy(self, type: str) -> Policy:

@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, add_timeout
+from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, add_timeout, given
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.views import follow
 
@@ -42,6 +42,11 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--watch", action="store_true")
     add_timeout(create)
     request.command("show", _show, "one request").add_argument("request_id")
+    bulk = request.command("bulk", _bulk, "cancel, retry or prioritize many")
+    bulk.add_argument("action", choices=("cancel", "retry", "prioritize"))
+    bulk.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    for option in ("--type", "--channel", "--status", "--subscription-id"):
+        bulk.add_argument(option)
     log = request.command("log", _log, "what was done for it, step by step")
     log.add_argument("request_id")
     add_paging(log)
@@ -118,6 +123,11 @@ def _create(context: Context, args: argparse.Namespace) -> Exit | None:
 
 def _show(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.requests.get(args.request_id))
+
+
+def _bulk(context: Context, args: argparse.Namespace) -> None:
+    wanted = {name: str(value) for name, value in given(args, "type", "channel", "status", "subscription_id").items()}
+    context.output.record(context.client.requests.bulk(args.action, priority=args.priority, **wanted))
 
 
 def _log(context: Context, args: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ _DEFAULT_PERIOD = timedelta(days=7)
 _EPOCH, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
-def _in_utc(moment: datetime, name: str) -> datetime:
+def in_utc(moment: datetime, name: str) -> datetime:
     try:
         return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
     except OverflowError as error:
@@ -37,7 +37,7 @@ def stats(
     since: Annotated[datetime | None, Query(description="ISO 8601; seven days ago if left out")] = None,
 ) -> StatsAnswer:
     now = app().clock()
-    start = _in_utc(since, "since") if since else now - _DEFAULT_PERIOD
+    start = in_utc(since, "since") if since else now - _DEFAULT_PERIOD
     figures = stats_by_type(app().queue.store.since(router.caller.project_id, iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)

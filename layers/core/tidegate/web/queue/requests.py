@@ -7,8 +7,17 @@ from aws_lambda_powertools.event_handler import Response
 from tidegate.app import app
 from tidegate.queue.model import Request
 from tidegate.web.idempotency import idempotent
+from tidegate.web.queue.operations import in_utc
 from tidegate.web.queue.request_payloads import checked_payload
-from tidegate.web.queue.schemas import LogAnswer, LogList, PriorityBody, RequestAnswer, RequestBody
+from tidegate.web.queue.schemas import (
+    BulkAnswer,
+    BulkBody,
+    LogAnswer,
+    LogList,
+    PriorityBody,
+    RequestAnswer,
+    RequestBody,
+)
 from tidegate.web.routing import Cursor, Limit, Router, answer
 
 router = Router()
@@ -29,9 +38,22 @@ def create(body: RequestBody) -> Response[RequestAnswer]:
         subscription_id=body.subscription_id,
         priority=body.priority,
         channel=body.channel,
+        not_before=in_utc(body.not_before, "not_before") if body.not_before else None,
+        dedupe_key=body.dedupe_key,
         who=caller.key_id,
     )
     return answer(_shown(request), 202)
+
+
+@router.post("/v1/requests/bulk", scope="write", tags=_TAGS, summary="Cancel, retry or prioritise many")
+def bulk(body: BulkBody) -> BulkAnswer:
+    caller = router.caller
+    names = ("type", "channel", "status", "subscription_id")
+    wanted = {name: value for name in names if (value := getattr(body, name))}
+    outcome = app().queue.bulk.act(
+        caller.project_id, body.action, wanted, body.limit, body.cursor, priority=body.priority, who=caller.key_id
+    )
+    return BulkAnswer.model_validate(outcome)
 
 
 @router.get("/v1/requests/<request_id>", scope="read", tags=_TAGS, summary="One request")

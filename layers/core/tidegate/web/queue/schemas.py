@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, RootModel
+from pydantic import AfterValidator, Field, RootModel, model_validator
 
 from tidegate.queue.channel_model import ALL, MAX_CAPACITY, name_fault
 from tidegate.web.schemas import Answer, Body, JsonObject, Priority, Text
@@ -24,6 +25,39 @@ class RequestBody(Body):
     subscription_id: Text | None = None
     priority: Annotated[Priority | None, Field(description="5 if left out; 8 for a check")] = None
     channel: ChannelName | None = None
+    not_before: Annotated[
+        datetime | None, Field(description="it waits until then, ISO 8601; without an offset it is taken for UTC")
+    ] = None
+    dedupe_key: Annotated[
+        Text | None, Field(description="while a request with this key is not over, asking again gives that one")
+    ] = None
+
+
+class BulkBody(Body):
+    """Every request that the filter finds, newest first, `limit` at a time: repeat with `cursor` for the rest."""
+
+    action: Literal["cancel", "retry", "prioritize"]
+    priority: Priority | None = None
+    type: Annotated[str | None, Field(max_length=40)] = None
+    channel: ChannelName | None = None
+    status: Literal["pending", "queued", "running", "failed", "paused"] | None = None
+    subscription_id: Text | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 100
+    cursor: Annotated[str | None, Field(max_length=2000)] = None
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Self:
+        if self.action == "prioritize" and self.priority is None:
+            raise ValueError("prioritize needs a priority, 1 to 10")
+        if not (self.type or self.channel or self.status or self.subscription_id):
+            raise ValueError("name at least one of type, channel, status and subscription_id")
+        return self
+
+
+class BulkAnswer(Answer):
+    changed: int
+    skipped: int
+    next_cursor: str | None = None
 
 
 class PriorityBody(Body):

@@ -1,0 +1,60 @@
+"""One action on every request that a filter finds, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tidegate.errors import Conflict, RecordNotFound, WrongState
+from tidegate.queue.control import Control
+from tidegate.queue.model import TRANSITIONS, Request
+from tidegate.queue.store import RequestStore
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOutcome:
+    """`changed` requests, those `skipped` because their state does not allow it, and where to go on."""
+
+    changed: int
+    skipped: int
+    next_cursor: str | None
+
+
+class BulkControl:
+    def __init__(self, store: RequestStore, control: Callable[[], Control]) -> None:
+        self._store = store
+        self._control = control
+
+    def act(
+        self,
+        project_id: str,
+        action: str,
+        wanted: dict[str, str],
+        limit: int,
+        cursor: str | None,
+        *,
+        priority: int | None = None,
+        who: str,
+    ) -> BulkOutcome:
+        """Those that are there now; whoever wants all of them calls until there is no cursor."""
+        page = self._store.list(project_id, limit, cursor, **wanted)
+        allowed = TRANSITIONS[action][0]
+        able = [request for request in page.items if request.status in allowed]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            changed = sum(pool.map(lambda request: self._act(request, action, priority, who), able))
+        return BulkOutcome(changed, len(page.items) - changed, page.next_cursor)
+
+    def _act(self, request: Request, action: str, priority: int | None, who: str) -> bool:
+        control = self._control()
+        where = (request.project_id, request.request_id)
+        try:
+            if action == "prioritize":
+                control.prioritize(*where, priority or request.priority, who)
+            else:
+                {"cancel": control.cancel, "retry": control.retry}[action](*where, who)
+        except (Conflict, RecordNotFound, WrongState):
+            return False
+        return True
