@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_batches_spread_over_the_deployed_channels_and_keep_their_outcomes(
     started = [project.http("POST", f"/v1/batches/{batch_id}/start").json() for batch_id in made]
     assert {batch["channel"] for batch in started} == {"batch", "batch_b"}
     for batch_id in made:
-        ended = until(lambda one=batch_id: shown(project, one), lambda batch: batch["status"] == "finished", 60)
+        ended = until(partial(shown, project, batch_id), lambda batch: batch["status"] == "finished", 60)
         assert (ended["progress"]["succeeded"], ended["progress"]["abandoned"]) == (4, 1)
         (item,) = project.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
         assert (item["index"], item["state"], item["answer"]["msg"]) == (3, "abandoned", "gone")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -206,7 +207,7 @@ def test_groups_of_items_are_called_together_and_answered_one_by_one(lab: Lab, b
 def test_two_batches_of_a_business_share_its_rate(lab: Lab, business: Business) -> None:
     lab.shared_rate = 60
     small, large = lab.batch(40, rate=20), lab.batch(80, rate=500)
-    runs = [lab.in_background(lambda one=one: replace(lab).run(one)) for one in (small, large)]
+    runs = [lab.in_background(partial(replace(lab).run, one)) for one in (small, large)]
     began = time.monotonic()
     for thread in runs:
         thread.join(20)
