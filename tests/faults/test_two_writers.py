@@ -131,6 +131,18 @@ def test_slot_given_back_by_an_attempt_that_is_over(queue: TestQueue) -> None:
     assert SLOT in refused.value.parts
 
 
+def test_heartbeat_of_an_attempt_that_was_replaced(queue: TestQueue) -> None:
+    request = queue.submit()
+    queue.admit()
+    running, now = queue.now(request), queue.cloud.clock()
+    earlier = replace(running, attempt=running.attempt - 1)
+    store = queue.cloud.app.queue.store
+    store.beat(running, now, now.timestamp() + 60, None)
+
+    with pytest.raises(LeaseLost):
+        store.beat(earlier, now, now.timestamp() + 60, None)
+
+
 def test_request_moved_twice_from_one_version(queue: TestQueue) -> None:
     request = queue.submit()
     store, now = queue.cloud.app.queue.store, queue.cloud.clock()

@@ -251,7 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_Q}/store.py",
         'condition = "#status = :running AND #attempt = :attempt"',
         'condition = "#status = :running AND :attempt = :attempt"',
-        (f"{_IT}/queue/test_lifecycle.py",),
+        (_RACES,),
     ),
     # --- batches, callbacks, projects
     Mutant(
