@@ -104,8 +104,8 @@ def test_a_dispatch_that_died_half_way_is_completed_not_repeated(fleet: Fleet) -
     store = fleet.cloud.app.distribution.inbox
     place = store.place
 
-    def dying(orders: object) -> None:
-        place(list(orders)[:10])  # type: ignore[call-overload]
+    def dying(entries: object) -> None:
+        place(list(entries)[:10])  # type: ignore[call-overload]
         raise Busy("died")
 
     store.place = dying  # type: ignore[method-assign]
