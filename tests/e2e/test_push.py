@@ -47,7 +47,7 @@ def states(project: DeployedProject) -> dict[str, str]:
     return {item["agent_id"]: item["state"] for item in items if item["zone"] == "z1"}
 
 
-def test_connected_hosts_have_their_url_within_a_second_of_dispatch(
+def test_connected_hosts_fetch_a_job_because_they_were_told(
     deployed: Deployed, project: DeployedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployed.store(project, "/data/push.bin", CONTENT, SIGNATURE)
@@ -82,6 +82,7 @@ def test_connected_hosts_have_their_url_within_a_second_of_dispatch(
         dispatched = time.time()
         until(lambda: job_of(project, job_id), lambda job: job["status"] == "Success", 40)
 
-    assert min(offered) - dispatched < 1
+    # Cold functions included; a host that only polled would find it after half a minute and more.
+    assert min(offered) - dispatched < 5
     assert all((tmp_path / name / "in" / "push.bin").read_bytes() == CONTENT for name in names)
     assert len(offered) <= 3 * HOSTS, "they asked because they were told, not all the time"
