@@ -16,8 +16,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     connection_id, kind = request["connectionId"], request["eventType"]
     status = 200
     if kind == "CONNECT":
-        given = (event.get("queryStringParameters") or {}).get("ticket", "")
-        status = 200 if app().notifications.websocket.connect(connection_id, given) else 401
+        given = event.get("queryStringParameters") or {}
+        status = 200 if app().notifications.websocket.connect(connection_id, given.get("ticket", ""), given) else 401
     elif kind == "DISCONNECT":
         app().notifications.websocket.disconnect(connection_id)
     else:

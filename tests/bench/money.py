@@ -173,7 +173,7 @@ def idle() -> Iterator[Figure]:
     yield _around()
     # Rounds are drawn between half of the longest and all of it.
     looks = _MONTH_SECONDS / (0.75 * LONGEST_IDLE_ROUND)
-    yield Figure(SECTION, "an idle agent's month, each", _in_a_cloud(_look).dollars(looks), "$")
+    yield Figure(SECTION, "an idle agent's month without a connection, each", _in_a_cloud(_look).dollars(looks), "$")
 
 
 def _around() -> Figure:

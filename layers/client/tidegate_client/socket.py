@@ -34,16 +34,28 @@ def _library() -> Any:
 
 
 class Socket:
-    def __init__(self, client: Client, ws_url: str | None, *, timeout: float = 10.0, proxy: str | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        ws_url: str | None,
+        *,
+        timeout: float = 10.0,
+        proxy: str | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`about` is what a host tells of itself."""
         self._library = _library()
         self._broken = (OSError, self._library.WebSocketException)
         ticket = client.operations.ticket()
         address = ws_url or ticket.get("ws_url")
         if not address:
             raise SocketFailed("no WebSocket address is known")
+        query = urlencode({**(about or {}), "ticket": ticket["ticket"]})
         try:
             self._connection: Any = self._library.create_connection(
-                f"{address}?{urlencode({'ticket': ticket['ticket']})}", timeout=timeout, **_proxy_options(proxy)
+                f"{address}?{query}",
+                timeout=timeout,
+                **_proxy_options(proxy),
             )
         except self._broken as error:
             raise SocketFailed(f"{address}: {error}") from error
@@ -59,9 +71,6 @@ class Socket:
     def beat(self) -> None:
         """An agent's sign of life, which nobody answers."""
         self._send_text(BEAT)
-
-    def say(self, message: Mapping[str, Any]) -> None:
-        self._send(message)
 
     def receive(self, wait: float) -> dict[str, Any] | None:
         """The next message, or None when `wait` seconds brought none."""

@@ -91,7 +91,7 @@ def test_neither_token_nor_key_is_stored(fleet: Fleet) -> None:
 
 
 def test_repeated_enrolment_request_does_not_show_its_token_again(fleet: Fleet) -> None:
-    ask = {"json": {}, "key": fleet.cloud.admin_key, "query": {"project_id": fleet.project.id}}
+    ask: dict[str, Any] = {"json": {}, "key": fleet.cloud.admin_key, "query": {"project_id": fleet.project.id}}
     headers = {"idempotency-key": "once"}
     first = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **ask)
     again = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **ask)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -29,6 +30,7 @@ class SocketServer:
 
     url: str = ""
     heard: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[dict[str, str]] = field(default_factory=list)
     open: list[ServerConnection] = field(default_factory=list)
     connected: int = 0
     refusal: ApiError | None = None
@@ -36,6 +38,8 @@ class SocketServer:
     def handle(self, connection: ServerConnection) -> None:
         self.connected += 1
         self.open.append(connection)
+        assert connection.request is not None
+        self.asked.append(dict(parse_qsl(urlsplit(connection.request.path).query)))
         try:
             for text in connection:
                 self.heard.append(json.loads(text))
@@ -83,9 +87,12 @@ class Told:
                 ticket = staticmethod(server.ticket)
 
         told = inventory or {"version": "1.0", "free_bytes": 7}
-        self.push = Push(Client(), lambda: told, self.wakeups.append, self.stopping, first_pause=0.05)  # type: ignore[arg-type]
+        self.push = Push(Client(), lambda: told, self._ring, self.stopping, first_pause=0.05)  # type: ignore[arg-type]
         self.thread = threading.Thread(target=self.push.run)
         self.thread.start()
+
+    def _ring(self, within: float, *, again: bool = True) -> None:
+        self.wakeups.append(within)
 
     def stop(self) -> None:
         self.stopping.set()
@@ -97,13 +104,13 @@ class Told:
 def told(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     monkeypatch.setattr(push, "LISTEN_SECONDS", 0.05)
     made = Told(server)
-    until(lambda: server.heard)
+    until(lambda: server.asked)
     yield made
     made.stop()
 
 
 def test_new_connection_tells_the_inventory_and_asks_for_what_was_missed(server: SocketServer, told: Told) -> None:
-    assert server.heard == [{"action": "here", "version": "1.0", "free_bytes": 7}]
+    assert server.asked == [{"ticket": "t", "version": "1.0", "free_bytes": "7"}]
     until(lambda: told.wakeups == [0.0])
     assert told.push.connected
 
@@ -157,19 +164,28 @@ def test_idle_connection_beats_before_it_would_be_closed(server: SocketServer, m
         told.stop()
 
 
-def test_alarm_wakes_a_sleeper_and_rings_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll_alarm, "ASK_AGAIN_AFTER", (0.0, 0.05))
+def test_alarm_rings_again_until_a_poll_brought_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_alarm, "ASK_AGAIN_AFTER", (0.05, 0.1))
     alarm = PollAlarm()
     threading.Timer(0.02, alarm.ring).start()
 
-    assert [alarm.sleep(5), alarm.sleep(5), alarm.sleep(0.05)] == [True, True, False]
+    assert [alarm.sleep(5), alarm.sleep(5)] == [True, True]
+    alarm.satisfied()
+    assert not alarm.sleep(0.15)
 
 
-def test_connected_agent_asks_hourly_and_every_minute_while_it_works() -> None:
+def test_alarm_of_a_new_connection_rings_once() -> None:
+    alarm = PollAlarm()
+    alarm.ring(0.0, again=False)
+
+    assert [alarm.sleep(5), alarm.sleep(0.05)] == [True, False]
+
+
+def test_connected_agent_asks_seldom_and_every_minute_while_it_works() -> None:
     made = Pace(20, lively_until=1e9)
 
     assert made.wait(0, pushed=True) == 0
-    assert 1800 <= made.pause(0, listed=False, new=False, pushed=True) <= 3600
+    assert 7200 <= made.pause(0, listed=False, new=False, pushed=True) <= 14400
     assert 30 <= made.pause(0, listed=True, new=True, pushed=True) <= 60
 
 
@@ -179,7 +195,8 @@ def test_pushed_file_arrives_without_a_poll_in_between(
     monkeypatch.setattr(pace, "FIRST_IDLE_ROUND", 100.0)
     monkeypatch.setattr("tidegate_client.resources.operations.Operations.ticket", lambda _: server.ticket())
     start_agent(push=True, wait=0)
-    until(lambda: server.heard and len(api.polls) >= 3, 15)
+    until(lambda: server.asked and len(api.polls) >= 2, 15)
+    time.sleep(0.3)
     polls = len(api.polls)
     time.sleep(0.3)
     assert len(api.polls) == polls

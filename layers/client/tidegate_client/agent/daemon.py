@@ -86,7 +86,14 @@ class Agent:
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
         self._push = Push(client, self._inventory, self._alarm.ring, self._draining, proxy=options.proxy)
         self._monitor = Monitor(
-            options, self._statistics, self._inbox, self._reporter, self._partials, self._poller, self._workers
+            options,
+            self._statistics,
+            self._inbox,
+            self._reporter,
+            self._partials,
+            self._poller,
+            self._workers,
+            lambda: self._push.connected,
         )
 
     def stop(self) -> None:
@@ -175,7 +182,10 @@ class Agent:
             now = time.monotonic()
             self._cut_short = len(items) >= CUT_SHORT
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
-            pause = pace.pause(now, listed=bool(items), new=self._take(items), pushed=self._push.connected)
+            new = self._take(items)
+            if new:
+                self._alarm.satisfied()
+            pause = pace.pause(now, listed=bool(items), new=new, pushed=self._push.connected)
             self._sleep(began + pause)
 
     def _sleep(self, until: float) -> None:

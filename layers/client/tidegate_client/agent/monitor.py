@@ -30,7 +30,9 @@ class Monitor:
         partials: Partials,
         poller: Watched,
         workers: Sequence[Watched],
+        connected: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._connected = connected
         self._options = options
         self._statistics = statistics
         self._inbox = inbox
@@ -82,6 +84,7 @@ class Monitor:
         samples["partial_bytes", ()] = health["partial_bytes"]
         samples["free_bytes", ()] = health["free_bytes"]
         samples["seconds_since_last_poll", ()] = health["last_poll_seconds"]
+        samples["connected", ()] = int(self._connected())
         samples["healthy", ()] = int(health["healthy"])
         return prometheus_text(samples)
 

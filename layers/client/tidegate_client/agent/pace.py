@@ -16,8 +16,8 @@ LIVELY_SECONDS = 60.0
 SHORTEST_ROUND, LONGEST_ROUND = 1.0, 5.0
 # Without a connection. A Job waits ten minutes for its hosts, so this is often enough.
 FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND = 5.0, 120.0
-# With one. A link lasts fifteen minutes; and what was lost on the way is found at last.
-PUSHED_ROUND, PUSHED_IDLE_ROUND = 60.0, 3600.0
+# With one. A link lasts fifteen minutes; each new connection, every two hours, brings a poll too.
+PUSHED_ROUND, PUSHED_IDLE_ROUND = 60.0, 4 * 3600.0
 
 
 @dataclass(slots=True)

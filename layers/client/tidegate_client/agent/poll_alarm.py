@@ -6,22 +6,30 @@ import random
 import threading
 import time
 
-# The inbox's list may lag behind what rang, and one that lacks a transfer must be seen twice.
-ASK_AGAIN_AFTER = (0.0, 2.0, 10.0)
+# If it brought nothing new: the inbox's list may lag behind what rang, and a transfer that it lacks must lack twice.
+ASK_AGAIN_AFTER = (2.0, 10.0)
 
 
 class PollAlarm:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due: list[float] = []
+        self._follow_ups: list[float] = []
         self._closed = False
 
-    def ring(self, within: float = 0.0) -> None:
-        """Ask within so many seconds, at a random moment, and again a little later."""
+    def ring(self, within: float = 0.0, *, again: bool = True) -> None:
+        """Ask within so many seconds, at a random moment; `again` a little later if that brings nothing new."""
         at = time.monotonic() + random.uniform(0.0, within)  # noqa: S311
         with self._changed:
-            self._due = sorted({*self._due, *(at + later for later in ASK_AGAIN_AFTER)})[:16]
+            self._due = sorted({*self._due, at})[:16]
+            if again:
+                self._follow_ups = [at + later for later in ASK_AGAIN_AFTER]
             self._changed.notify_all()
+
+    def satisfied(self) -> None:
+        """A poll brought something new."""
+        with self._changed:
+            self._follow_ups = []
 
     def close(self) -> None:
         with self._changed:
@@ -34,10 +42,12 @@ class PollAlarm:
         with self._changed:
             while not self._closed:
                 now = time.monotonic()
-                if self._due and self._due[0] <= now:
+                waiting = [*self._due, *self._follow_ups]
+                if waiting and min(waiting) <= now:
                     self._due = [at for at in self._due if at > now]
+                    self._follow_ups = [at for at in self._follow_ups if at > now]
                     return True
                 if now >= deadline:
                     return False
-                self._changed.wait(min(deadline, *self._due[:1], deadline) - now)
+                self._changed.wait(min(deadline, *waiting, deadline) - now)
         return False

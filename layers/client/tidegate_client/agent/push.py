@@ -1,7 +1,7 @@
 """The agent's connection: the API tells over it that there is something to fetch, so nobody has to ask.
 
-It costs next to nothing while nothing happens: one small message in nine minutes, as API Gateway closes a connection
-that is silent for ten, and a new connection every two hours, which is as long as one may last.
+It costs next to nothing while nothing happens: one small message in nine and a half minutes, as API Gateway closes a
+connection that is silent for ten, and a new connection every two hours, which is as long as one may last.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from tidegate_client.socket import NoSocketLibrary, Socket
 
 log = logging.getLogger("tidegate.agent")
 
-BEAT_SECONDS = 540.0
-INVENTORY_SECONDS = 3600.0
+BEAT_SECONDS = 570.0
 # A fleet that lost its connections together does not come back together.
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
 LISTEN_SECONDS = 5.0
 
 
 class Push:
-    """`on_wakeup` gets the seconds within which to ask; it is also called after each new connection."""
+    """`ring` brings on a poll: when the API says so, and after each new connection.
+
+    The host's inventory goes with the connection's own request: a message would cost one more."""
 
     def __init__(
         self,
         client: Client,
         inventory: Callable[[], dict[str, Any]],
-        on_wakeup: Callable[[float], None],
+        ring: Callable[..., None],
         stopping: threading.Event,
         *,
         proxy: str | None = None,
@@ -43,7 +44,7 @@ class Push:
     ) -> None:
         self._client = client
         self._inventory = inventory
-        self._on_wakeup = on_wakeup
+        self._ring = ring
         self._stopping = stopping
         self._proxy = proxy
         self._backoff = Backoff(first_pause, LONGEST_PAUSE)
@@ -64,36 +65,27 @@ class Push:
                 log.log(level, "no connection to be told by, next try in %.0f s: %s", pause, error)
                 if was_connected:
                     # The poller sleeps for long while there is a connection: now it goes back to its own pace.
-                    self._on_wakeup(pause)
+                    self._ring(pause, again=False)
                 self._stopping.wait(pause)
             finally:
                 self.connected = False
 
     def _hold(self) -> None:
-        with contextlib.closing(Socket(self._client, None, proxy=self._proxy)) as socket:
-            self._say_here(socket)
+        with contextlib.closing(Socket(self._client, None, proxy=self._proxy, about=self._inventory())) as socket:
             self.connected = True
             self.connections += 1
             self._backoff.reset()
             log.info("connected: the API tells this host when there is something to fetch")
             # For what came while there was no connection.
-            self._on_wakeup(0.0)
+            self._ring(0.0, again=False)
             beat_at = time.monotonic() + BEAT_SECONDS * random.uniform(0.9, 1.0)  # noqa: S311
-            here_at = time.monotonic() + INVENTORY_SECONDS
             while not self._stopping.is_set():
                 message = socket.receive(min(LISTEN_SECONDS, max(0.01, beat_at - time.monotonic())))
                 if message is not None and message.get("type") == "transfers":
-                    self._on_wakeup(_seconds(message.get("within_s")))
-                now = time.monotonic()
-                if now >= here_at:
-                    here_at, beat_at = now + INVENTORY_SECONDS, now + BEAT_SECONDS
-                    self._say_here(socket)
-                elif now >= beat_at:
-                    beat_at = now + BEAT_SECONDS
+                    self._ring(_seconds(message.get("within_s")))
+                if time.monotonic() >= beat_at:
+                    beat_at = time.monotonic() + BEAT_SECONDS
                     socket.beat()
-
-    def _say_here(self, socket: Socket) -> None:
-        socket.say({"action": "here", **self._inventory()})
 
 
 def _seconds(value: object) -> float:

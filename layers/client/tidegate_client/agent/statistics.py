@@ -18,6 +18,7 @@ HELP = {
     "partial_bytes": "Bytes in part files.",
     "free_bytes": "Free bytes on the root's file system.",
     "seconds_since_last_poll": "Seconds since the API last answered a poll; -1 if it never did.",
+    "connected": "1 while the API can tell this host that there is something to fetch.",
     "healthy": "1 if every thread gets on.",
 }
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidegate.common.ids import Clock
-from tidegate.common.json_input import read_json
 from tidegate.common.listing import Listed
 from tidegate.distribution.fleet_model import FleetAgent, Inventory
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
@@ -25,10 +24,6 @@ _LONGEST_TEXT = 128
 MOST_SELECTED = 100_000
 
 
-# Within the class `list` is a method.
-AgentIds = list[str]
-Entries = list[dict[str, Any]]
-
 
 class Fleet:
     def __init__(
@@ -42,17 +37,11 @@ class Fleet:
 
     # --- what hosts do
 
-    def connected(self, project_id: str, agent_id: str, connection_id: str) -> None:
-        self._store.connected(project_id, agent_id, connection_id, self._clock())
+    def connected(self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str]) -> None:
+        self._store.connected(project_id, agent_id, connection_id, inventory_of(about), self._clock())
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None:
         self._store.disconnected(project_id, agent_id, connection_id, self._clock())
-
-    def told(self, project_id: str, agent_id: str, text: str) -> None:
-        """A message of its connection: `{"action": "here", …}` is its inventory, any other only a sign of life."""
-        inventory = inventory_of(text)
-        if inventory:
-            self._store.told(project_id, agent_id, inventory, self._clock())
 
     def polled(self, project_id: str, agent_id: str) -> None:
         now = self._clock().timestamp()
@@ -68,9 +57,14 @@ class Fleet:
     def get(self, project_id: str, agent_id: str) -> dict[str, Any]:
         """With `current`: what it has to fetch, and how far it is."""
         agent = self._known(project_id, agent_id)
-        current: Entries = [
-            {"transfer_id": one.transfer_id, "job_id": one.job_id, "file_name": one.file_name}
-            | {"container_id": one.target.container_id, "progress": one.state.progress}
+        current = [
+            {
+                "transfer_id": one.transfer_id,
+                "job_id": one.job_id,
+                "file_name": one.file_name,
+                "container_id": one.target.container_id,
+                "progress": one.state.progress,
+            }
             for one in self._inbox.inbox(project_id, agent_id)
             if one.until > self._clock().timestamp()
         ]
@@ -122,7 +116,7 @@ class Fleet:
         line = act(project_id, agent_id, self._clock(), who, "agent.delete")
         self._store.remove(project_id, agent_id, line)
 
-    def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> AgentIds:
+    def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> Sequence[str]:
         """The hosts of any of the groups with all of the labels, as they are now."""
         wanted = frozenset(groups)
         found = [agent.agent_id for agent in self._store.all(project_id) if agent.has(wanted, labels)]
@@ -144,20 +138,14 @@ def _unknown(agent_id: str) -> RecordNotFound:
     return RecordNotFound(f"no agent {agent_id} is known: it has neither connected nor enrolled")
 
 
-def inventory_of(text: str) -> Inventory | None:
-    """None for anything that is not an inventory; what is odd in one is left out, as it is only for people."""
-    try:
-        said = read_json(text)
-    except ValueError:
-        return None
-    if not isinstance(said, dict) or said.get("action") != "here":
-        return None
-    free = said.get("free_bytes")
-    is_count = isinstance(free, int) and not isinstance(free, bool) and 0 <= free < 2**63
-    return Inventory(_text(said.get("version")), _text(said.get("zone")), free if is_count else None)
+def inventory_of(about: Mapping[str, str]) -> Inventory:
+    """What a host says of itself with its connection; what is odd is left out, as it is only for people."""
+    free = about.get("free_bytes", "")
+    is_count = free.isascii() and free.isdecimal() and len(free) < 19
+    return Inventory(_text(about.get("version")), _text(about.get("zone")), int(free) if is_count else None)
 
 
-def _text(value: object) -> str | None:
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
+def _text(value: str | None) -> str | None:
+    if value is None or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
         return None
     return value

@@ -236,8 +236,8 @@ class Job:
     def _waves_shown(self) -> dict[str, Any]:
         if not self.parcel.waves:
             return {}
-        known = [size - before for before, size in pairwise((0, *self.wave_sizes))]
-        sizes: list[int | None] = [*known] or [None] * len(self.parcel.waves)
+        sizes: list[int | None] = [size - before for before, size in pairwise((0, *self.wave_sizes))]
+        sizes = sizes or [None] * len(self.parcel.waves)
         waves = [wave._asdict() | {"targets": size} for wave, size in zip(self.parcel.waves, sizes, strict=True)]
         return {"waves": waves, "wave": self.wave + 1}
 

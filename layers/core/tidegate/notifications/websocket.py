@@ -28,7 +28,6 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TASK_PREFIX = "AsyncDownloadTask"
 # Sent by agents as it stands.
 BEAT = '{"action":"beat"}'
-AGENT_WORD = '"here"'
 
 
 class RecordLookup:
@@ -67,11 +66,9 @@ class RecordLookup:
 class AgentPresence(Protocol):
     """What the fleet, which lies above this capability, wants to know of its hosts' connections."""
 
-    def connected(self, project_id: str, agent_id: str, connection_id: str) -> None: ...
+    def connected(self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str]) -> None: ...
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None: ...
-
-    def told(self, project_id: str, agent_id: str, text: str) -> None: ...
 
 
 class WebSocketClients:
@@ -93,7 +90,8 @@ class WebSocketClients:
         self._key_is_active = key_is_active
         self._clock = clock
 
-    def connect(self, connection_id: str, ticket: str) -> bool:
+    def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
+        """`about` is what else the request says: a host's inventory."""
         now = self._clock().timestamp()
         holder = self._connections.redeem(ticket, now) if ticket else None
         if holder is None:
@@ -104,13 +102,15 @@ class WebSocketClients:
             self._connections.remove(connection_id)
             return False
         if holder.agent_id:
-            self._presence().connected(holder.project_id, holder.agent_id, connection_id)
+            self._presence().connected(holder.project_id, holder.agent_id, connection_id, about)
         return True
 
     def disconnect(self, connection_id: str) -> None:
         holder = self._connections.holder_of(connection_id)
         if holder and holder.agent_id:
+            # One write: what else there is of the connection expires by itself.
             self._presence().disconnected(holder.project_id, holder.agent_id, connection_id)
+            return
         self._connections.remove(connection_id)
 
     def receive(self, connection_id: str, text: str) -> None:
@@ -124,9 +124,6 @@ class WebSocketClients:
         elif not self._key_is_active(holder.key_record_id):
             self._outgoing.close([connection_id])
             self._connections.remove(connection_id)
-            return
-        elif holder.agent_id and AGENT_WORD in text:
-            self._presence().told(holder.project_id, holder.agent_id, text)
             return
         else:
             try:

@@ -192,7 +192,7 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
     with Client(url) as client:
         made = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
     kept = config.save(config.Config(api_url=url, key=made["key"], project_id=made["project_id"]))
-    context.output.record({name: made[name] for name in ("project_id", "agent_id", "key_id")})  # type: ignore[literal-required]
+    context.output.record({name: made[name] for name in ("project_id", "agent_id", "key_id")})
     context.output.note(f"its key is kept in {kept}; next: tidegate agent install --agent-id {agent_id} --root DIR")
 
 

@@ -43,9 +43,11 @@ class FleetStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def connected(self, project_id: str, agent_id: str, connection_id: str, now: datetime) -> None:
+    def connected(
+        self, project_id: str, agent_id: str, connection_id: str, inventory: Inventory, now: datetime
+    ) -> None:
         """A host has one connection: whichever opened last is the one that is told."""
-        sets = {"connection_id": connection_id, "connected_at": iso(now)}
+        sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
         self._seen(project_id, agent_id, sets, now)
 
     def disconnected(self, project_id: str, agent_id: str, connection_id: str, now: datetime) -> None:
@@ -56,9 +58,6 @@ class FleetStore:
             self._table.write(update(key, {"last_seen": iso(now)}, removes=gone, condition=same, ended=connection_id))
         except ConditionFailed:
             return
-
-    def told(self, project_id: str, agent_id: str, inventory: Inventory, now: datetime) -> None:
-        self._seen(project_id, agent_id, asdict(inventory), now)
 
     def seen(self, project_id: str, agent_id: str, now: datetime) -> None:
         self._seen(project_id, agent_id, {}, now)

@@ -1,0 +1,88 @@
+"""Agents with connections on the deployed stack: told of a Job, they fetch it at once, and nobody polls meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_distribution import job_of
+from tests.support.deployed import Deployed, DeployedProject, until
+from tidegate_client import Client
+from tidegate_client.agent.daemon import Agent, AgentOptions
+from tidegate_client.resources.agents import Agents
+
+CONTENT = b"pushed by the tide " * 5000
+SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
+HOSTS = 5
+
+
+@contextmanager
+def connected(project: DeployedProject, home: Path, name: str) -> Iterator[None]:
+    root = home / name
+    root.mkdir()
+    client = Client(project.cloud.api_url, project.agent_key(name))
+    options = AgentOptions(name, root, home / f"{name}.state", report_every=0.5, drain_seconds=2, zone="z1")
+    agent = Agent(client, options)
+    thread = threading.Thread(target=agent.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        agent.stop()
+        agent.stop()
+        thread.join(10)
+
+
+def states(project: DeployedProject) -> dict[str, str]:
+    items = project.http("GET", "/v1/agents").json()["items"]
+    return {item["agent_id"]: item["state"] for item in items if item["zone"] == "z1"}
+
+
+def test_connected_hosts_fetch_a_job_because_they_were_told(
+    deployed: Deployed, project: DeployedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.store(project, "/data/push.bin", CONTENT, SIGNATURE)
+    offered: list[float] = []
+    transfers = Agents.transfers
+
+    def noted(self: Agents, agent_id: str, *, wait: int = 0) -> Any:
+        found = transfers(self, agent_id, wait=wait)
+        offered.extend([time.time()] if found else [])
+        return found
+
+    monkeypatch.setattr(Agents, "transfers", noted)
+    names = [f"push-{number}" for number in range(HOSTS)]
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(connected(project, tmp_path, name))
+        until(lambda: states(project), lambda found: found == dict.fromkeys(names, "online"), 30)
+        body = {
+            "biz_id": 2,
+            "app_id": 3,
+            "file_path": "/data/push.bin",
+            "file_name": "push.bin",
+            "target_user": pwd.getpwuid(os.geteuid()).pw_name,
+            "target_file_dir": "/in",
+            "file_signature": SIGNATURE,
+            "targets": [{"agent_id": name} for name in names],
+        }
+        made = project.http("POST", "/v1/downloads/batch", json=body)
+        assert made.status == 202, made.body
+        job_id = made.json()["job_id"]
+        until(lambda: job_of(project, job_id), lambda job: job["transfer_id"] is not None, 30)
+        dispatched = time.time()
+        until(lambda: job_of(project, job_id), lambda job: job["status"] == "Success", 40)
+
+    # Cold functions included; a host that only polled would find it after half a minute and more.
+    assert min(offered) - dispatched < 5
+    assert all((tmp_path / name / "in" / "push.bin").read_bytes() == CONTENT for name in names)
+    assert len(offered) <= 3 * HOSTS, "they asked because they were told, not all the time"
