@@ -12,6 +12,7 @@ from tidegate_client.cli.commands import (
     account,
     agent,
     batches,
+    doctor,
     downloads,
     exports,
     files,
@@ -27,7 +28,21 @@ from tidegate_client.cli.exits import MEANINGS, Exit, exit_for
 from tidegate_client.cli.output import Output
 from tidegate_client.errors import TidegateError
 
-MODULES = (account, keys, files, downloads, exports, batches, queue, subscriptions, operations, watch, webhook, agent)
+MODULES = (
+    account,
+    keys,
+    files,
+    downloads,
+    exports,
+    batches,
+    queue,
+    subscriptions,
+    operations,
+    watch,
+    webhook,
+    agent,
+    doctor,
+)
 EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_URL and TIDEGATE_KEY override them.
 
 {MEANINGS}"""
