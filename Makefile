@@ -15,7 +15,7 @@ DEPLOYED := .venv-deployed/bin
 # A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
 AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-.PHONY: help run demo clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo smoke clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ run: $(STAMP)  ## the whole system on this machine, until Ctrl-C
 
 demo: $(STAMP)  ## the same, with a tour of what it does; exits 0 if all went well
 	@$(BIN)/python -m local demo
+
+smoke: $(STAMP)  ## one of everything against API_URL (with KEY, else the key of make deploy), or a local cloud
+	@$(BIN)/python -m local smoke
 
 clean:  ## forget the local cloud and its state
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m local clean; fi

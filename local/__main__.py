@@ -1,8 +1,9 @@
-"""`python -m local run | demo | clean`; the Makefile's targets call it."""
+"""`python -m local run | demo | smoke | clean`; the Makefile's targets call it."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import signal
 import sys
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from local.cloud import Up, cloud_up
-from local.place import Place
+from local.place import AWS_KEY, Place, kept_key
 from local.progress import Failure, fail, say
 
 
@@ -34,6 +35,16 @@ def demo(place: Place) -> int:
     # Short windows, unless asked otherwise, so that nobody waits for the default ones.
     with cloud_up(replace(place, params={"CollectWindowSeconds": "8", **place.params})) as up:
         return tour(up)
+
+
+def smoke(place: Place) -> int:
+    """One of everything against the stack of API_URL and KEY; without them against a local cloud."""
+    from tidegate_client.cli import main as tidegate
+
+    if url := os.environ.get("API_URL"):
+        return tidegate(["doctor", "--api-url", url, "--key", os.environ.get("KEY") or kept_key(AWS_KEY)])
+    with cloud_up(replace(place, params={"CollectWindowSeconds": "3", **place.params})) as up:
+        return tidegate(["doctor", "--api-url", up.cloud.api_url, "--key", up.cloud.admin_key])
 
 
 def clean(place: Place) -> int:
@@ -66,7 +77,7 @@ def stopped(*_: object) -> NoReturn:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m local", description=__doc__)
-    commands = {"run": run, "demo": demo, "clean": clean}
+    commands = {"run": run, "demo": demo, "smoke": smoke, "clean": clean}
     parser.add_argument("command", choices=commands)
     command = commands[parser.parse_args().command]
     signal.signal(signal.SIGTERM, stopped)

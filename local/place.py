@@ -18,6 +18,8 @@ DEFAULT_PORT = 4566
 # The id that template.yaml asks the emulator to give the HTTP API, and where launcher.py serves it.
 API_ID = "71de9a7e"
 SHORT_PATH = "/tidegate"
+# The admin key of a deployment to AWS.
+AWS_KEY = ROOT / ".local" / "aws-admin-key"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 
 from local import preflight, template
-from local.place import ROOT, Place, kept_key, sha256_hex
+from local.place import AWS_KEY, ROOT, kept_key, sha256_hex
 from local.progress import Failure, fail, say, step
 from local.sbom import write_sbom
 from local.wheels import verified_wheels
@@ -102,11 +102,10 @@ def deploy() -> int:
     session = boto3.Session()
     preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
     build()
-    key_file = Place().home / "aws-admin-key"
     # ADMIN_KEY=keep leaves the key of an earlier deployment, made on another machine, as it is.
     if os.environ.get("ADMIN_KEY") != "keep":
-        wanted["AdminKeySha256"] = sha256_hex(kept_key(key_file))
-        say(f"  the admin key of this deployment is in {key_file.relative_to(ROOT)}")
+        wanted["AdminKeySha256"] = sha256_hex(kept_key(AWS_KEY))
+        say(f"  the admin key of this deployment is in {AWS_KEY.relative_to(ROOT)}")
     command: list[str | Path] = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
     if wanted:
         command += ["--parameter-overrides", *(preflight.override(*pair) for pair in wanted.items())]

@@ -24,6 +24,7 @@ from tidegate.web.openapi import contract
 
 # What leaves no line, and why.
 EXCEPTIONS = {
+    "POST /v1/files/{file_id}/parts": "signs addresses and stores nothing; announce and complete are audited",
     "POST /v1/ws-tickets": "a ticket only lets its holder listen, for one connection within 60 s",
     "POST /v1/agents/enrol": "its line names the enrolment whose token was used, as the host has no key yet",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
@@ -165,6 +166,7 @@ CALLS: dict[str, Call] = {
     ),
     "POST /v1/files": lambda w: ("/v1/files", {"biz_id": 1, "app_id": 1, "file_path": "/a"}),
     "POST /v1/files/{file_id}/complete": lambda w: (f"/v1/files/{w.file(b'x')}/complete", None),
+    "DELETE /v1/files/{file_id}": lambda w: (f"/v1/files/{w.file(b'x')}", None),
     "POST /v1/downloads": lambda w: ("/v1/downloads", w.fleet.body(target_agent_id="a")),
     "POST /v1/downloads/batch": lambda w: ("/v1/downloads/batch", w.fleet.body(targets=[{"agent_id": "a"}])),
     "PATCH /v1/agents/{agent_id}": lambda w: (f"/v1/agents/{w.agent()}", {"groups": ["web"]}),

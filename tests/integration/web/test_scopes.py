@@ -81,6 +81,8 @@ read   GET    /v1/files
 write  POST   /v1/files
 read   GET    /v1/files/{file_id}
 write  POST   /v1/files/{file_id}/complete
+write  POST   /v1/files/{file_id}/parts
+write  DELETE /v1/files/{file_id}
 read   GET    /v1/files/{file_id}/url
 read   GET    /v1/jobs
 read   GET    /v1/jobs/{job}

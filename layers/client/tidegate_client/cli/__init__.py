@@ -14,6 +14,7 @@ from tidegate_client.cli.commands import (
     account,
     agent,
     batches,
+    doctor,
     downloads,
     exports,
     files,
@@ -44,6 +45,7 @@ MODULES = (
     webhook,
     fleet,
     agent,
+    doctor,
 )
 EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_URL and TIDEGATE_KEY override them.
 

@@ -24,7 +24,6 @@ _LONGEST_TEXT = 128
 MOST_SELECTED = 100_000
 
 
-
 class Fleet:
     def __init__(
         self, store: FleetStore, inbox: AgentInboxStore, revoke_key: Callable[[str, str], None], clock: Clock

@@ -234,8 +234,8 @@ class RequestQueue:
             kind=kind,
             # A batch has a request for each of its runs; people watch the batch.
             record_id=str(data.get("batch_id", ended.request_id)),
-            # As the record itself says it: a batch that stopped has a request that completed.
-            status=str(data.get("status", ended.status)),
+            # A batch that stopped has a request that completed.
+            status="stopped" if data.get("status") == "stopped" else ended.status,
             data=data,
             callback=ended.callback,
             created_at=now,
