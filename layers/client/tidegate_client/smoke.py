@@ -84,7 +84,7 @@ class Smoke:
     def _key(self, *scopes: str, agent_id: str | None = None) -> str:
         made = self.admin.keys.create(self.project_id, list(scopes), agent_id=agent_id)
         self.cleanup.callback(self.admin.keys.delete, made["key_id"])
-        return made["key"]
+        return made.key
 
     def upload(self) -> str:
         source = self._content("one.bin", 300_000)
