@@ -64,7 +64,7 @@ def test_connected_hosts_fetch_a_job_because_they_were_told(
     with ExitStack() as stack:
         for name in names:
             stack.enter_context(connected(project, tmp_path, name))
-        until(lambda: states(project), lambda found: found == dict.fromkeys(names, "online"), 30)
+        until(lambda: states(project), lambda found: found == dict.fromkeys(names, "online"), 90)
         body = {
             "biz_id": 2,
             "app_id": 3,
@@ -80,7 +80,7 @@ def test_connected_hosts_fetch_a_job_because_they_were_told(
         job_id = made.json()["job_id"]
         until(lambda: job_of(project, job_id), lambda job: job["transfer_id"] is not None, 30)
         dispatched = time.time()
-        until(lambda: job_of(project, job_id), lambda job: job["status"] == "Success", 40)
+        until(lambda: job_of(project, job_id), lambda job: job["status"] == "Success", 90)
 
     # Cold functions included; a host that only polled would find it after half a minute and more.
     assert min(offered) - dispatched < 5
