@@ -223,7 +223,7 @@ class World:
             host.bad += failure is Failure.BAD
             host.chooser.failed(step.source, step.piece, failure, self.now)
             return
-        host.chooser.received(self.layout.length(step.piece), self.now)
+        host.chooser.received(self.layout.length(step.piece), self.now, from_peer=step.source != ORIGIN)
         host.chooser.arrived(step.source, step.piece, self.now)
         for other in host.chooser.sources(step.piece):
             host.chooser.called_off(other, step.piece)

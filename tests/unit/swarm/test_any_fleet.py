@@ -99,7 +99,7 @@ def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
                 break
             if now - last_piece >= 3.0:
                 last_piece = now
-                chooser.received(MIB, now)
+                chooser.received(MIB, now, from_peer=True)
                 chooser.arrived(step.source, step.piece, now)
             else:
                 chooser.failed(step.source, step.piece, Failure.BUSY, now)

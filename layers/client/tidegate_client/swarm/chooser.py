@@ -62,6 +62,7 @@ class Chooser:
     _origin_pause_until: float = 0.0
     _arrivals: deque[tuple[float, int]] = field(default_factory=deque)
     _recent_bytes: int = 0
+    _peer_bytes_at: float = 0.0
     _line: float = 0.0
 
     def __post_init__(self) -> None:
@@ -107,8 +108,10 @@ class Chooser:
             self._usual = 0.8 * self._usual + 0.2 * took if self._usual else took
             self.progress = now
 
-    def received(self, length: int, now: float) -> None:
-        """Bytes of any piece came, from wherever."""
+    def received(self, length: int, now: float, *, from_peer: bool) -> None:
+        """Bytes of any piece came."""
+        if from_peer:
+            self._peer_bytes_at = now
         self._arrivals.append((now, length))
         self._recent_bytes += length
 
@@ -286,7 +289,7 @@ class Chooser:
 
         Who was caught stalling is not believed; nor is, when nothing came for a while, who never gave a right piece."""
         offered = coming = 0
-        believes_all = now - self.progress < BELIEF
+        believes_all = now - max(self.progress, self._peer_bytes_at) < BELIEF
         for n in self.neighbours:
             if n.trusted and (believes_all or n.rate is not None):
                 offered |= n.have

@@ -305,7 +305,7 @@ class Session:
 
         def keep(chunk: bytes) -> None:
             flight.sink.write(chunk)
-            loop.call_soon_threadsafe(self._note_bytes, len(chunk))
+            loop.call_soon_threadsafe(self._note_bytes, len(chunk), False)
 
         try:
             await self._on_network(self._origin.fetch, start, length, keep, flight.cancelled)
@@ -331,7 +331,7 @@ class Session:
                     raise Broken(f"HTTP {status} with {announced} bytes")
                 async for chunk in connection.body(length):
                     await self._on_disk(flight.sink.write, chunk)
-                    self._note_bytes(len(chunk))
+                    self._note_bytes(len(chunk), True)
                     if self._tools.download is not None:
                         await asyncio.sleep(self._tools.download.reserve(len(chunk)))
         except Stalled:
@@ -343,9 +343,9 @@ class Session:
         else:
             await self._finish(flight)
 
-    def _note_bytes(self, length: int) -> None:
+    def _note_bytes(self, length: int, from_peer: bool) -> None:
         self._last_byte = time.monotonic()
-        self._chooser.received(length, self._last_byte)
+        self._chooser.received(length, self._last_byte, from_peer=from_peer)
 
     async def _finish(self, flight: _Flight) -> None:
         """A piece counts if what came is right and, had two been at it, if what is on the disk is right too."""
