@@ -162,8 +162,8 @@ def number_texts(values: list[Any], types: set[type]) -> list[str] | None:
         encoded = _encode(values)
     except OverflowError:
         return None
-    # msgspec spells exponents in its own way, and what is no number as null.
-    if float in types and (b"e" in encoded or b"n" in encoded):
+    # msgspec spells exponents in its own way and uses them for smaller numbers only; what is no number is null.
+    if float in types and any(mark in encoded for mark in (b"e", b"n", b"0.0000")):
         return None
     return encoded.decode()[1:-1].split(",")
 
