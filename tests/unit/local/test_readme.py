@@ -12,7 +12,8 @@ from tidegate_client.cli import build_parser
 
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-COMMANDS = re.findall(r"^    tidegate ([^#\n]+)", README, re.MULTILINE)
+PAGES = "\n".join([README, *(page.read_text() for page in sorted((ROOT / ".github" / "docs").glob("*.md")))])
+COMMANDS = re.findall(r"^    tidegate ([^#\n]+)", PAGES, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -32,6 +33,13 @@ def test_the_parameters_of_the_readme_are_the_templates() -> None:
     assert rows
     for name, default in rows:
         assert str(load_template()["Parameters"][name]["Default"]) == default.strip().replace("–", "")
+
+
+def test_links_between_pages_lead_to_files() -> None:
+    pages = [ROOT / "README.md", ROOT / "layers" / "core" / "README.md", *(ROOT / ".github").rglob("*.md")]
+    for page in pages:
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
 def test_the_readme_is_short() -> None:
