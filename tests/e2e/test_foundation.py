@@ -99,7 +99,7 @@ def test_a_corrupted_upload_is_refused_and_removed(deployed: Deployed, project: 
     """Should the store take it after all: `complete` looks at the bytes themselves."""
     signature = hashlib.sha256(b"the right content").hexdigest()
     made = project.http("POST", "/v1/files", json={**FILE, "signature": signature}).json()
-    uploaded = f"uploads/{project.id}/{made['file_id']}"
+    uploaded = f"content/{project.id}/{made['file_id']}"
     deployed.client("s3").put_object(
         Bucket=deployed.outputs["FilesBucketName"], Key=uploaded, Body=b"the wrong content"
     )

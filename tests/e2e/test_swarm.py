@@ -12,6 +12,7 @@ from pathlib import Path
 
 from local.demo.swarm import free_ports
 from tests.support.deployed import Deployed, DeployedProject, until
+from tests.support.product import product_on
 from tests.support.shell import Shell
 from tidegate_client import Client
 from tidegate_client.models import Job
@@ -40,7 +41,8 @@ def test_eight_agents_take_a_file_from_the_store_about_once(
             process = shell.start(*words, key=project.agent_key(host))
             stack.callback(process.wait, 20)
             stack.callback(process.terminate)
-        time.sleep(4)
+        presences = product_on(deployed).distribution.presence_store
+        until(lambda: presences.get_many(project.id, HOSTS, time.time()), lambda told: len(told) == len(HOSTS))
         job = one_window(client)
     assert all((tmp_path / host / job["target_file_dir"][1:] / "large.bin").read_bytes() == CONTENT for host in HOSTS)
     figures = job.get("swarm")

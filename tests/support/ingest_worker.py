@@ -27,6 +27,9 @@ class Files:
     def has_content(self, project_id: str, signature: str) -> bool:
         return False
 
+    def object_of(self, project_id: str, signature: str) -> str:
+        return f"content/{project_id}/{signature}"
+
     def require_room(self, project_id: str, size: int) -> None:
         return None
 

@@ -31,7 +31,7 @@ def world(running_cloud: MotoCloud) -> Iterator[BatchWorld]:
 def stored_file(world: BatchWorld, name: str, content: bytes) -> str:
     announced = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{name}", "size": len(content)}
     made = world.http("POST", "/v1/files", announced).json()
-    key = f"uploads/{world.project.id}/{made['file_id']}"
+    key = f"content/{world.project.id}/{made['file_id']}"
     world.cloud.client("s3").put_object(Bucket=world.cloud.app.settings.files_bucket, Key=key, Body=content)
     assert world.http("POST", f"/v1/files/{made['file_id']}/complete").status == 200
     return str(made["file_id"])

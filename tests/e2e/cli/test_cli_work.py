@@ -24,7 +24,7 @@ def test_export_submit_watch_brings_the_file(shell: Shell, project_id: str) -> N
 
     shell.run("export", "submit", "--name", "rows", "--data", "rows.json", *WAIT, "-o", "rows.csv")
 
-    lines = (shell.home / "rows.csv").read_text().splitlines()
+    lines = (shell.home / "rows.csv").read_text("utf-8-sig").splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("编号,name", "249,row 249", 251)
     done = shell.json("export", "list", "--status", "completed")["items"]
     assert [one["name"] for one in done] == ["rows"]
@@ -67,7 +67,7 @@ def test_a_batch_runs_to_its_end_under_a_live_bar(shell: Shell, project_id: str)
 
 
 def test_webhook_listen_hears_of_the_end(shell: Shell, deployed: Deployed, project_id: str) -> None:
-    secret = deployed.make_key(project_id, ["read"])["callback_secret"]
+    secret = deployed.make_key(project_id, ["write"])["callback_secret"]
     port = free_port()
     listener = shell.start("webhook", "listen", "--port", str(port), "--secret", secret, "--count", "1", "--json")
     (shell.home / "rows.json").write_text('[{"a": 1}]')

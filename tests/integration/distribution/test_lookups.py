@@ -149,11 +149,12 @@ def test_what_nobody_called_off_is_not_offered_past_its_time_and_expires(fleet: 
     fleet.run_until_dispatched(job_id)
     (order,) = fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, "a-1")
 
+    (left,) = fleet.cloud.app.table.query(keys.inbox(fleet.project.id, "a-1"), index="gsi1").items
+    assert left["expires_at"] == order.until + fleet.cloud.app.distribution.windows.ttl
     fleet.cloud.clock.advance(order.until - fleet.cloud.clock().timestamp() + 1)
 
     assert fleet.inbox("a-1") == []
-    (left,) = fleet.cloud.app.table.query(keys.inbox(fleet.project.id, "a-1"), index="gsi1").items
-    assert left["expires_at"] == order.until + fleet.cloud.app.distribution.windows.ttl
+    assert fleet.cloud.app.table.query(keys.inbox(fleet.project.id, "a-1"), index="gsi1").items == []
 
 
 def test_an_empty_inbox_is_looked_at_until_the_wait_is_over(fleet: Fleet) -> None:

@@ -19,7 +19,7 @@ def submit(fleet: Fleet, waves: list[dict[str, Any]] = WAVES, hosts: list[str] =
 
 
 def asked(fleet: Fleet) -> list[str]:
-    return [host for host in HOSTS if fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, host)]
+    return [host for host in HOSTS if list(fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, host))]
 
 
 def answer(fleet: Fleet, hosts: list[str], code: int = 0) -> None:

@@ -18,7 +18,7 @@ from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.errors import WorkerLost
 from tidegate.files.model import content_object
-from tidegate.ingest import fetch
+from tidegate.ingest import download, fetch
 
 PART = 64 * 1024
 
@@ -245,7 +245,12 @@ def test_reading_again_for_the_digest_keeps_the_lease(library: Library, source: 
         beats[0] += 1
         return beat(*args, **more)
 
-    with patch.object(parts, "read_range", slowly), patch.object(queue, "heartbeat", count):
+    # One range at a time, so that the clock moves between any two of them.
+    with (
+        patch.object(download, "_READ_AHEAD", 1),
+        patch.object(parts, "read_range", slowly),
+        patch.object(queue, "heartbeat", count),
+    ):
         library.run(seconds_left=110)
 
     ready(library, asked, large)

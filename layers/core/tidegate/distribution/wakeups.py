@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterable
 
 from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.aws.sqs import Message, SqsQueue
 from tidegate.common.ids import Clock
 from tidegate.common.slices import slices
 from tidegate.distribution.store.fleet import FleetStore
+from tidegate.errors import DomainError
 from tidegate.notifications.websocket_sender import WebSocketSender
 
 logger = Logger(service="tidegate", child=True)
@@ -37,13 +39,16 @@ class Wakeups:
         self._queue = queue
 
     def send(self, project_id: str, agent_ids: Iterable[str], within_s: int) -> None:
+        """Never fails a dispatch: hosts that are not told ask by themselves a little later."""
         distinct = list(dict.fromkeys(agent_ids))
-        self._queue.send(
-            *(
-                Message({"project_id": project_id, "agents": list(some), "within_s": within_s})
-                for some in slices(distinct, _AGENTS_A_MESSAGE)
-            )
+        messages = (
+            Message({"project_id": project_id, "agents": list(some), "within_s": within_s})
+            for some in slices(distinct, _AGENTS_A_MESSAGE)
         )
+        try:
+            self._queue.send(*messages)
+        except (ClientError, BotoCoreError, DomainError):
+            logger.exception("hosts were not told of their transfers", project_id=project_id, hosts=len(distinct))
 
 
 class AgentWaker:

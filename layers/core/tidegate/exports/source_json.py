@@ -51,7 +51,7 @@ def _writable(value: Any) -> Any:
         return Digits(str(value))
     if isinstance(value, dict):
         return {_writable(str(key)): _writable(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_writable(inner) for inner in value]
     return value
 
