@@ -93,7 +93,7 @@ class WebSocketClients:
     def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
         """`about` is what else the request says: a host's inventory."""
         now = self._clock().timestamp()
-        holder = self._connections.redeem(ticket, now) if ticket else None
+        holder = self._connections.redeem(ticket, connection_id, now) if ticket else None
         if holder is None:
             return False
         # Stored before the key is looked at: a revocation finds the connection, or is seen here.

@@ -20,15 +20,19 @@ class ConnectionStore:
     def add_ticket(self, ticket: str, holder: Holder, expires_at: int) -> None:
         self._table.write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}))
 
-    def redeem(self, ticket: str, now: float) -> Holder | None:
-        """Whose ticket it is, for the first who asks in time. TTL deletes late, so the time is checked too."""
+    def redeem(self, ticket: str, connection_id: str, now: float) -> Holder | None:
+        """Whose ticket it is, for the first connection that shows it in time, however often that one is announced.
+
+        TTL deletes late, so the time is checked too."""
+        free = "(attribute_not_exists(#used_by) OR #used_by = :connection)"
+        condition = f"attribute_exists(#pk) AND #expires_at > :now AND {free}"
+        used = update(
+            keys.ticket(ticket), {"used_by": connection_id}, condition=condition, now=now, connection=connection_id
+        )
         try:
-            taken = self._table.write(
-                delete(keys.ticket(ticket), "attribute_exists(#pk) AND #expires_at > :now", now=now)
-            )
+            return _holder(self._table.write(used))
         except ConditionFailed:
             return None
-        return _holder(taken)
 
     def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
         """Under its own id, and under its key: whoever revokes the key finds it there."""
