@@ -68,15 +68,14 @@ format: $(STAMP)  ## put the style right
 types: $(STAMP)  ## mypy, strict
 	@$(BIN)/mypy
 
-# Tests on the deployed Python version: unit tests on it too, integration tests on it instead.
+# Unit and integration tests run on the deployed Python version where it is installed.
 deployed: $(STAMP)
 	@$(BIN)/python -m local.deployed make
 
 unit: $(STAMP) deployed  ## pure rules, the template, single adapters
 	@$(PYTEST) -n 2 tests/unit
-	@if [ -x $(DEPLOYED)/pytest ]; then $(DEPLOYED)/pytest -q -n 2 tests/unit; fi
 
-integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
+unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
 	@$(PYTEST) -n 2 tests/integration $(AGAIN) tests/integration
 
