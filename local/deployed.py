@@ -67,7 +67,7 @@ def say() -> str:
     if _is(sys.executable, wanted):
         return f"  ✓ all tests run on Python {wanted}, the deployed version"
     if (VENV / "bin" / "pytest").exists():
-        return f"  ✓ unit and integration tests run on Python {wanted}, the deployed version, too"
+        return f"  ✓ unit and integration tests run on Python {wanted}, the deployed version"
     return (
         f"  ! Python {wanted}, the deployed version, is not installed here: no test ran on it\n"
         f"    → install it (uv python install {wanted}), or name it: DEPLOYED_PYTHON=/path/to/python{wanted} make test"
