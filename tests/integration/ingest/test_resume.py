@@ -152,12 +152,22 @@ def test_failed_request_that_is_retried_goes_on_with_its_parts(
         for _ in range(6):
             again(library)
     assert library.request(asked["request_id"])["status"] == "failed"
+    kept = stored_parts(library)
+    assert kept >= 5
     source.seen.clear()
     library.cloud.http("POST", f"/v1/requests/{asked['request_id']}/retry", key=library.project.key)
     library.run()
 
     ready(library, asked, large)
-    assert len(source.seen) == 1
+    # Part 6, and those that were on their way when it failed for the last time.
+    assert len(source.seen) == 8 - kept
+
+
+def stored_parts(library: Library) -> int:
+    (upload,) = library.uploads()
+    bucket = library.cloud.app.files.bucket.name
+    listed = library.cloud.client("s3").list_parts(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+    return len(listed.get("Parts", []))
 
 
 def test_paused_download_resumes_where_it_was(library: Library, source: FileSource, large: bytes) -> None:
