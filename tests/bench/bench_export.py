@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.bench.figures import Figure, table
-from tests.support.export_samples import mixed_rows
+from tests.support.exports.samples import mixed_rows
 
 Rows = Iterator[dict[str, Any]]
 Run = dict[str, float]
@@ -65,7 +65,7 @@ class _PartsOnDisk:
 def tidegate_xlsx(rows: Rows, path: Path) -> None:
     from tidegate.aws.s3_sink import S3Sink
     from tidegate.exports.rendering.table import SheetTable
-    from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+    from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 
     sink = S3Sink(cast(Any, _PartsOnDisk(path)), "bucket", "key", "")
     for chunk in xlsx_chunks([TableRows(SheetTable(), KEYS, rows)]):

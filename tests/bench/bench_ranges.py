@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.bench.bench_export import peak_mb
 from tests.bench.figures import Figure, table
-from tests.support.export_samples import mixed_rows
+from tests.support.exports.samples import mixed_rows
 from tidegate.aws.part_plan import Part, Stored
 from tidegate.exports.join import Joiner
 from tidegate.exports.model import ExportSpec, TableSpec

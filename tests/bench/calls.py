@@ -12,7 +12,7 @@ from typing import Any
 from tests.bench import flows
 from tests.bench.figures import Figure
 from tests.support.calls import count_calls
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate import app as composition
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import READY, content_object

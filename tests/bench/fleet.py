@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.bench import prices
 from tests.bench.figures import Figure
-from tidegate.distribution.wakeups import _AGENTS_A_MESSAGE, spread_seconds
+from tidegate.distribution.fleet.wakeups import _AGENTS_A_MESSAGE, spread_seconds
 from tidegate_client.agent.pace import LONGEST_IDLE_ROUND, PUSHED_IDLE_ROUND, PUSHED_ROUND
 from tidegate_client.agent.poll_alarm import ASK_AGAIN_AFTER
 from tidegate_client.agent.push import BEAT_SECONDS

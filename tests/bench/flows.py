@@ -9,9 +9,9 @@ from functools import cache
 from urllib.parse import parse_qs, urlsplit
 
 from tests.bench.meter import Meter, metered, transitions
-from tests.support.export_samples import mixed_rows
+from tests.support.exports.samples import mixed_rows
 from tests.support.http_servers import Handler, serve
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 
 ROWS_A_PAGE = 1000
 _PATIENCE_SECONDS = 300

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.bench.figures import Figure
 from tests.support.deployed import Deployed, DeployedProject
-from tests.support.moto_cloud import Answer
+from tests.support.moto.cloud import Answer
 
 SECTION = "Load on MiniStack, two cores shared with the clients"
 _NOTHING = b"""

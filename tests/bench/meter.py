@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from tests.bench import prices
 from tests.support.calls import SERVICES
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tests.support.template import directory_of, functions, load_template
 
 _INDEXES = ("gsi1pk", "gsi2pk", "due_pk")

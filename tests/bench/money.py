@@ -9,7 +9,7 @@ from typing import Any
 from tests.bench import calls, flows, prices
 from tests.bench.figures import Figure
 from tests.bench.meter import Meter, metered, stored_bytes
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.template import queue_functions, resources
 from tidegate.settings import Settings
 from tidegate_client.agent.pace import LONGEST_IDLE_ROUND

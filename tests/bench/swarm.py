@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.figures import Figure, table
-from tests.support.swarm_fleet import Behaviour, FleetRun, SwarmFleet
-from tests.support.swarm_lab import CountingOrigin, made_up_content
+from tests.support.swarm.fleet import Behaviour, FleetRun, SwarmFleet
+from tests.support.swarm.lab import CountingOrigin, made_up_content
 
 SECTION = "Swarm: hosts of a Job feed each other (this machine, TLS, real processes)"
 MIB = 1 << 20

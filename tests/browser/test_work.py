@@ -9,7 +9,7 @@ import openpyxl
 from playwright.sync_api import Browser, expect
 from pytest_httpserver import HTTPServer
 
-from tests.support.batch_receiver import receiver
+from tests.support.batches.receiver import receiver
 from tests.support.console import Console, console
 from tests.support.deployed import Deployed, DeployedProject
 

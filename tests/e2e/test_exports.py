@@ -16,9 +16,9 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from tests.support.deployed import Deployed, DeployedProject, until
-from tests.support.export_samples import SEED_TABLE, SEED_TEMPLATE, mixed_rows, seed_rows
-from tests.support.exports import read_csv, read_sheet
-from tests.support.paged_source import PagedSource, numbered
+from tests.support.exports.paged_source import PagedSource, numbered
+from tests.support.exports.running import read_csv, read_sheet
+from tests.support.exports.samples import SEED_TABLE, SEED_TEMPLATE, mixed_rows, seed_rows
 
 pytestmark = pytest.mark.e2e
 OVER = ("completed", "failed", "cancelled")

@@ -16,9 +16,9 @@ from schemathesis import CheckContext, GenerationMode, Response
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as openapi
 
-from tests.support.any_values import examples
 from tests.support.deployed import Deployed, deployed_at
-from tests.support.fuzzing import Case, World, cases, world
+from tests.support.fuzz.any_values import examples
+from tests.support.fuzz.fuzzing import Case, World, cases, world
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.http_servers import Handler
-from tests.support.sources import FileSource, Hosted, file_source
+from tests.support.ingest.sources import FileSource, Hosted, file_source
 
 pytestmark = pytest.mark.e2e
 OVER = ("completed", "failed", "cancelled")

@@ -15,9 +15,9 @@ from local.cloud import cloud_up
 from local.place import Place
 from local.progress import silence
 from tests.support.deployed import SOON_AGAIN, Deployed, DeployedProject, free_port, until
-from tests.support.exports import read_csv
-from tests.support.paged_source import PagedSource, honest, numbered
-from tests.support.sources import Hosted, gated_source
+from tests.support.exports.paged_source import PagedSource, honest, numbered
+from tests.support.exports.running import read_csv
+from tests.support.ingest.sources import Hosted, gated_source
 
 pytestmark = pytest.mark.e2e
 

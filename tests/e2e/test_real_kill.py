@@ -17,10 +17,10 @@ from pytest_httpserver import HTTPServer
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.ear import Ear, ear
-from tests.support.exports import read_csv, read_sheet
+from tests.support.exports.paged_source import PagedSource, honest, numbered
+from tests.support.exports.running import read_csv, read_sheet
 from tests.support.http_servers import Handler, serve
-from tests.support.paged_source import PagedSource, honest, numbered
-from tests.support.sources import Hosted, gated_source
+from tests.support.ingest.sources import Hosted, gated_source
 from tests.support.workers import freeze, kill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

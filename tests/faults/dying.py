@@ -36,7 +36,7 @@ from tests.faults.modes import (
 from tests.faults.stale import Journal
 from tests.faults.weather import CALM, SkewedClock, Weather, one_item_a_page, remove_expired
 from tests.faults.wire import Wire
-from tests.support.moto_cloud import MotoCloud, load_function
+from tests.support.moto.cloud import MotoCloud, load_function
 from tidegate import app as composition
 from tidegate.aws import clients
 

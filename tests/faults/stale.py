@@ -13,7 +13,7 @@ from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
 
 from tests.support.clock import Clock
-from tests.support.moto_dynamodb import LOCK
+from tests.support.moto.dynamodb import LOCK
 
 _SETTLED_SECONDS = 1.0
 

@@ -14,7 +14,7 @@ from tests.faults.late import SHORT, Nap
 from tests.faults.modes import BEFORE
 from tests.faults.weather import CALM, Weather
 from tests.faults.world import World
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 
 # `make test` takes some of the crash points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) all of them.
 POINTS = int(os.environ.get("SWEEP_POINTS", "2"))

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError, HTTPClientError, ReadTimeoutError
 from tests.faults.dying import Died, dying
 from tests.faults.modes import CONFLICT, CROWDED, FROZEN, LOST, PARTIAL, SLOW_S3, STALE, UNANSWERED
 from tests.faults.weather import Weather
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
 from tidegate.aws.table import Table
 from tidegate.aws.writes import Write, put, put_new, update

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.dying import dying
 from tests.faults.modes import PARTIAL
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
 from tidegate.aws.sqs import Message, SqsQueue
 from tidegate.notifications.notice import Notice, notice_id_for

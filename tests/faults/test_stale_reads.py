@@ -9,7 +9,7 @@ import pytest
 from tests.faults.dying import dying
 from tests.faults.weather import Weather
 from tests.support.fleet import Fleet, messages
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.notifications.notice import Notice
 from tidegate.notifications.topic import Topic
 

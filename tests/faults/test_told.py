@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.notifications.notify import Notifier
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.batches.model import Batch
-from tidegate.batches.run_store import BatchRunStore
+from tidegate.batches.run.store import BatchRunStore
 from tidegate.common.ids import iso
 from tidegate.distribution.model import Counts, Job, job_key
 from tidegate.distribution.ports import Arrival
@@ -210,7 +210,7 @@ def test_slice_saved_by_a_runner_that_was_replaced(cloud: MotoCloud, project: Pr
 
 
 def _batch(cloud: MotoCloud, project: Project) -> Batch:
-    from tests.support.batch_lab import Lab
+    from tests.support.batches.lab import Lab
 
     return Lab(cloud.app.table, "http://127.0.0.1:1/").batch(3, rate=1)
 

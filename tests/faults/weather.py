@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.support.clock import Clock
-from tests.support.moto_cloud import MotoCloud
-from tests.support.moto_dynamodb import LOCK
+from tests.support.moto.cloud import MotoCloud
+from tests.support.moto.dynamodb import LOCK
 
 _SKEW_MILLISECONDS = 2000
 

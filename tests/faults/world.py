@@ -11,7 +11,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.faults.dying import Calls, Died
-from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tests.support.template import queue_functions
 from tidegate.settings import Settings
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tests.support.template import ROOT, directory_of, functions
 from tidegate.errors import DomainError
 

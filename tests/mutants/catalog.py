@@ -256,14 +256,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- batches, callbacks, projects
     Mutant(
         "the fencing token is lost",
-        "layers/core/tidegate/batches/run_store.py",
+        "layers/core/tidegate/batches/run/store.py",
         'removes=() if progress.verdict else ("verdict",),\n            condition="#fence = :fence",',
         'removes=() if progress.verdict else ("verdict",),\n            condition=":fence = :fence",',
         (_RACES,),
     ),
     Mutant(
         "a batch is taken over while its lease lasts",
-        "layers/core/tidegate/batches/run_store.py",
+        "layers/core/tidegate/batches/run/store.py",
         'condition="attribute_exists(#pk) AND #lease_until < :now"',
         'condition="attribute_exists(#pk) AND :now = :now"',
         (_RACES,),

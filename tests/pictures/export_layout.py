@@ -11,8 +11,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.export_samples import SEED_TABLE, seed_rows
-from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+from tests.support.exports.samples import SEED_TABLE, seed_rows
+from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 
 PICTURE = Path(".github/images/export-layout.png")
 DOTS_PER_INCH = 110

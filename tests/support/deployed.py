@@ -18,7 +18,7 @@ import urllib3
 from local.cloud import Up, cloud_up
 from local.place import Place
 from local.progress import silence
-from tests.support.moto_cloud import Answer
+from tests.support.moto.cloud import Answer
 
 T = TypeVar("T")
 # Short windows and deadlines, so that what takes minutes by default is seen in seconds.

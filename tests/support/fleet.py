@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from tests.support.moto_cloud import Answer, MotoCloud, Project, _sqs_record
+from tests.support.moto.cloud import Answer, MotoCloud, Project, _sqs_record
 from tidegate.aws import keys
 from tidegate.aws.writes import put
 from tidegate.distribution.model import job_key

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.aws.writes import update
-from tidegate.queue.channel_model import Channel
+from tidegate.queue.channels.model import Channel
 from tidegate.queue.model import Request
 
 

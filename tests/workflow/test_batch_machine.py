@@ -16,10 +16,10 @@ from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state
     StateTaskServiceSfn,
 )
 
-from tests.support.batch_world import BatchWorld, batch_world
-from tests.support.moto_cloud import MotoCloud
+from tests.support.batches.world import BatchWorld, batch_world
+from tests.support.moto.cloud import MotoCloud
 from tests.support.template import ROOT
-from tidegate.batches.run_state import SKIP_ADVICE
+from tidegate.batches.run.state import SKIP_ADVICE
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.support.batch_world import BatchWorld, batch_world
-from tests.support.moto_cloud import MotoCloud
+from tests.support.batches.world import BatchWorld, batch_world
+from tests.support.moto.cloud import MotoCloud
 from tests.workflow.test_batch_machine import stored_file
 
 

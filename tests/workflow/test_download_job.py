@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
-from tests.support.moto_machines import wait_for
+from tests.support.moto.cloud import MotoCloud
+from tests.support.moto.machines import wait_for
 from tests.support.template import ROOT
 from tidegate.distribution.model import job_key
 from tidegate.files.model import content_object

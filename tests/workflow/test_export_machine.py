@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tests.support.exports import ExportWorld, read_csv
-from tests.support.moto_cloud import MotoCloud
-from tests.support.paged_source import PagedSource, numbered
+from tests.support.exports.paged_source import PagedSource, numbered
+from tests.support.exports.running import ExportWorld, read_csv
+from tests.support.moto.cloud import MotoCloud
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.exports import ExportWorld, read_csv
-from tests.support.paged_source import numbered
+from tests.support.exports.paged_source import numbered
+from tests.support.exports.running import ExportWorld, read_csv
 from tests.workflow.test_export_machine import ended, world
 
 __all__ = ["world"]

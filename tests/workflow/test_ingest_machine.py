@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.support.ingest import Library
-from tests.support.moto_cloud import MotoCloud
-from tests.support.sources import FileSource, Hosted, file_source
+from tests.support.ingest.running import Library
+from tests.support.ingest.sources import FileSource, Hosted, file_source
+from tests.support.moto.cloud import MotoCloud
 
 
 @pytest.fixture

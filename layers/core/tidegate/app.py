@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tidegate.aws.table import Table
     from tidegate.compensation.poll import DueHandler
     from tidegate.distribution.control import JobControl
-    from tidegate.distribution.enrolment import Enrolments
+    from tidegate.distribution.fleet.enrolment import Enrolments
+    from tidegate.distribution.fleet.wakeups import AgentWaker
     from tidegate.distribution.ports import Engine
-    from tidegate.distribution.wakeups import AgentWaker
     from tidegate.exports.join import Joiner
     from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
@@ -224,11 +224,11 @@ class QueuePart:
         from tidegate.aws.s3_listing import BucketListing
         from tidegate.aws.sfn import Machines
         from tidegate.aws.sqs import SqsQueue
-        from tidegate.queue.admission import Admission
-        from tidegate.queue.admission_queue import AdmissionQueue
+        from tidegate.queue.admission.admit import Admission
+        from tidegate.queue.admission.wakeups import AdmissionQueue
         from tidegate.queue.bulk import BulkControl
-        from tidegate.queue.channel_store import ChannelStore
-        from tidegate.queue.channels import Channels
+        from tidegate.queue.channels.control import Channels
+        from tidegate.queue.channels.store import ChannelStore
         from tidegate.queue.control import Control
         from tidegate.queue.policies import capacities_from, policies_from
         from tidegate.queue.queue import RequestQueue
@@ -309,13 +309,14 @@ class DistributionPart:
     def __init__(self, app: App) -> None:
         from tidegate.aws.sfn import Machines
         from tidegate.aws.sqs import SqsQueue
-        from tidegate.distribution.agents import Agents
         from tidegate.distribution.close import CloseWindow
         from tidegate.distribution.collect import Collect
         from tidegate.distribution.dispatch import Dispatch
         from tidegate.distribution.executions import JobExecutions
         from tidegate.distribution.finish import Finish
-        from tidegate.distribution.fleet import Fleet
+        from tidegate.distribution.fleet.agents import Agents
+        from tidegate.distribution.fleet.hosts import Fleet
+        from tidegate.distribution.fleet.wakeups import Wakeups
         from tidegate.distribution.job_opener import JobOpener, Windows
         from tidegate.distribution.lookup import Lookup
         from tidegate.distribution.poll import PollTransfer
@@ -334,7 +335,6 @@ class DistributionPart:
         from tidegate.distribution.swarm.presences import Presences
         from tidegate.distribution.target_queue import TargetMessages
         from tidegate.distribution.transfers import most_targets
-        from tidegate.distribution.wakeups import Wakeups
 
         settings, clock, table = app.settings, app.clock, app.table
         self.windows = Windows(
@@ -438,7 +438,7 @@ class DistributionPart:
 
     @cached_property
     def enrolments(self) -> Enrolments:
-        from tidegate.distribution.enrolment import Enrolments
+        from tidegate.distribution.fleet.enrolment import Enrolments
         from tidegate.distribution.store.enrolments import EnrolmentStore
 
         app = self._app
@@ -452,7 +452,7 @@ class DistributionPart:
 
     @cached_property
     def waker(self) -> AgentWaker:
-        from tidegate.distribution.wakeups import AgentWaker
+        from tidegate.distribution.fleet.wakeups import AgentWaker
 
         return AgentWaker(self.fleet_store, self._app.notifications.outgoing, self._app.clock)
 
@@ -540,18 +540,18 @@ class BatchesPart:
 
     def __init__(self, app: App) -> None:
         from tidegate.batches.batches import Batches
-        from tidegate.batches.business_calls import BusinessCalls
         from tidegate.batches.control import BatchControl
         from tidegate.batches.ends import BatchEnds
         from tidegate.batches.milestones import Milestones
         from tidegate.batches.outcomes import Outcomes
-        from tidegate.batches.rate_shares import RateShares
         from tidegate.batches.registry import Registry
         from tidegate.batches.results import ItemResults
-        from tidegate.batches.row_objects import RowBucket
-        from tidegate.batches.rows import RowFiles
-        from tidegate.batches.run_store import BatchRunStore
-        from tidegate.batches.slice import Pace, SliceRunner
+        from tidegate.batches.rows.files import RowFiles
+        from tidegate.batches.rows.objects import RowBucket
+        from tidegate.batches.run.business_calls import BusinessCalls
+        from tidegate.batches.run.rate_shares import RateShares
+        from tidegate.batches.run.slice import Pace, SliceRunner
+        from tidegate.batches.run.store import BatchRunStore
         from tidegate.batches.steps import BatchSteps, Preparations
         from tidegate.batches.store import BatchStore, BusinessStore
 

@@ -9,7 +9,7 @@ from tests.faults.scenarios.distribution import SHA, Agents, stored_file
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import serve
-from tests.support.moto_cloud import Project
+from tests.support.moto.cloud import Project
 from tidegate.aws import keys
 from tidegate.aws.sfn import Machines
 from tidegate.aws.writes import put_new, update

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
-from tests.support.moto_cloud import Project
+from tests.support.moto.cloud import Project
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import READY, content_object
 from tidegate.projects.audit import SYSTEM, act

@@ -7,7 +7,7 @@ import hashlib
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
 from tests.support.http_servers import Handler, serve
-from tests.support.small_parts import small_parts
+from tests.support.ingest.small_parts import small_parts
 from tidegate.files.model import content_object
 
 CONTENT = b"from far away" * 20_000

@@ -7,7 +7,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tests.faults.dying import Died
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
-from tests.support.sources import Hosted, file_source
+from tests.support.ingest.sources import Hosted, file_source
 
 FILES = {"/a": b"first", "/b": b"second"}
 OVER = {"completed", "failed", "cancelled"}

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.batch_world import BatchWorld, batch_world
-from tests.support.moto_cloud import MotoCloud
+from tests.support.batches.world import BatchWorld, batch_world
+from tests.support.moto.cloud import MotoCloud
 from tidegate.aws.sfn import execution_arn
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from tests.support.batch_lab import PROJECT, SECRET, Lab
+from tests.support.batches.lab import PROJECT, SECRET, Lab
 from tests.support.http_servers import Handler, serve
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, STOPPED
-from tidegate.batches.run_state import SKIP_ADVICE, Verdict
-from tidegate.batches.slice import ENDED
+from tidegate.batches.run.slice import ENDED
+from tidegate.batches.run.state import SKIP_ADVICE, Verdict
 from tidegate.projects.audit import SYSTEM, act
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.batch_lab import PROJECT, Lab
+from tests.support.batches.lab import PROJECT, Lab
 from tests.support.http_servers import Handler, serve
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, STOPPED
-from tidegate.batches.rate_shares import fair_rates
-from tidegate.batches.run_state import Counts
-from tidegate.batches.slice import ENDED, SLEEP
+from tidegate.batches.run.rate_shares import fair_rates
+from tidegate.batches.run.slice import ENDED, SLEEP
+from tidegate.batches.run.state import Counts
 from tidegate.batches.store import BatchStore
 from tidegate.projects.audit import SYSTEM, act
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.batch_lab import PROJECT, Lab
-from tests.support.batch_receiver import Receiver, busiest_second, receiver
-from tests.support.moto_cloud import MotoCloud
+from tests.support.batches.lab import PROJECT, Lab
+from tests.support.batches.receiver import Receiver, busiest_second, receiver
+from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.batches.model import FINISHED
-from tidegate.batches.slice import ENDED
+from tidegate.batches.run.slice import ENDED
 from tidegate.projects.audit import SYSTEM, act
 
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.batch_lab import Killed, Lab
-from tests.support.batch_receiver import Receiver, receiver
-from tests.support.moto_cloud import MotoCloud
+from tests.support.batches.lab import Killed, Lab
+from tests.support.batches.receiver import Receiver, receiver
+from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, Batch, Progress
-from tidegate.batches.run_store import BatchRunStore
-from tidegate.batches.slice import BUSY, ENDED, Pace
+from tidegate.batches.run.slice import BUSY, ENDED, Pace
+from tidegate.batches.run.store import BatchRunStore
 from tidegate.errors import LeaseLost
 
 RATE = 300

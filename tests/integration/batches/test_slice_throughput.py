@@ -3,10 +3,10 @@ from __future__ import annotations
 import threading
 import time
 
-from tests.support.batch_lab import Lab
-from tests.support.batch_receiver import receiver
-from tests.support.moto_cloud import MotoCloud
-from tidegate.batches.slice import ENDED
+from tests.support.batches.lab import Lab
+from tests.support.batches.receiver import receiver
+from tests.support.moto.cloud import MotoCloud
+from tidegate.batches.run.slice import ENDED
 
 RATE = 2000
 BODY = b'{"batch_id":"bat-00000000000000000000000000","index":0,"attempt":1}'

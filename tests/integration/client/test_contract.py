@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate_client import Client
 
 FILE: dict[str, Any] = {"biz_id": 1, "app_id": 2, "file_path": "/a", "file_name": "a"}

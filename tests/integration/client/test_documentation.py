@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.http_servers import Handler, serve
-from tests.support.moto_cloud import MotoCloud, Project
-from tests.support.sources import FileSource, Hosted, file_source
+from tests.support.ingest.sources import FileSource, Hosted, file_source
+from tests.support.moto.cloud import MotoCloud, Project
 
 PAGE = Path(__file__).resolve().parents[3] / "layers" / "client" / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.calls import count_calls
-from tests.support.moto_bulk import multiply
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.bulk import multiply
+from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.app import App
 from tidegate.aws import keys

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 
 BAD_FIELDS = [
     ({"file_signature": "0" * 63}, "file_signature"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import Answer
+from tests.support.moto.cloud import Answer
 
 
 def act(fleet: Fleet, job_id: str, what: str, **body: Any) -> Answer:

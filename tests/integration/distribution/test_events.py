@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tests.support.template import ROOT
 from tidegate.errors import RecordNotFound
 

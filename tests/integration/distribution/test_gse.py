@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.fleet import Fleet
 from tests.support.gse_server import GseServer, gse_server
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
 from tidegate.distribution.engines import gse as engine
 from tidegate.http.model import Limits

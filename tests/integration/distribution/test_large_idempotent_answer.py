@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 
 LONGEST = 128
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 
 

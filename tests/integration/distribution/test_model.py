@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 )
 
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
-from tidegate.distribution.agents import Result
+from tests.support.moto.cloud import MotoCloud
+from tidegate.distribution.fleet.agents import Result
 from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, TransferSpec
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.target_queue import TargetMessage

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from tests.faults.weather import remove_expired
 from tests.support.fleet import Fleet, messages
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.aws.sqs import SqsQueue
 from tidegate.distribution.store.targets import TargetStore
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from pytest_httpserver import HTTPServer
 
-from tests.support.exports import ExportWorld
-from tests.support.moto_cloud import MotoCloud, Project
-from tests.support.paged_source import PagedSource
+from tests.support.exports.paged_source import PagedSource
+from tests.support.exports.running import ExportWorld
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.exports import ExportWorld, read_csv
-from tests.support.paged_source import PagedSource, honest, numbered
+from tests.support.exports.paged_source import PagedSource, honest, numbered
+from tests.support.exports.running import ExportWorld, read_csv
 from tidegate.exports.model import ledger_object, output_object, page_object, spec_object
 
 

@@ -13,8 +13,8 @@ import pytest
 from standardwebhooks import Webhook
 from werkzeug import Response
 
-from tests.support.exports import ExportWorld, read_csv, read_sheet
-from tests.support.paged_source import PagedSource, honest, numbered, without_total
+from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
+from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 
 
 def test_step_100_total_250_asks_for_pages_0_1_2_and_no_other(world: ExportWorld) -> None:

@@ -14,9 +14,9 @@ import openpyxl
 import pytest
 from botocore.client import BaseClient
 
-from tests.support.export_samples import mixed_rows
-from tests.support.exports import ExportWorld, read_csv, read_sheet
-from tests.support.paged_source import PagedSource, honest, numbered
+from tests.support.exports.paged_source import PagedSource, honest, numbered
+from tests.support.exports.running import ExportWorld, read_csv, read_sheet
+from tests.support.exports.samples import mixed_rows
 from tidegate.aws import part_plan
 from tidegate.exports import range_context as export_range_context
 from tidegate.exports import ranges as export_ranges
@@ -83,7 +83,7 @@ def test_a_sheet_is_the_same_as_from_staged_pages(world: ExportWorld, parallel: 
 
 def test_several_sheets_are_filled_as_by_one_writer(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.exports.rendering import files
-    from tidegate.exports.rendering.xlsx_writer import xlsx_chunks
+    from tidegate.exports.rendering.xlsx.writer import xlsx_chunks
 
     monkeypatch.setattr(export_range_context, "SHEET_ROWS", 730)
     monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))

@@ -9,9 +9,9 @@ from typing import Any
 import openpyxl
 import pytest
 
-from tests.support.export_samples import SEED_TEMPLATE
-from tests.support.exports import ExportWorld, read_csv, read_sheet
-from tests.support.paged_source import numbered
+from tests.support.exports.paged_source import numbered
+from tests.support.exports.running import ExportWorld, read_csv, read_sheet
+from tests.support.exports.samples import SEED_TEMPLATE
 
 
 @pytest.mark.parametrize(

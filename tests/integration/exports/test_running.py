@@ -8,9 +8,9 @@ from typing import Any
 import openpyxl
 import pytest
 
-from tests.support.export_samples import SEED_TABLE, SEED_TEMPLATE, seed_rows
-from tests.support.exports import ExportWorld, read_csv, read_sheet
-from tests.support.paged_source import honest, numbered
+from tests.support.exports.paged_source import honest, numbered
+from tests.support.exports.running import ExportWorld, read_csv, read_sheet
+from tests.support.exports.samples import SEED_TABLE, SEED_TEMPLATE, seed_rows
 from tidegate.aws import s3_sink
 
 

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.exports import ExportWorld, read_csv, read_sheet
-from tests.support.moto_cloud import Answer
-from tests.support.paged_source import PagedSource, honest, numbered, without_total
+from tests.support.exports.paged_source import PagedSource, honest, numbered, without_total
+from tests.support.exports.running import ExportWorld, read_csv, read_sheet
+from tests.support.moto.cloud import Answer
 from tidegate.exports import sync as export_sync
 
 

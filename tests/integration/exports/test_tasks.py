@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.exports import ExportWorld
-from tests.support.paged_source import numbered
+from tests.support.exports.paged_source import numbered
+from tests.support.exports.running import ExportWorld
 
 DAY = 86_400
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.app import App
 from tidegate.aws import keys
 

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from moto.s3 import models
 
-from tests.support.ingest import Library
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.ingest.running import Library
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.errors import Busy
 from tidegate.files import library as library_module

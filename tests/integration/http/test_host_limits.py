@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
-from tests.support import batch_receiver
-from tests.support.batch_lab import Lab
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.batches import receiver as batch_receiver
+from tests.support.batches.lab import Lab
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.aws.host_usage import HostUsage
 from tidegate.batches.model import FINISHED
-from tidegate.batches.slice import ENDED
+from tidegate.batches.run.slice import ENDED
 from tidegate.errors import NotSent
 from tidegate.http.client import SafeHttp
 from tidegate.http.host_limits import HostLimits

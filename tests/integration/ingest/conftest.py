@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.ingest import Library
-from tests.support.moto_cloud import MotoCloud, Project
-from tests.support.sources import FileSource, file_source
+from tests.support.ingest.running import Library
+from tests.support.ingest.sources import FileSource, file_source
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 @pytest.fixture

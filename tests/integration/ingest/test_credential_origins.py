@@ -10,8 +10,8 @@ import pytest
 
 from tests.integration.ingest.test_subscriptions import manifest, scan, subscribe, tasks
 from tests.support.http_servers import serve
-from tests.support.ingest import Library
-from tests.support.sources import FileSource, Hosted
+from tests.support.ingest.running import Library
+from tests.support.ingest.sources import FileSource, Hosted
 
 SECRETS = {"PRIVATE-TOKEN": "s1", "Authorization": "Bearer s2", "Cookie": "s3", "X-Whatever": "s4"}
 NAMES = {name.lower() for name in SECRETS}

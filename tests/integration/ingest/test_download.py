@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.deployed import until
-from tests.support.ingest import BIZ, Library
-from tests.support.small_parts import small_parts
-from tests.support.sources import FileSource, Hosted, gated_source
+from tests.support.ingest.running import BIZ, Library
+from tests.support.ingest.small_parts import small_parts
+from tests.support.ingest.sources import FileSource, Hosted, gated_source
 from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.files.model import content_object

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.ingest import BIZ, Library
-from tests.support.sources import FileSource, Hosted
+from tests.support.ingest.running import BIZ, Library
+from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.files.model import content_object
 
 BODY = b"tide" * 1000

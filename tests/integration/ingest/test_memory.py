@@ -93,7 +93,7 @@ def test_a_200_mb_ingest_peaks_under_150_mb() -> None:
             "FILES_BUCKET": "files",
             "TABLE_NAME": "unused",
         }
-        worker = [sys.executable, "-m", "tests.support.ingest_worker", f"http://127.0.0.1:{port}/large.bin"]
+        worker = [sys.executable, "-m", "tests.support.ingest.worker", f"http://127.0.0.1:{port}/large.bin"]
         done = subprocess.run(worker, env=env, capture_output=True, timeout=120, check=False)
 
     assert done.returncode == 0, done.stderr.decode()[-2000:]

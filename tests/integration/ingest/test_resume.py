@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.support.ingest import Library
-from tests.support.small_parts import small_parts
-from tests.support.sources import FileSource, Hosted
+from tests.support.ingest.running import Library
+from tests.support.ingest.small_parts import small_parts
+from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.errors import WorkerLost

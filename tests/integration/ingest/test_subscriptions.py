@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.ingest import Library
-from tests.support.sources import FileSource, Hosted
+from tests.support.ingest.running import Library
+from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
 from tidegate.aws.writes import update
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 
 
 @pytest.fixture

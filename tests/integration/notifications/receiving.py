@@ -13,7 +13,7 @@ import time_machine
 from standardwebhooks import Webhook
 
 from tests.support.http_servers import Handler, serve
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.outbox import notice_write

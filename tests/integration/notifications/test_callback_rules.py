@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.notifications.receiving import callbacks, compensate, receiver, told, verified
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.errors import UrlNotAllowed
 
 PRIVATE = [

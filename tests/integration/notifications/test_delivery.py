@@ -7,7 +7,7 @@ from standardwebhooks import WebhookVerificationError
 
 from tests.integration.notifications.receiving import callbacks, compensate, pass_time, receiver, told, verified
 from tests.support.http_servers import Handler
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.notifications.outbox import notice_write
 
 

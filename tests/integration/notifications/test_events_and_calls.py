@@ -7,7 +7,7 @@ import json
 from tests.integration.notifications.receiving import callbacks, receiver, told
 from tests.integration.notifications.watching import Line
 from tests.support.calls import count_calls
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.template import ROOT
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.notifications.receiving import compensate, overdue
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.errors import Busy
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.outbox import notice_write

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
 from tests.support.calls import count_calls
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.notifications.circuit_breaker import CircuitBreaker, Entry
 from tidegate.notifications.circuit_rules import FIRST_LIMIT, MOST_AT_ONCE
 from tidegate.notifications.delivery_store import CircuitStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 def test_a_receiver_that_hangs_does_not_hold_the_others_of_its_batch(cloud: MotoCloud, project: Project) -> None:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.integration.notifications.watching import Line
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws.table import Table
 from tidegate.notifications.websocket_messages import CONNECTION_SECONDS
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.moto_cloud import ADMIN_KEY, MotoCloud, Project
+from tests.support.moto.cloud import ADMIN_KEY, MotoCloud, Project
 from tidegate.common.ids import iso
 from tidegate.projects.model import hash_key
 

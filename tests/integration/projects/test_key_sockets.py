@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.notifications.watching import Line
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.calls import count_calls
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tests.support.moto.cloud import Answer, MotoCloud, Project
 
 
 def show(cloud: MotoCloud, project: Project) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 def test_a_project_is_created_and_listed(cloud: MotoCloud) -> None:

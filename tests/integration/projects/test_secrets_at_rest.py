@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.notifications.receiving import receiver, told, verified
 from tests.integration.notifications.watching import Line
-from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tidegate.projects.root_secret import RootSecret
 
 ROOT = "/tidegate/tidegate/callback-root"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.files.model import content_object
 
 DAY = 86400

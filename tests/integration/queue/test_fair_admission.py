@@ -11,7 +11,7 @@ from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
 from tidegate.aws import keys
 from tidegate.aws.writes import delete, put, update
-from tidegate.queue.fairness import AGE_STEP_SECONDS
+from tidegate.queue.admission.fairness import AGE_STEP_SECONDS
 from tidegate.queue.items import place_item, place_key
 from tidegate.queue.model import Request
 

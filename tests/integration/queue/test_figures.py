@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.calls import count_calls
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import ItemPage, Table

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.calls import count_calls
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.errors import LeaseLost, NotFound, RequestTimedOut, ServiceUnavailable
 from tidegate.queue.model import Request
 

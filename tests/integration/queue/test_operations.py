@@ -10,8 +10,8 @@ from tests.support.queue import TestQueue
 from tidegate.common.ids import iso
 from tidegate.errors import NotFound
 from tidegate.exports.model import output_object
+from tidegate.queue.admission.standings import standing_write
 from tidegate.queue.items import place_item
-from tidegate.queue.standings import standing_write
 
 DAY = 24 * 3600
 

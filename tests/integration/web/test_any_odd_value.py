@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.integration.notifications.watching import Line
-from tests.support import odd_values
-from tests.support.any_values import examples
-from tests.support.moto_cloud import Answer, MotoCloud, Project
+from tests.support.fuzz import odd_values
+from tests.support.fuzz.any_values import examples
+from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.web.console.bundle import ROOT, console, join_modules
 
 

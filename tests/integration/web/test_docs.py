@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.web.static import takes_gzip
 
 GZIP = {"accept-encoding": "gzip, deflate, br"}

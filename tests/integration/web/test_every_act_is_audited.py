@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.batch_world import BatchWorld, batch_world
+from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.fleet import Fleet
-from tests.support.moto_cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.items import DataItems
-from tidegate.batches.run_state import ItemAnswer, Outcome
+from tidegate.batches.run.state import ItemAnswer, Outcome
 from tidegate.errors import NotFound
 from tidegate.files.model import upload_object
 from tidegate.notifications.delivery_model import Delivery

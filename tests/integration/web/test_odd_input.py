@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.integration.notifications.watching import Line
-from tests.support import odd_values
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.fuzz import odd_values
+from tests.support.moto.cloud import MotoCloud, Project
 
 SOURCE = "https://source.invalid/x"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.calls import count_calls
 from tests.support.console_seed import items_of_a_busy_hour
-from tests.support.moto_cloud import MotoCloud, Project
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 def test_an_empty_project_has_channels_and_nothing_else(cloud: MotoCloud, project: Project) -> None:

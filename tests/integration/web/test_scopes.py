@@ -12,8 +12,8 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Route
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
-from tests.support.moto_cloud import MotoCloud, lambda_context
-from tests.support.path_spellings import odd_spellings
+from tests.support.fuzz.path_spellings import odd_spellings
+from tests.support.moto.cloud import MotoCloud, lambda_context
 from tidegate.web import resolver
 from tidegate.web.api import build_api
 from tidegate.web.openapi import Api, contract

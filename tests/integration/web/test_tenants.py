@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.moto_cloud import MotoCloud, Project
-from tests.support.path_spellings import odd_spellings
+from tests.support.fuzz.path_spellings import odd_spellings
+from tests.support.moto.cloud import MotoCloud, Project
 
 
 def test_no_spelling_shows_another_projects_record(cloud: MotoCloud, project: Project) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tidegate.batches.items import DataItems, RedrivenItems
 from tidegate.batches.model import STOPPED, Batch
 from tidegate.batches.outcomes import Outcomes
-from tidegate.batches.run_state import ItemAnswer, Outcome
+from tidegate.batches.run.state import ItemAnswer, Outcome
 
 BATCH = Batch("bat-1", "prj-1", "biz-1", "n", 10, 1.0, STOPPED, "2026-01-01T00:00:00.000Z")
 PLAIN = DataItems(lambda: None)

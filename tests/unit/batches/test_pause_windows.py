@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tidegate.batches.pause_windows import DAY, PauseWindow, paused_until, seconds_of_day
-from tidegate.batches.run_state import ItemAnswer, Rules, RunState
-from tidegate.batches.sliding_window import WindowState
+from tidegate.batches.run.sliding_window import WindowState
+from tidegate.batches.run.state import ItemAnswer, Rules, RunState
 
 HOUR = 3600
 NIGHT = PauseWindow(22 * HOUR, 6 * HOUR)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.batches.model import RowSource
-from tidegate.batches.row_index import BLOCK_ROWS, CSV, NDJSON, RowIndex, format_of, index_rows, parse_block
-from tidegate.batches.rows import RowFiles
+from tidegate.batches.rows.files import RowFiles
+from tidegate.batches.rows.index import BLOCK_ROWS, CSV, NDJSON, RowIndex, format_of, index_rows, parse_block
 from tidegate.errors import Invalid
 from tidegate.files.model import content_object
 

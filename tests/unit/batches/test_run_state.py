@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.batches.run_state import (
+from tidegate.batches.run.sliding_window import WindowState
+from tidegate.batches.run.state import (
     FINISHED,
     SKIP_ADVICE,
     STOPPED,
@@ -22,8 +23,7 @@ from tidegate.batches.run_state import (
     RunState,
     Verdict,
 )
-from tidegate.batches.run_store import pack_open, unpack_open
-from tidegate.batches.sliding_window import WindowState
+from tidegate.batches.run.store import pack_open, unpack_open
 
 OK = ItemAnswer("ok")
 

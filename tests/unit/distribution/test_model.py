@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.distribution.agent_inbox import InShard, InStaging, place_of, staging_id, transfer_token
+from tidegate.distribution.fleet.inbox import InShard, InStaging, place_of, staging_id, transfer_token
 from tidegate.distribution.model import (
     CANCELLED,
     ENDED,

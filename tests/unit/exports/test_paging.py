@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import odd_values
+from tests.support.fuzz import odd_values
 from tidegate.errors import SourceBroken
 from tidegate.exports.paging import TablePages, total_of
 from tidegate.exports.rendering.columns import keys_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.any_values import SCALARS, TEXT, examples, json_values
+from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.errors import SourceBroken, UrlNotAllowed
 from tidegate.files.model import path_fault
 from tidegate.http.client import SafeHttp

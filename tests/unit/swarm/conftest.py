@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.swarm_lab import CountingOrigin, made_up_content
-from tests.support.swarm_worker import LabHost
+from tests.support.swarm.lab import CountingOrigin, made_up_content
+from tests.support.swarm.worker import LabHost
 
 __all__ = ["LabHost"]
 MIB = 1 << 20

@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.any_values import examples
-from tests.support.swarm_world import MIB, HostPlan, World
+from tests.support.fuzz.any_values import examples
+from tests.support.swarm.world import MIB, HostPlan, World
 from tidegate_client.swarm.chooser import ALONE, Chooser, Rules
 from tidegate_client.swarm.layout import Layout
 from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Mode, Neighbour

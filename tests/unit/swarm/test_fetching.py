@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.support.swarm_lab import CountingOrigin, Orders
+from tests.support.swarm.lab import CountingOrigin, Orders
 from tests.unit.swarm.conftest import LabHost
 
 NewHost = Callable[..., LabHost]

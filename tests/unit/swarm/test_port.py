@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.any_values import examples
-from tests.support.swarm_lab import CountingOrigin, Orders, made_up_content
+from tests.support.fuzz.any_values import examples
+from tests.support.swarm.lab import CountingOrigin, Orders, made_up_content
 from tests.unit.swarm.conftest import MIB, LabHost
 from tidegate.distribution.swarm.plan import accept_key, token
 from tidegate_client.swarm import server
@@ -152,7 +152,7 @@ def test_without_the_right_token_nothing_is_said(port: Port, header: Callable[[P
 
 
 def test_token_of_another_callee_is_refused(port: Port, origin: CountingOrigin) -> None:
-    from tests.support.swarm_lab import KEY as JOB_KEY
+    from tests.support.swarm.lab import KEY as JOB_KEY
 
     assert port.get("piece/0", made_with(JOB_KEY, "host-0", port.id, "host-1")).startswith(b"HTTP/1.1 200")
     assert port.get("piece/0", made_with(JOB_KEY, "host-2", port.id, "host-1")) == b""
@@ -190,7 +190,7 @@ def test_header_of_a_megabyte_is_closed(port: Port) -> None:
 
 
 def test_caller_cannot_change_its_name_on_one_connection(port: Port) -> None:
-    from tests.support.swarm_lab import KEY as JOB_KEY
+    from tests.support.swarm.lab import KEY as JOB_KEY
 
     with port.connected() as line:
         assert answer_to(line, get(f"/swarm/{port.id}/piece/0", port.header)).startswith(b"HTTP/1.1 200")

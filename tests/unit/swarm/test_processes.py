@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.swarm_fleet import Behaviour, SwarmFleet
-from tests.support.swarm_lab import CountingOrigin, made_up_content
+from tests.support.swarm.fleet import Behaviour, SwarmFleet
+from tests.support.swarm.lab import CountingOrigin, made_up_content
 
 MIB = 1 << 20
 

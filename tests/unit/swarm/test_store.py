@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.any_values import examples
+from tests.support.fuzz.any_values import examples
 from tidegate_client.swarm.layout import Layout, pieces_in
 from tidegate_client.swarm.ranks import Ranks
 from tidegate_client.swarm.store import PieceStore, Sink, StaleFile

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.swarm_lab import CountingOrigin, Orders
+from tests.support.swarm.lab import CountingOrigin, Orders
 from tests.unit.swarm.conftest import MIB, LabHost
 from tidegate_client.download import Cancelled
 from tidegate_client.errors import TransferError

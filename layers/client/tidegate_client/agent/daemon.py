@@ -14,21 +14,21 @@ from typing import Any
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
-from tidegate_client.agent.health import Health, local_pages, tell_systemd, write_health
+from tidegate_client.agent.disk.partials import Partials
 from tidegate_client.agent.inbox import CUT_SHORT, Inbox, key_of
 from tidegate_client.agent.journal import Journal, Key
-from tidegate_client.agent.monitor import Monitor
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
-from tidegate_client.agent.partials import Partials
 from tidegate_client.agent.poll_alarm import PollAlarm
 from tidegate_client.agent.presence import PresenceTeller
 from tidegate_client.agent.push import Push
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.agent.reporter import Reporter
-from tidegate_client.agent.statistics import Statistics
-from tidegate_client.agent.supervisor import Watched
-from tidegate_client.agent.version import version
+from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
+from tidegate_client.agent.service.monitor import Monitor
+from tidegate_client.agent.service.statistics import Statistics
+from tidegate_client.agent.service.supervisor import Watched
+from tidegate_client.agent.service.version import version
 from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled

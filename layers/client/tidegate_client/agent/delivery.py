@@ -13,12 +13,12 @@ from typing import BinaryIO, NamedTuple
 
 import urllib3
 
+from tidegate_client.agent.disk.owners import Owner, owner_in_container, owner_on_host
+from tidegate_client.agent.disk.partials import Partials
+from tidegate_client.agent.disk.permits import Permits
+from tidegate_client.agent.disk.place import Place, open_place
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Applied, Journal
-from tidegate_client.agent.owners import Owner, owner_in_container, owner_on_host
-from tidegate_client.agent.partials import Partials
-from tidegate_client.agent.permits import Permits
-from tidegate_client.agent.place import Place, open_place
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.agent.refusals import RefusedPath, Superseded
 from tidegate_client.content import Progress

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate_client.agent.permits import Permits
+from tidegate_client.agent.disk.permits import Permits
 from tidegate_client.swarm.host import SwarmOptions
 
 

@@ -11,7 +11,7 @@ from typing import cast
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Journal, JournalError, Key
-from tidegate_client.agent.supervisor import Watched
+from tidegate_client.agent.service.supervisor import Watched
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, Conflict, Gone, Invalid, NotFound, TidegateError
 from tidegate_client.models import TransferResult

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Any
 
 from tidegate.aws.serialization import unknown_cursor
-from tidegate.batches.business_calls import BusinessCalls
 from tidegate.batches.model import (
     ACTIVE,
     ASYNC,
@@ -27,8 +26,9 @@ from tidegate.batches.model import (
 from tidegate.batches.outcomes import RESULTS_LINK_SECONDS, Outcomes
 from tidegate.batches.registry import Registry
 from tidegate.batches.results import ItemResults
-from tidegate.batches.row_index import format_of
-from tidegate.batches.sliding_window import WindowState
+from tidegate.batches.rows.index import format_of
+from tidegate.batches.run.business_calls import BusinessCalls
+from tidegate.batches.run.sliding_window import WindowState
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed

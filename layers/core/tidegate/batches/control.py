@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tidegate.batches.batches import Batches, about, shown
-from tidegate.batches.business_calls import BusinessCalls
 from tidegate.batches.model import (
     ASK_AGAIN_SECONDS,
     BIZ_WAIT_SECONDS,
@@ -20,6 +19,7 @@ from tidegate.batches.model import (
     next_state,
 )
 from tidegate.batches.registry import Registry
+from tidegate.batches.run.business_calls import BusinessCalls
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, DomainError, FetchTimeout, WrongState

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.batches.batches import shown
 from tidegate.batches.model import ACTIVE, STOPPED, Batch
-from tidegate.batches.run_store import BatchRunStore
+from tidegate.batches.run.store import BatchRunStore
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped

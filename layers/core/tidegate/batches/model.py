@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.batches.pause_windows import PauseWindow
-from tidegate.batches.run_state import Carried, Counts, Rules, Verdict
-from tidegate.batches.sliding_window import WindowState
+from tidegate.batches.run.sliding_window import WindowState
+from tidegate.batches.run.state import Carried, Counts, Rules, Verdict
 from tidegate.common.ids import iso
 from tidegate.errors import WrongState
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tidegate.batches.items import Items
 from tidegate.batches.model import Batch
-from tidegate.batches.row_objects import RowBucket
-from tidegate.batches.run_state import ABANDONED, FAILED, RECOVERED, Outcome
+from tidegate.batches.rows.objects import RowBucket
+from tidegate.batches.run.state import ABANDONED, FAILED, RECOVERED, Outcome
 from tidegate.errors import WrongState
 
 STATES = (FAILED, ABANDONED, RECOVERED)

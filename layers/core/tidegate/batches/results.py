@@ -13,9 +13,9 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import put_new
-from tidegate.batches.answers import ParsedAnswer, read_answer
 from tidegate.batches.items import Items
 from tidegate.batches.model import Batch
+from tidegate.batches.run.answers import ParsedAnswer, read_answer
 
 _KEPT_SECONDS = 7 * 24 * 3600
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools import Logger
 
 from tidegate.batches.batches import shown
-from tidegate.batches.item_call import ItemCaller
 from tidegate.batches.items import DataItems, Items, RedrivenItems, RowsWithData
 from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business, Progress
 from tidegate.batches.outcomes import redriven_items
-from tidegate.batches.rows import RowFiles
-from tidegate.batches.run_state import Verdict
-from tidegate.batches.run_store import BatchRunStore
-from tidegate.batches.slice import ENDED, SliceEnd, SliceRunner
+from tidegate.batches.rows.files import RowFiles
+from tidegate.batches.run.item_call import ItemCaller
+from tidegate.batches.run.slice import ENDED, SliceEnd, SliceRunner
+from tidegate.batches.run.state import Verdict
+from tidegate.batches.run.store import BatchRunStore
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost

@@ -11,7 +11,7 @@ from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, put, put_new, update
 from tidegate.batches.model import ACTIVE, Batch, Business, LogLine, Progress, RowSource
-from tidegate.batches.run_store import progress_attributes, progress_from
+from tidegate.batches.run.store import progress_attributes, progress_from
 from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, WrongState
 from tidegate.notifications.notice import Notice

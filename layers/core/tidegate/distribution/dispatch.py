@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
-from tidegate.distribution.agent_inbox import transfer_token
+from tidegate.distribution.fleet.inbox import transfer_token
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.common.ids import Clock
 from tidegate.common.listing import Listed
-from tidegate.distribution.fleet_model import OFFLINE, why_silent
+from tidegate.distribution.fleet.model import OFFLINE, why_silent
 from tidegate.distribution.model import PENDING, RUNNING, Counts, Job, Task, job_key, job_key_of, task_uuid_of
 from tidegate.distribution.store.fleet import FleetStore
 from tidegate.distribution.store.jobs import JobStore

@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
 from tidegate.distribution.counts import tally
-from tidegate.distribution.fleet_model import why_silent
+from tidegate.distribution.fleet.model import why_silent
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat

@@ -21,7 +21,7 @@ from tidegate.exports.range_plan import (
 from tidegate.exports.render import output_of
 from tidegate.exports.rendering.blocks import BLOCK_ROWS
 from tidegate.exports.rendering.joined_files import JoinedFile, joined_file
-from tidegate.exports.rendering.xlsx_writer import SHEET_ROWS, TableRows
+from tidegate.exports.rendering.xlsx.writer import SHEET_ROWS, TableRows
 from tidegate.exports.source_page import page_reader, read_page
 from tidegate.queue.model import Request
 

@@ -26,7 +26,7 @@ from tidegate.exports.rendering.columns import ROW_HEAD, Row, flat_rows, keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions
 from tidegate.exports.rendering.files import Output, content_type, extension, render
 from tidegate.exports.rendering.notes import Notes
-from tidegate.exports.rendering.xlsx_writer import TableRows
+from tidegate.exports.rendering.xlsx.writer import TableRows
 from tidegate.exports.source_page import Page, page_reader, read_page
 from tidegate.queue.model import Request
 

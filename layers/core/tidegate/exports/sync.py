@@ -19,7 +19,7 @@ from tidegate.exports.render import output_of
 from tidegate.exports.rendering.columns import flat_rows, keys_of
 from tidegate.exports.rendering.files import content_type, extension, render
 from tidegate.exports.rendering.header_tree import leaves
-from tidegate.exports.rendering.xlsx_writer import TableRows
+from tidegate.exports.rendering.xlsx.writer import TableRows
 from tidegate.exports.source import SignedSource
 from tidegate.exports.source_page import Page, read_page
 

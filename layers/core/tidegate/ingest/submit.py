@@ -17,7 +17,7 @@ from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.subscription_model import DELETING, Subscription
 from tidegate.projects.audit import SYSTEM
 from tidegate.projects.projects import Projects
-from tidegate.queue.channels import Channels
+from tidegate.queue.channels.control import Channels
 from tidegate.queue.model import DEFAULT_PRIORITY, PRIORITIES, Request
 from tidegate.queue.policies import NO_COOKIE, REQUIRES_COOKIE
 from tidegate.queue.queue import RequestQueue

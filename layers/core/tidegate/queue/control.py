@@ -10,7 +10,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, DomainError
-from tidegate.queue.admission_queue import AdmissionQueue
+from tidegate.queue.admission.wakeups import AdmissionQueue
 from tidegate.queue.model import RUNNING, Request, moved
 from tidegate.queue.queue import Ending, RequestQueue
 from tidegate.queue.runner import RequestRunner

@@ -9,8 +9,8 @@ from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
-from tidegate.queue.channel_model import Place
-from tidegate.queue.fairness import rank
+from tidegate.queue.admission.fairness import rank
+from tidegate.queue.channels.model import Place
 from tidegate.queue.model import PENDING, RUNNING, Request
 
 _FIELDS = tuple(field.name for field in fields(Request))

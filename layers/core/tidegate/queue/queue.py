@@ -13,7 +13,7 @@ from tidegate.notifications.notify import Notifier
 from tidegate.projects.audit import SYSTEM, AuditLine
 from tidegate.projects.store import ProjectStore
 from tidegate.queue import policies as request_policies
-from tidegate.queue.admission_queue import AdmissionQueue
+from tidegate.queue.admission.wakeups import AdmissionQueue
 from tidegate.queue.model import BACKOFF, DEFAULT_PRIORITY, PENDING, RUNNING, Request, moved, notice_kind
 from tidegate.queue.policies import Policy
 from tidegate.queue.store import RequestStore

@@ -7,9 +7,9 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.compensation.poll import LANE_CLOSED
 from tidegate.errors import DomainError, RequestTimedOut, WorkerLost
-from tidegate.queue.admission import Admission
-from tidegate.queue.admission_queue import AdmissionQueue
-from tidegate.queue.channel_store import ChannelStore
+from tidegate.queue.admission.admit import Admission
+from tidegate.queue.admission.wakeups import AdmissionQueue
+from tidegate.queue.channels.store import ChannelStore
 from tidegate.queue.model import PENDING, RUNNING, SHARE, WAITING, Request
 from tidegate.queue.queue import SILENCE_SECONDS, RequestQueue
 from tidegate.queue.runner import RequestRunner

@@ -17,12 +17,12 @@ from tidegate.notifications.outbox import notice_write
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 from tidegate.projects.usage_store import queued_write
-from tidegate.queue.channel_model import Place
-from tidegate.queue.fairness import Turn, rank
+from tidegate.queue.admission.fairness import Turn, rank
+from tidegate.queue.admission.standings import standing_write
+from tidegate.queue.channels.model import Place
 from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
 from tidegate.queue.locks import renewed, slot_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
-from tidegate.queue.standings import standing_write
 from tidegate.queue.transaction import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
 
 Part = tuple[str, Write]

@@ -14,12 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from openpyxl.utils.escape import unescape
 
-from tests.support.any_values import SCALARS, TEXT, examples, json_values
+from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.exports.rendering.columns import keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions, csv_chunks
 from tidegate.exports.rendering.formula_guard import NUMBER, STARTERS, guard
 from tidegate.exports.rendering.table import SheetTable, broken
-from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 
 Rows = list[dict[str, Any]]
 LONG: Rows = [{"a": text} for text in ("x" * 32_768, "🎉" * 20_000, "=" * 40_000, "\x00" * 33_000 + "end")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.export_samples import mixed_rows
+from tests.support.exports.samples import mixed_rows
 from tidegate.exports.rendering.columns import flat_rows, keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions, csv_chunks
 from tidegate.exports.rendering.formula_guard import guard

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.export_samples import SEED_TABLE, seed_rows
+from tests.support.exports.samples import SEED_TABLE, seed_rows
 from tidegate.exports.rendering.columns import keys_of
 from tidegate.exports.rendering.csv_writer import CsvOptions
 from tidegate.exports.rendering.files import Output, extension, file_sizes, render
 from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.xlsx_writer import TableRows
+from tidegate.exports.rendering.xlsx.writer import TableRows
 
 
 def made(output: Output, *tables: tuple[SheetTable, list[dict[str, Any]]]) -> tuple[str, bytes]:

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.export_samples import SEED_TABLE
+from tests.support.exports.samples import SEED_TABLE
 from tidegate.exports.rendering.header_tree import HeadCell, Node, depth, leaves, place_columns, place_rows
 from tidegate.exports.rendering.table import lay_out
 

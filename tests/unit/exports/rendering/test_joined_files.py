@@ -19,7 +19,7 @@ import python_calamine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.export_samples import mixed_rows, with_nulls
+from tests.support.exports.samples import mixed_rows, with_nulls
 from tidegate.aws.part_plan import Part, Piece, Stored, plan_parts, size_of
 from tidegate.exports.rendering import fragments
 from tidegate.exports.rendering.columns import keys_of
@@ -28,7 +28,7 @@ from tidegate.exports.rendering.fragments import FragmentWriter, Measure, packed
 from tidegate.exports.rendering.joined_files import SheetRows, joined_file
 from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.template_parser import CELL_TYPES, parse_template
-from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 
 ROWS = list(with_nulls(mixed_rows(2345)))
 KEYS = keys_of(ROWS)

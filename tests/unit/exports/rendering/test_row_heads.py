@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.export_samples import leaf, mixed_rows
+from tests.support.exports.samples import leaf, mixed_rows
 from tidegate.errors import BadTable
 from tidegate.exports.rendering import row_heads
 from tidegate.exports.rendering.row_heads import gather

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import former_cells
-from tests.support.export_samples import mixed_rows, with_nulls
+from tests.support.exports import former_cells
+from tests.support.exports.samples import mixed_rows, with_nulls
 from tidegate.exports.rendering.typed_rows import typed_answers
-from tidegate.exports.rendering.xlsx_cells import Column
-from tidegate.exports.rendering.xlsx_rows import RowWriter
+from tidegate.exports.rendering.xlsx.cells import Column
+from tidegate.exports.rendering.xlsx.rows import RowWriter
 from tidegate.exports.source_json import read_exact
 
 KEYS = list(next(mixed_rows(1)))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.export_samples import group, leaf
+from tests.support.exports.samples import group, leaf
 from tidegate.errors import BadTable
 from tidegate.exports.rendering.header_tree import LeafStyle, Node, Template, depth, leaves
 from tidegate.exports.rendering.template_parser import parse_template

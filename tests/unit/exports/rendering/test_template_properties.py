@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.any_values import SCALARS, TEXT, examples, json_values
+from tests.support.fuzz.any_values import SCALARS, TEXT, examples, json_values
 from tidegate.errors import BadTable
 from tidegate.exports.rendering.header_tree import NO_TEMPLATE, Node, Template, depth, leaves
 from tidegate.exports.rendering.template_parser import ALIGNMENTS, CELL_TYPES, MAX_DEPTH, MAX_ROWS, parse_template

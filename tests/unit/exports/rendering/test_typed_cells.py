@@ -16,7 +16,7 @@ import python_calamine
 
 from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.template_parser import CELL_TYPES, parse_template
-from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 from tidegate.exports.source_json import read_exact
 
 ROWS: list[dict[str, Any]] = [
@@ -117,8 +117,8 @@ def test_types_as_libreoffice_shows_them(office: str, tmp_path: Path) -> None:
     ],
 )
 def test_edges_of_types(kind: str, value: Any, cell: str) -> None:
-    from tidegate.exports.rendering.xlsx_cells import Column
-    from tidegate.exports.rendering.xlsx_rows import RowWriter
+    from tidegate.exports.rendering.xlsx.cells import Column
+    from tidegate.exports.rendering.xlsx.rows import RowWriter
 
     assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}])
 
@@ -144,7 +144,7 @@ def test_a_long_summary_has_room_for_its_lines() -> None:
 
 
 def test_sheet_names_are_counted_as_excel_counts() -> None:
-    from tidegate.exports.rendering.sheet_names import SheetNames
+    from tidegate.exports.rendering.xlsx.sheet_names import SheetNames
 
     names = SheetNames()
     first, second = names.take("🎉" * 31), names.take("🎉" * 31)

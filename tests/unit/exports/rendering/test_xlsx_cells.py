@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.xlsx_cells import Column
-from tidegate.exports.rendering.xlsx_rows import RowWriter
-from tidegate.exports.rendering.xlsx_writer import TableRows
-from tidegate.exports.rendering.xml_text import clean, escape
+from tidegate.exports.rendering.xlsx.cells import Column
+from tidegate.exports.rendering.xlsx.rows import RowWriter
+from tidegate.exports.rendering.xlsx.writer import TableRows
+from tidegate.exports.rendering.xlsx.xml_text import clean, escape
 
 Render = Callable[..., Any]
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from openpyxl.cell.cell import MergedCell
 
-from tests.support.export_samples import SEED_TABLE, leaf, seed_rows
+from tests.support.exports.samples import SEED_TABLE, leaf, seed_rows
 from tidegate.errors import BadTable
 from tidegate.exports.rendering.columns import flat_rows, keys_of
 from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.template_parser import parse_template
-from tidegate.exports.rendering.xlsx_writer import TableRows
+from tidegate.exports.rendering.xlsx.writer import TableRows
 
 Render = Callable[..., Any]
 

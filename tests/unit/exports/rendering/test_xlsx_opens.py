@@ -15,10 +15,10 @@ import openpyxl
 import pytest
 import python_calamine
 
-from tests.support.export_samples import SEED_TABLE, mixed_rows, seed_rows
+from tests.support.exports.samples import SEED_TABLE, mixed_rows, seed_rows
 from tidegate.exports.rendering.columns import keys_of
 from tidegate.exports.rendering.table import SheetTable
-from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
+from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 
 ROWS = 1500
 Grid = list[list[str]]
@@ -74,8 +74,8 @@ def test_the_frame_needs_no_lxml(tmp_path: Path) -> None:
     """lxml is a tool of the tests; the Lambda layer has none, and openpyxl then writes XML another way."""
     path = tmp_path / "plain.xlsx"
     code = (
-        "import sys, pathlib; from tests.support.export_samples import SEED_TABLE, seed_rows;"
-        "from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks;"
+        "import sys, pathlib; from tests.support.exports.samples import SEED_TABLE, seed_rows;"
+        "from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks;"
         "pathlib.Path(sys.argv[1]).write_bytes(b''.join(xlsx_chunks([TableRows(SEED_TABLE, [], seed_rows())])))"
     )
     env = os.environ | {"OPENPYXL_LXML": "False", "PYTHONPATH": os.pathsep.join(sys.path)}

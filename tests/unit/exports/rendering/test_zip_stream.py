@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tidegate.common.later import Later
-from tidegate.exports.rendering import zip_records as module
-from tidegate.exports.rendering.zip_stream import zip_stream
+from tidegate.exports.rendering.xlsx import zip_records as module
+from tidegate.exports.rendering.xlsx.zip_stream import zip_stream
 
 
 def test_entries_read_back_and_stream() -> None:

@@ -117,8 +117,8 @@ def _listen(text: str) -> tuple[str, int]:
 
 
 def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
+    from tidegate_client.agent.disk.permits import Permits
     from tidegate_client.agent.options import AgentOptions
-    from tidegate_client.agent.permits import Permits
 
     given = vars(args)
     for name in ("agent_id", "root"):
@@ -183,7 +183,7 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
 
 def _enrol(context: Context, args: argparse.Namespace) -> None:
     from tidegate_client import config
-    from tidegate_client.agent.version import version
+    from tidegate_client.agent.service.version import version
 
     url = args.url or context.config.required_url()
     agent_id = getattr(args, "agent_id", None) or socket.gethostname()
@@ -201,7 +201,7 @@ def _install(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def _doctor(context: Context, args: argparse.Namespace) -> Exit:
-    from tidegate_client.agent.doctor import examine
+    from tidegate_client.agent.service.doctor import examine
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)

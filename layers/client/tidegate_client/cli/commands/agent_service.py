@@ -19,9 +19,9 @@ from tidegate_client.config import state_path
 from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidegate_client.agent.health import Health
     from tidegate_client.agent.options import AgentOptions
-    from tidegate_client.agent.systemd import Service
+    from tidegate_client.agent.service.health import Health
+    from tidegate_client.agent.service.systemd import Service
 
 NAME = "tidegate-agent"
 DEFAULT_METRICS = "127.0.0.1:9469"
@@ -50,7 +50,7 @@ def install(context: Context, args: argparse.Namespace, options: AgentOptions) -
 
 
 def service_for(context: Context, args: argparse.Namespace, options: AgentOptions) -> Service:
-    from tidegate_client.agent.systemd import Service
+    from tidegate_client.agent.service.systemd import Service
 
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", args.name):
         raise UsageError(f"--name {args.name} is not a service name: use letters, digits, '-' and '_'")
@@ -118,7 +118,7 @@ def _systemctl(*words: str) -> None:
 
 
 def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
-    from tidegate_client.agent.systemd import Service
+    from tidegate_client.agent.service.systemd import Service
 
     service = Service(args.name, "", (), (), ())
     if not service.unit_path.exists():
@@ -135,7 +135,7 @@ def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def status(context: Context, args: argparse.Namespace) -> Exit:
-    from tidegate_client.agent.health import read_health
+    from tidegate_client.agent.service.health import read_health
 
     found = [(where, health) for where in _state_dirs(args) if (health := read_health(where))]
     if not found:
@@ -147,7 +147,7 @@ def status(context: Context, args: argparse.Namespace) -> Exit:
 
 
 def _state_dirs(args: argparse.Namespace) -> list[Path]:
-    from tidegate_client.agent.systemd import STATE_BASE
+    from tidegate_client.agent.service.systemd import STATE_BASE
 
     if given := getattr(args, "state_dir", None):
         return [given]

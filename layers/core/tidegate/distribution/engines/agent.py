@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.common.ids import Clock
-from tidegate.distribution.agent_inbox import InboxEntry
+from tidegate.distribution.fleet.inbox import InboxEntry
+from tidegate.distribution.fleet.wakeups import Wakeups, spread_seconds
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.swarm.planner import JobSwarm, SwarmPlanner
 from tidegate.distribution.targets import DONE, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
-from tidegate.distribution.wakeups import Wakeups, spread_seconds
 
 
 class AgentEngine:

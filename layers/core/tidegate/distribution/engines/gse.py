@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from tidegate.common.ids import Clock, iso
-from tidegate.distribution.agent_inbox import InboxEntry, staging_id
+from tidegate.distribution.fleet.inbox import InboxEntry, staging_id
+from tidegate.distribution.fleet.wakeups import Wakeups
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Results
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import DONE, IN_PROGRESS, Figures, Shard, Target, TargetReport
 from tidegate.distribution.transfers import Transfer
-from tidegate.distribution.wakeups import Wakeups
 from tidegate.errors import AnswerLost, FetchError, NotAccepted, NotSent, SourceBroken, TransferRefused, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.model import MEGABYTE, Limits, Reply

@@ -11,7 +11,7 @@ from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
-from tidegate.distribution.agent_inbox import InboxEntry, InShard, place_of
+from tidegate.distribution.fleet.inbox import InboxEntry, InShard, place_of
 from tidegate.distribution.swarm.figures import figures_from
 from tidegate.distribution.targets import IN_PROGRESS, Figures, Target, TargetReport, TargetState, cut
 

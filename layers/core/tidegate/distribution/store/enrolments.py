@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import check, put_new, update
-from tidegate.distribution.fleet_model import Enrolment, FleetAgent
+from tidegate.distribution.fleet.model import Enrolment, FleetAgent
 from tidegate.distribution.store.fleet import new_agent
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write

@@ -13,7 +13,7 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.distribution.fleet_model import FleetAgent, Inventory
+from tidegate.distribution.fleet.model import FleetAgent, Inventory
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 

@@ -14,7 +14,7 @@ from typing import Any
 from tidegate.exports.rendering.blocks import RowBlocks
 from tidegate.exports.rendering.columns import Row, column_of
 from tidegate.exports.rendering.formula_guard import SEPARATORS, STARTERS, guard
-from tidegate.exports.rendering.xlsx_cells import NUMBERS, number_text, number_texts
+from tidegate.exports.rendering.xlsx.cells import NUMBERS, number_text, number_texts
 from tidegate.exports.source_json import nested_text
 
 BOM = b"\xef\xbb\xbf"

@@ -12,8 +12,8 @@ from tidegate.exports.rendering.gzip_stream import gzip_stream
 from tidegate.exports.rendering.header_tree import leaves
 from tidegate.exports.rendering.jsonl_writer import jsonl_chunks
 from tidegate.exports.rendering.notes import Notes
-from tidegate.exports.rendering.xlsx_writer import TableRows, xlsx_chunks
-from tidegate.exports.rendering.zip_stream import Entry, zip_stream
+from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
+from tidegate.exports.rendering.xlsx.zip_stream import Entry, zip_stream
 
 ENDINGS = {"csv": "csv", "excel": "xlsx", "jsonl": "jsonl"}
 CONTENT_TYPES = {

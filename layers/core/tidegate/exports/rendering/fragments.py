@@ -12,7 +12,7 @@ from zlib import DEFLATED
 
 from isal import isal_zlib
 
-from tidegate.exports.rendering.zip_stream import LEVEL, WINDOW
+from tidegate.exports.rendering.xlsx.zip_stream import LEVEL, WINDOW
 
 # A fragment is closed at this size and sent when so much more lies behind it, so that none is too small to copy.
 CLOSED_BYTES = 8 * 1024 * 1024

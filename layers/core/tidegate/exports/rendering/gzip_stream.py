@@ -8,7 +8,7 @@ from zlib import DEFLATED
 
 from isal import isal_zlib
 
-from tidegate.exports.rendering.zip_stream import LEVEL, WINDOW
+from tidegate.exports.rendering.xlsx.zip_stream import LEVEL, WINDOW
 
 # No name and no time: equal rows make equal bytes. The system is "unknown".
 HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"

@@ -20,12 +20,19 @@ from tidegate.exports.rendering.fragments import Measure, packed_piece, total
 from tidegate.exports.rendering.gzip_stream import HEADER, trailer
 from tidegate.exports.rendering.header_tree import HeadCell
 from tidegate.exports.rendering.jsonl_writer import jsonl_lines
-from tidegate.exports.rendering.sheet_names import SheetNames
-from tidegate.exports.rendering.sheet_parts import filter_range, footer_row, merge, sheet_end, sheet_info, totals_row
-from tidegate.exports.rendering.xlsx_frame import Frame, SheetInfo
-from tidegate.exports.rendering.xlsx_rows import RowWriter
-from tidegate.exports.rendering.xlsx_writer import SHEET_ROWS, TableRows, laid_out
-from tidegate.exports.rendering.zip_records import ZipEntry, directory, local_header
+from tidegate.exports.rendering.xlsx.frame import Frame, SheetInfo
+from tidegate.exports.rendering.xlsx.rows import RowWriter
+from tidegate.exports.rendering.xlsx.sheet_names import SheetNames
+from tidegate.exports.rendering.xlsx.sheet_parts import (
+    filter_range,
+    footer_row,
+    merge,
+    sheet_end,
+    sheet_info,
+    totals_row,
+)
+from tidegate.exports.rendering.xlsx.writer import SHEET_ROWS, TableRows, laid_out
+from tidegate.exports.rendering.xlsx.zip_records import ZipEntry, directory, local_header
 
 
 @dataclass(frozen=True, slots=True)

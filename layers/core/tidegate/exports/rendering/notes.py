@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.exports.rendering.xml_text import MAX_CELL_UNITS
+from tidegate.exports.rendering.xlsx.xml_text import MAX_CELL_UNITS
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
-from tidegate.distribution.agents import OfferedTransfer, Result
+from tidegate.distribution.fleet.agents import OfferedTransfer, Result
 from tidegate.distribution.swarm.figures import SwarmFigures
 from tidegate.distribution.swarm.presence import Presence
 from tidegate.distribution.targets import Figures, TargetReport

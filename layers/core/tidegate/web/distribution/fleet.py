@@ -9,7 +9,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
-from tidegate.distribution.fleet_model import Inventory
+from tidegate.distribution.fleet.model import Inventory
 from tidegate.web.distribution.fleet_schemas import (
     AgentAnswer,
     AgentChange,

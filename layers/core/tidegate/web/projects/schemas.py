@@ -7,7 +7,7 @@ from pydantic import Field
 
 from tidegate.common.ids import iso
 from tidegate.projects.model import ApiKey, Project
-from tidegate.queue.channel_model import MAX_CAPACITY
+from tidegate.queue.channels.model import MAX_CAPACITY
 from tidegate.web.queue.schemas import ChannelName
 from tidegate.web.schemas import Answer, Body, Text
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
-from tidegate.queue.channel_model import ALL
+from tidegate.queue.channels.model import ALL
 from tidegate.web.queue.schemas import (
     CapacityBody,
     ChannelAnswer,

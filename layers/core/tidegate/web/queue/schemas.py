@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
-from tidegate.queue.channel_model import ALL, MAX_CAPACITY, name_fault
+from tidegate.queue.channels.model import ALL, MAX_CAPACITY, name_fault
 from tidegate.web.schemas import Answer, Body, JsonObject, Priority, Text
 
 

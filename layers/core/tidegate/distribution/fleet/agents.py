@@ -1,0 +1,126 @@
+"""The agents' side: what one has to fetch, and what it reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from tidegate.aws.s3 import Bucket
+from tidegate.common.ids import Clock, iso
+from tidegate.distribution.fleet.hosts import Fleet
+from tidegate.distribution.fleet.inbox import InboxEntry
+from tidegate.distribution.store.agent_inbox import AgentInboxStore
+from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
+from tidegate.errors import RecordNotFound
+from tidegate.files.contents import ContentStore
+from tidegate.files.model import content_disposition
+from tidegate.files.pieces import pieces_object
+
+# A link is made anew for every answer, so one that an agent holds is renewed long before it expires.
+LINK_SECONDS = 900
+_LOOK_EVERY = 1.0
+_OFFERED_TOGETHER = 100
+_TIDIED_TOGETHER = 50
+# Progress is for people: smaller steps are not worth a write.
+_PROGRESS_STEP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTransfer:
+    """`swarm` is the entry's place in its swarm, with what changes from one look to the next."""
+
+    entry: InboxEntry
+    url: str
+    expires_at: str
+    swarm: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    transfer_id: str
+    container_id: str
+    report: TargetReport
+
+
+class Agents:
+    def __init__(
+        self,
+        inbox: AgentInboxStore,
+        objects: Bucket,
+        fleet: Fleet,
+        contents: ContentStore,
+        clock: Clock,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._inbox = inbox
+        self._objects = objects
+        self._fleet = fleet
+        self._contents = contents
+        self._clock = clock
+        self._sleep = sleep
+
+    def inbox(self, project_id: str, agent_id: str, wait: int = 0) -> list[OfferedTransfer]:
+        """Answers at once if there is something, else looks again until `wait` seconds have passed."""
+        self._fleet.polled(project_id, agent_id)
+        looks = 1 + int(wait / _LOOK_EVERY)
+        for look in range(looks):
+            if look:
+                self._sleep(_LOOK_EVERY)
+            offered = self._open_entries(project_id, agent_id)
+            if offered:
+                objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
+                return [self._offer(entry, objects[entry.signature]) for entry in offered]
+        return []
+
+    def _open_entries(self, project_id: str, agent_id: str) -> list[InboxEntry]:
+        """Reads on past entries whose time is over, and takes some of them out of the inbox: a host that was away for
+        long would read thousands of them at every look."""
+        now = self._clock().timestamp()
+        found: list[InboxEntry] = []
+        over: list[InboxEntry] = []
+        for entry in self._inbox.inbox(project_id, agent_id):
+            if entry.until > now:
+                found.append(entry)
+            elif len(over) < _TIDIED_TOGETHER:
+                over.append(entry)
+            if len(found) == _OFFERED_TOGETHER:
+                break
+        for entry in over:
+            self._inbox.withdraw(project_id, entry.transfer_id, [entry.target])
+        return found
+
+    def _offer(self, entry: InboxEntry, key: str) -> OfferedTransfer:
+        url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))
+        return OfferedTransfer(entry, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(entry))
+
+    def _swarm(self, entry: InboxEntry) -> dict[str, Any] | None:
+        """Ages and times by this clock alone: those of hosts are not to be trusted."""
+        if not entry.swarm:
+            return None
+        now = self._clock().timestamp()
+        terms = dict(entry.swarm)
+        age = max(0.0, now - terms.pop("dispatched_at"))
+        url = self._objects.presign_get(pieces_object(entry.project_id, entry.signature), LINK_SECONDS)
+        return terms | {"age": round(age, 3), "lasts": round(entry.until - now, 3), "pieces_url": url}
+
+    def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:
+        """All of them or none: a transfer that is not this agent's own is refused before anything is written."""
+        named = [(result.transfer_id, Target(agent_id, result.container_id)) for result in results]
+        entries = self._inbox.read(project_id, named)
+        if any(name not in entries for name in named):
+            raise RecordNotFound("no such transfer of this agent")
+        for name, result in zip(named, results, strict=True):
+            if _is_news(entries[name], result.report):
+                self._inbox.report(entries[name], result.report)
+
+
+def _is_news(entry: InboxEntry, report: TargetReport) -> bool:
+    before = entry.state
+    if before.ended:
+        return False
+    if report.code != IN_PROGRESS or before.code is None:
+        return True
+    return (report.progress or 0) - (before.progress or 0) >= _PROGRESS_STEP

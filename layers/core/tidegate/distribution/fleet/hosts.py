@@ -1,0 +1,150 @@
+"""The fleet: which hosts there are, where they belong, and which of them are connected."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tidegate.common.ids import Clock
+from tidegate.common.listing import Listed
+from tidegate.distribution.fleet.model import FleetAgent, Inventory
+from tidegate.distribution.store.agent_inbox import AgentInboxStore
+from tidegate.distribution.store.fleet import FleetStore
+from tidegate.errors import Invalid, RecordNotFound, WrongState
+from tidegate.projects.audit import act
+
+# A list with filters answers what it found after this many reads of some hundreds, with a cursor to go on from.
+_READS = 20
+# A host that polls is noted this often; its connection tells by itself.
+_NOTED_EVERY = 240.0
+_REMEMBERED = 5000
+_LONGEST_TEXT = 128
+MOST_SELECTED = 100_000
+
+
+class Fleet:
+    def __init__(
+        self, store: FleetStore, inbox: AgentInboxStore, revoke_key: Callable[[str, str], None], clock: Clock
+    ) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._revoke_key = revoke_key
+        self._clock = clock
+        self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    # --- what hosts do
+
+    def connected(self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str]) -> None:
+        self._store.connected(project_id, agent_id, connection_id, inventory_of(about), self._clock())
+
+    def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None:
+        self._store.disconnected(project_id, agent_id, connection_id, self._clock())
+
+    def polled(self, project_id: str, agent_id: str) -> None:
+        now = self._clock().timestamp()
+        if now - self._noted.get((project_id, agent_id), 0) < _NOTED_EVERY:
+            return
+        self._store.seen(project_id, agent_id, self._clock())
+        self._noted[project_id, agent_id] = now
+        if len(self._noted) > _REMEMBERED:
+            self._noted.popitem(last=False)
+
+    # --- what operators do
+
+    def get(self, project_id: str, agent_id: str) -> dict[str, Any]:
+        """With `current`: what it has to fetch, and how far it is."""
+        agent = self._known(project_id, agent_id)
+        current = [
+            {
+                "transfer_id": one.transfer_id,
+                "job_id": one.job_id,
+                "file_name": one.file_name,
+                "container_id": one.target.container_id,
+                "progress": one.state.progress,
+            }
+            for one in self._inbox.inbox(project_id, agent_id)
+            if one.until > self._clock().timestamp()
+        ]
+        return agent.shown(self._clock()) | {"current": current}
+
+    def list(
+        self, project_id: str, group: str | None, state: str | None, limit: int, cursor: str | None
+    ) -> Listed[dict[str, Any]]:
+        now, wanted = self._clock(), frozenset({group} if group else ())
+        found: list[dict[str, Any]] = []
+        for _ in range(_READS):
+            page = self._store.list(project_id, cursor)
+            for agent in page.items:
+                if agent.has(wanted, {}) and state in (None, agent.state(now)):
+                    found.append(agent.shown(now))
+                    if len(found) == limit:
+                        last = agent is page.items[-1] and page.next_cursor is None
+                        return Listed(found, None if last else self._store.cursor_after(agent))
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return Listed(found, cursor)
+
+    def change(
+        self,
+        project_id: str,
+        agent_id: str,
+        groups: Sequence[str] | None,
+        labels: Mapping[str, str] | None,
+        who: str,
+    ) -> dict[str, Any]:
+        if groups is None and labels is None:
+            raise Invalid("name groups, labels or both")
+        parts = [f"groups {', '.join(groups) or 'none'}"] if groups is not None else []
+        if labels is not None:
+            parts.append("labels " + (", ".join(f"{name}={value}" for name, value in labels.items()) or "none"))
+        line = act(project_id, agent_id, self._clock(), who, "agent.change", "; ".join(parts))
+        if not self._store.change(project_id, agent_id, groups, labels, line):
+            raise _unknown(agent_id)
+        return self._known(project_id, agent_id).shown(self._clock())
+
+    def remove(self, project_id: str, agent_id: str, who: str) -> None:
+        """The key that it enrolled with ends first: a crash in between leaves an agent that can be deleted again."""
+        agent = self._known(project_id, agent_id)
+        if agent.key_id:
+            # Ended already, by itself or by an admin.
+            with contextlib.suppress(RecordNotFound, WrongState):
+                self._revoke_key(agent.key_id, who)
+        line = act(project_id, agent_id, self._clock(), who, "agent.delete")
+        self._store.remove(project_id, agent_id, line)
+
+    def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> Sequence[str]:
+        """The hosts of any of the groups with all of the labels, as they are now."""
+        wanted = frozenset(groups)
+        found = [agent.agent_id for agent in self._store.all(project_id) if agent.has(wanted, labels)]
+        said = [*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())]
+        if not found:
+            raise Invalid(f"no agent is in {', '.join(said)}")
+        if len(found) > MOST_SELECTED:
+            raise Invalid(f"{len(found)} agents are in {', '.join(said)}: a Job takes {MOST_SELECTED} at most")
+        return found
+
+    def _known(self, project_id: str, agent_id: str) -> FleetAgent:
+        agent = self._store.get(project_id, agent_id)
+        if agent is None:
+            raise _unknown(agent_id)
+        return agent
+
+
+def _unknown(agent_id: str) -> RecordNotFound:
+    return RecordNotFound(f"no agent {agent_id} is known: it has neither connected nor enrolled")
+
+
+def inventory_of(about: Mapping[str, str]) -> Inventory:
+    """What a host says of itself with its connection; what is odd is left out, as it is only for people."""
+    free = about.get("free_bytes", "")
+    is_count = free.isascii() and free.isdecimal() and len(free) < 19
+    return Inventory(_text(about.get("version")), _text(about.get("zone")), int(free) if is_count else None)
+
+
+def _text(value: str | None) -> str | None:
+    if value is None or not 0 < len(value) <= _LONGEST_TEXT or not value.isprintable():
+        return None
+    return value

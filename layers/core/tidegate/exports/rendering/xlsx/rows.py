@@ -1,0 +1,52 @@
+"""Rows into worksheet XML: the columns' cells laid side by side into one list, joined once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from tidegate.exports.rendering.columns import Row, column_of
+from tidegate.exports.rendering.xlsx.cells import Cells, Column, ColumnWriter
+
+
+class RowWriter:
+    def __init__(self, columns: Sequence[Column], row_height: float | None = None) -> None:
+        self._columns = [ColumnWriter(column) for column in columns]
+        self._open = f'<row ht="{row_height:g}" customHeight="1">' if row_height else "<row>"
+
+    @property
+    def cut(self) -> int:
+        """How many cells so far held more than Excel takes, and were cut."""
+        return sum(column.cut for column in self._columns)
+
+    @property
+    def sums(self) -> list[Decimal | None]:
+        """Of the columns that have a total, exactly; None for the others."""
+        return [column.sum for column in self._columns]
+
+    def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> str:
+        """`heads` are ready cells to put before each row's own: its row heads."""
+        count = len(rows)
+        laid = [(Cells("", list(heads), "", []), "")] if heads is not None else []
+        laid += [(column.cells(column_of(rows, column.key)), column.blank) for column in self._columns]
+        if not laid:
+            return "<row></row>" * count
+        # A row is: what stands before a cell, its text, what stands between it and the next, …, the row's end.
+        slots = 2 * len(laid) + 1
+        flat = [""] * (slots * count)
+        ended, blanks = self._open, list[int]()
+        for at, (cells, blank) in enumerate(laid):
+            between = [ended + cells.before] * count
+            for index in blanks:
+                between[index] = cells.before
+            flat[2 * at + 1 :: slots] = cells.texts
+            for index in cells.blanks:
+                between[index] = between[index].removesuffix(cells.before) + blank
+                flat[index * slots + 2 * at + 1] = ""
+            flat[2 * at :: slots] = between
+            ended, blanks = cells.after, cells.blanks
+        ends = [f"{ended}</row>"] * count
+        for index in blanks:
+            ends[index] = "</row>"
+        flat[slots - 1 :: slots] = ends
+        return "".join(flat)

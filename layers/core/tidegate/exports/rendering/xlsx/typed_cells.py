@@ -1,0 +1,119 @@
+"""Cells of columns whose template names a type: what a value means there. None: it is not of that type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+from tidegate.exports.rendering.formula_guard import NUMBER
+from tidegate.exports.rendering.xlsx.xml_text import clean, escape
+
+_BIGGEST = 9.99999999999999e307
+# Excel counts days from here; its own 1900 has a 29 February, so dates before 1 March 1900 stay text.
+_DAY_ZERO = datetime(1899, 12, 30)  # noqa: DTZ001 - Excel has no time zones
+_FIRST_DAY = datetime(1900, 3, 1)  # noqa: DTZ001
+_SECOND = timedelta(seconds=1)
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+_LINK_STARTS = ("http://", "https://", "mailto:", "ftp://")
+# A text inside a formula.
+_LONGEST_LITERAL = 255
+
+TypedCell = Callable[[object, int], str | None]
+
+
+def _number(value: object, style: int) -> str | None:
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    return _value(text.lstrip("+"), style) if _is_exact_number(text) else None
+
+
+def _percent(value: object, style: int) -> str | None:
+    """0.125 and "12.5%" are the same."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text.endswith("%") and _is_exact_number(text[:-1].strip()):
+        return _value(f"{Decimal(text[:-1].strip()) / 100:f}", style)
+    return _number(value, style)
+
+
+def _date(value: object, style: int) -> str | None:
+    moment = _moment(value)
+    return _value(str((moment - _DAY_ZERO).days), style) if moment else None
+
+
+def _datetime(value: object, style: int) -> str | None:
+    """The wall time as it is written: Excel has no time zones, so an offset is left out."""
+    moment = _moment(value)
+    if moment is None:
+        return None
+    whole, part = divmod(moment - _DAY_ZERO, timedelta(days=1))
+    fraction = f"{part / timedelta(days=1):.11f}".rstrip("0").removeprefix("0").rstrip(".") if part else ""
+    return _value(f"{whole}{fraction}", style)
+
+
+def _moment(value: object) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    try:
+        # Digits alone could be anything: a number, an order, a date.
+        moment = datetime.fromisoformat(text) if len(text) >= 10 and text[4:5] in "-/" else None
+    except ValueError:
+        try:
+            moment = datetime.combine(date.fromisoformat(text.replace("/", "-")), datetime.min.time())
+        except ValueError:
+            return None
+    if moment is None:
+        return None
+    moment = moment.replace(tzinfo=None)
+    return moment if moment >= _FIRST_DAY else None
+
+
+def _boolean(value: object, style: int) -> str | None:
+    said = str(value).strip().lower() if isinstance(value, str | int) else ""
+    if said in _TRUE or said in _FALSE:
+        return f'<c s="{style}" t="b"><v>{said in _TRUE:d}</v></c>'
+    return None
+
+
+def _link(value: object, style: int) -> str | None:
+    """As a formula: a list of links would have to know every row's number, and Excel takes only 65,530 of those."""
+    if not isinstance(value, str):
+        return None
+    text = clean(value.strip())
+    if not text.lower().startswith(_LINK_STARTS) or len(text.encode("utf-16-le")) // 2 > _LONGEST_LITERAL:
+        return None
+    literal = escape(text.replace('"', '""'))
+    return f'<c s="{style}" t="str"><f>HYPERLINK("{literal}")</f><v>{escape(text)}</v></c>'
+
+
+def _value(text: str, style: int) -> str:
+    return f'<c s="{style}"><v>{text}</v></c>'
+
+
+def _is_exact_number(text: str) -> bool:
+    digits = sum(map(str.isdigit, text.lower().partition("e")[0]))
+    return bool(NUMBER.fullmatch(text)) and digits <= 15 and abs(float(text)) < _BIGGEST
+
+
+TYPED: dict[str | None, TypedCell] = {
+    "number": _number,
+    "currency": _number,
+    "percent": _percent,
+    "date": _date,
+    "datetime": _datetime,
+    "boolean": _boolean,
+    "link": _link,
+}
+NUMERIC = frozenset({None, "number", "currency", "percent"})
+# Types in whose columns a number is written as text: as a number it would be shown as something else.
+TEXTUAL = frozenset({"string", "date", "datetime"})
+# The number format of a type, where the template names none.
+FORMATS = {
+    "string": "@",
+    "currency": "#,##0.00",
+    "percent": "0.00%",
+    "date": "yyyy-mm-dd",
+    "datetime": "yyyy-mm-dd hh:mm:ss",
+}

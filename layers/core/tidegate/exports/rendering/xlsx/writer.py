@@ -1,0 +1,177 @@
+"""Tables into a workbook: heads, rows and footers flow into sheet XML and the zip as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tidegate.common.later import Chunk
+from tidegate.errors import BadTable
+from tidegate.exports.rendering.blocks import RowBlocks
+from tidegate.exports.rendering.columns import ROW_HEAD, Row
+from tidegate.exports.rendering.header_tree import HeadCell
+from tidegate.exports.rendering.notes import Notes
+from tidegate.exports.rendering.row_heads import gather
+from tidegate.exports.rendering.table import GAP_ROWS, Layout, SheetTable, lay_out
+from tidegate.exports.rendering.xlsx.cells import blank_cell, text_cell
+from tidegate.exports.rendering.xlsx.frame import Frame, SheetInfo, TableFrame
+from tidegate.exports.rendering.xlsx.rows import RowWriter
+from tidegate.exports.rendering.xlsx.sheet_names import SheetNames
+from tidegate.exports.rendering.xlsx.sheet_parts import (
+    filter_range,
+    footer_row,
+    merge,
+    sheet_end,
+    sheet_info,
+    totals_row,
+)
+from tidegate.exports.rendering.xlsx.widths import column_widths, with_heights
+from tidegate.exports.rendering.xlsx.zip_stream import Entry, zip_stream
+
+SHEET_ROWS = 1_048_576
+_MEASURED_TABLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """A table with its rows; `keys` are theirs, in the order in which they were first seen."""
+
+    table: SheetTable
+    keys: Sequence[str]
+    rows: Iterable[Row] | RowBlocks
+
+
+def xlsx_chunks(
+    tables: Sequence[TableRows],
+    *,
+    multi_type: str = "page",
+    sheet_rows: int = SHEET_ROWS,
+    notes: Notes | None = None,
+) -> Iterator[Chunk]:
+    """The workbook's bytes. `page` puts tables under each other, `tab` gives each its sheet."""
+    return zip_stream(_Book(tables, multi_type == "page", sheet_rows, notes or Notes()).entries())
+
+
+def laid_out(
+    table: SheetTable, keys: Sequence[str], sample: Sequence[Row], *, alone: bool = True
+) -> tuple[Layout, list[float]]:
+    """A table's layout and the widths of its columns; `sample` is what is measured: its first rows."""
+    columns = [key for key in keys if key != ROW_HEAD] if table.template.rows else keys
+    layout = lay_out(table, columns)
+    measured = table.auto_width is not False and (alone or table.auto_width is True)
+    widths = column_widths(table, layout, sample, measured=measured)
+    return with_heights(layout, widths), widths
+
+
+class _Book:
+    def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
+        rows = [RowBlocks.of(each.rows) for each in tables]
+        # The first rows of every table are held until its turn comes: of many tables only the heads are measured.
+        few = len(tables) <= _MEASURED_TABLES
+        laid = [
+            laid_out(each.table, each.keys, own.peek() if few else ()) for each, own in zip(tables, rows, strict=True)
+        ]
+        layouts = [(each.table, layout) for each, (layout, _) in zip(tables, laid, strict=True)]
+        self._frame = Frame(layouts, [widths for _, widths in laid], together=together)
+        self._streams = deque(
+            _TableStream(index, each.table, own, frame, sheet_rows)
+            for index, (each, own, frame) in enumerate(zip(tables, rows, self._frame.tables, strict=True))
+        )
+        self._together, self._sheet_rows, self._notes = together, sheet_rows, notes
+        self._alone = not together or len(tables) == 1
+        self._names = SheetNames()
+        self._sheets: list[SheetInfo] = []
+
+    def entries(self) -> Iterator[Entry]:
+        while self._streams:
+            yield f"xl/worksheets/sheet{len(self._sheets) + 1}.xml", self._sheet()
+        yield from self._frame.parts(self._sheets)
+
+    def _sheet(self) -> Iterator[bytes]:
+        first = self._streams[0]
+        before, after = self._frame.edges(0 if self._together else first.index)
+        yield f"{before}<sheetData>".encode()
+        row, last_col, merges, done, data_end = 0, 1, list[str](), 0, 0
+        while self._streams and (not done or (self._together and self._streams[0].fits_below(row))):
+            stream = self._streams[0]
+            if done:
+                yield b"<row/>" * GAP_ROWS
+                row += GAP_ROWS
+            for xml, height in stream.flow(row, merges):
+                row += height
+                yield xml.encode()
+            last_col = max(last_col, stream.layout.width)
+            data_end = stream.data_end
+            done += 1
+            if stream.more():
+                break
+            self._streams.popleft()
+            self._notes.cut_cells += stream.writer.cut
+        filtered = filter_range(first.table, first.layout, data_end) if self._alone else ""
+        yield sheet_end(merges, filtered, after).encode()
+        name = self._names.take("" if self._together and done > 1 else first.table.title)
+        info = sheet_info(name, first.layout, row, last_col, alone=done == 1, filtered=filtered)
+        self._sheets.append(info)
+
+
+class _TableStream:
+    """One table's heads, rows and footer, resumable on a further sheet."""
+
+    def __init__(self, index: int, table: SheetTable, rows: RowBlocks, frame: TableFrame, sheet_rows: int) -> None:
+        self.index, self.table = index, table
+        self.layout: Layout = frame.layout
+        self._frame, self._sheet_rows = frame, sheet_rows
+        self.writer = RowWriter(frame.columns, frame.row_height)
+        self._row_heads: list[HeadCell] = []
+        self._heads: Iterator[str] | None = None
+        self._needs = self.layout.data_top + self.layout.end_rows
+        if table.template.rows:
+            room = sheet_rows - self._needs + 1
+            gathered = gather(table.template.rows, rows, top=self.layout.data_top, most=room)
+            rows, self._row_heads = gathered.rows, gathered.heads
+            self._heads = self._row_head_cells(gathered.count)
+            self._needs += gathered.count - 1
+        if self._needs > sheet_rows:
+            raise BadTable(f"the table needs {self._needs} rows on one sheet; Excel holds {sheet_rows}")
+        self._rows = rows
+        self._begun = 0
+        # The last row of data on the present sheet.
+        self.data_end = 0
+
+    def more(self) -> bool:
+        return self._rows.more()
+
+    def fits_below(self, row: int) -> bool:
+        return row + GAP_ROWS + self._needs <= self._sheet_rows
+
+    def flow(self, above: int, merges: list[str]) -> Iterator[tuple[str, int]]:
+        """Pieces of XML with the rows each adds, until the rows or the sheet end."""
+        layout = self.layout
+        self._begun += 1
+        yield self._frame.head_xml, layout.data_top - 1
+        merges += [merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
+        row = above + layout.data_top - 1
+        last = self._sheet_rows - layout.end_rows
+        while block := self._rows.take(last - row):
+            row += len(block)
+            heads = [next(self._heads) for _ in block] if self._heads else None
+            yield self.writer.xml(block, heads), len(block)
+        self.data_end = row
+        if self.more():
+            return
+        if layout.has_totals:
+            here = (above + layout.data_top, row) if self._begun == 1 else None
+            yield totals_row(self._frame, self.writer.sums, here), 1
+            row += 1
+        if layout.footer:
+            yield footer_row(self._frame), 1
+            if layout.width > 1:
+                merges.append(merge(HeadCell("", row + 1, 1, 1, layout.width), 0))
+
+    def _row_head_cells(self, count: int) -> Iterator[str]:
+        titles = {(cell.row, cell.col): cell.title for cell in self._row_heads}
+        style, width = self._frame.head_style, self.layout.row_head_width
+        for row in range(self.layout.data_top, self.layout.data_top + count):
+            cells = ((row, col) for col in range(1, width + 1))
+            yield "".join(text_cell(titles[at], style) if at in titles else blank_cell(style) for at in cells)

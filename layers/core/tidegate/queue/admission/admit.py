@@ -1,0 +1,204 @@
+"""Who runs next: one run per channel at a time, as the FIFO group of the channel guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from aws_lambda_powertools import Logger
+
+from tidegate.common.ids import Clock, iso
+from tidegate.errors import DomainError
+from tidegate.projects.audit import SYSTEM
+from tidegate.projects.store import ProjectStore
+from tidegate.queue import transaction
+from tidegate.queue.admission.fairness import Turn, ceiling
+from tidegate.queue.admission.turns import Turns
+from tidegate.queue.admission.wakeups import AdmissionQueue
+from tidegate.queue.channels.model import Place
+from tidegate.queue.channels.store import ChannelStore
+from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, SHARE, WAITING, Request, moved
+from tidegate.queue.policies import Policy
+from tidegate.queue.queue import RequestQueue
+from tidegate.queue.runner import RequestRunner
+from tidegate.queue.store import RequestStore
+from tidegate.queue.transaction import Refused
+
+logger = Logger(service="tidegate", child=True)
+
+# Where many wait, the first of them are told why in each run; the rest is told as it moves up.
+_NOTES_PER_RUN = 25
+_LOOK_AGAIN_SECONDS = 60
+
+
+class Admission:
+    def __init__(
+        self,
+        store: RequestStore,
+        channels: ChannelStore,
+        quotas: ProjectStore,
+        runner: RequestRunner,
+        admission_queue: AdmissionQueue,
+        clock: Clock,
+        policies: Mapping[str, Policy],
+        capacities: Mapping[str, int],
+        extra_slot_wait: float,
+    ) -> None:
+        self._store = store
+        self._channels = channels
+        self._quotas = quotas
+        self._runner = runner
+        self._admission_queue = admission_queue
+        self._clock = clock
+        self._policies = policies
+        self._capacities = capacities
+        self._extra_slot_wait = extra_slot_wait
+
+    def admit(self, channel_name: str) -> int:
+        """Admits what the channel has room for, project by project. Returns how many were admitted."""
+        turns = self._turns(channel_name)
+        while (place := turns.next()) is not None:
+            reason = self._try(place, turns)
+            if reason:
+                turns.passed.append((place, reason))
+        left = self._tell(turns)
+        self._look_again(turns, left)
+        logger.info("admitted", channel=channel_name, admitted=turns.admitted, left=left)
+        return turns.admitted
+
+    def no_room(self, channel_name: str, project_id: str) -> str | None:
+        """Why a project's next request would wait, whatever else waits; None if there is room for it."""
+        channel = self._channels.get(channel_name)
+        if channel is None:
+            return None
+        if channel.free <= 0:
+            return CHANNEL_PAUSED if channel.paused else CAPACITY
+        share = (self._quotas.quotas(project_id).share or {}).get(channel_name)
+        running = self._channels.standing(channel_name, project_id).running
+        return SHARE if running >= ceiling(channel.capacity, share) else None
+
+    def _turns(self, name: str) -> Turns:
+        channel = self._channels.ensure(name, self._capacities.get(name, 1))
+        standings = self._channels.standings(name)
+        if sum(standing.running for standing in standings) != channel.running:
+            # Slots taken before they were counted by project, or a slot that changed hands between the two reads.
+            self._channels.recount_running(name)
+            standings = self._channels.standings(name)
+        return Turns(
+            channel,
+            {standing.project_id: standing for standing in standings},
+            self._fixed_shares(name, [standing.project_id for standing in standings if standing.is_active]),
+            lambda project_id: self._channels.waiting(name, project_id),
+            self._clock().timestamp(),
+            self._extra_slot_wait,
+        )
+
+    def _fixed_shares(self, name: str, project_ids: list[str]) -> dict[str, int]:
+        found = self._quotas.quotas_of(project_ids)
+        shares = {project_id: quotas.share or {} for project_id, quotas in found.items()}
+        return {project_id: share[name] for project_id, share in shares.items() if name in share}
+
+    def _try(self, place: Place, turns: Turns) -> str | None:
+        """None if it was admitted, or is not there any more; otherwise why it waits on."""
+        request = self._store.get(place.project_id, place.request_id)
+        if request is None:
+            self._channels.drop_place(place)
+            return None
+        if request.status not in WAITING or request.priority != place.priority:
+            return None
+        try:
+            admitted = self._take(request, turns.turn(place.project_id))
+        except Refused as refused:
+            return self._refused(refused, place, turns)
+        turns.took(place)
+        self.start(admitted)
+        return None
+
+    def _take(self, request: Request, turn: Turn) -> Request:
+        now = self._clock()
+        timeout = request.timeout or self._policies[request.type].timeout
+        admitted = moved(
+            request,
+            "admit",
+            attempt=request.attempt + 1,
+            deadline=now.timestamp() + timeout,
+            start_time=iso(now),
+            heartbeat_time=iso(now),
+            not_before=None,
+            last_wait_reason=None,
+        )
+        line = RequestQueue.line(request, admitted, "admit", SYSTEM, f"a slot of {request.channel} was free", now)
+        self._store.move(request, admitted, line, now=now, turn=turn)
+        return admitted
+
+    def _refused(self, refused: Refused, place: Place, turns: Turns) -> str | None:
+        if transaction.CHANNEL in refused.parts:
+            turns.channel = self._channels.ensure(turns.channel.name, 1)
+            return turns.reason or CAPACITY
+        if transaction.STANDING in refused.parts:
+            standing = self._channels.standing(place.channel, place.project_id)
+            # Never less than what refused: a stale count would offer the slot again and again.
+            held = max(standing.running, turns.turn(place.project_id).ceiling)
+            turns.standings[place.project_id] = replace(standing, running=held)
+            return SHARE
+        if transaction.MUTEX in refused.parts:
+            turns.hold(place)
+            return MUTEX
+        if transaction.SLOT in refused.parts:
+            # A slot of an earlier attempt was left behind: the channel's recount removes it.
+            return CAPACITY
+        return None
+
+    def start(self, admitted: Request) -> None:
+        """By a name that tells request and attempt: a second start of it is none."""
+        try:
+            self._runner.start(admitted)
+        except DomainError:
+            logger.exception("started later, by compensation", request_id=admitted.request_id)
+
+    def _tell(self, turns: Turns) -> int:
+        """Tells the first of what waits why it does. Returns how many wait for something else than their back-off."""
+        notes = backing_off = 0
+        extra = turns.next_extra_slot()
+        for place, reason in turns.rest():
+            backing_off += reason == BACKOFF
+            if notes < _NOTES_PER_RUN and _is_news(place, reason):
+                notes += 1
+                self._note(place, reason)
+                if extra is not None and place == extra[0]:
+                    now = self._clock()
+                    self._admission_queue.wake(place.channel, datetime.fromtimestamp(extra[1], UTC), now)
+        return max(0, sum(standing.waiting for standing in turns.standings.values()) - backing_off)
+
+    def _note(self, place: Place, reason: str) -> None:
+        if place.status != PENDING or reason == BACKOFF:
+            self._store.note_wait(place, reason)
+            return
+        request = self._store.get(place.project_id, place.request_id)
+        if request is not None and request.status == PENDING:
+            self.queue_up(request, reason)
+
+    def queue_up(self, request: Request, reason: str) -> None:
+        """pending → queued: seen by admission, and waiting for what `reason` says."""
+        now = self._clock()
+        queued = moved(request, "wait", last_wait_reason=reason)
+        line = RequestQueue.line(request, queued, "wait", SYSTEM, reason, now)
+        try:
+            self._store.move(request, queued, line, now=now)
+        except Refused:
+            return
+
+    def _look_again(self, turns: Turns, left: int) -> None:
+        """While something waits for room, the channel itself is due: a lost word does not stop it."""
+        waits = left > 0 and not turns.channel.paused
+        now = self._clock().timestamp()
+        due_at = turns.channel.due_at
+        if waits and (due_at is None or due_at < now + _LOOK_AGAIN_SECONDS / 2):
+            self._channels.look_again(turns.channel.name, now + _LOOK_AGAIN_SECONDS)
+        elif not waits and due_at is not None:
+            self._channels.look_again(turns.channel.name, None)
+
+
+def _is_news(place: Place, reason: str) -> bool:
+    return place.reason != reason or (place.status == PENDING and reason != BACKOFF)

@@ -1,0 +1,159 @@
+"""Channels in the table: their records, the places of what waits, the slots of what runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+
+from tidegate.aws import keys
+from tidegate.aws.serialization import Item
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, delete, put_new, update
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import queued_write
+from tidegate.queue.admission.fairness import Standing, rank
+from tidegate.queue.admission.standings import standing_from, standing_write
+from tidegate.queue.channels.model import Channel, Place
+from tidegate.queue.items import place_from
+
+_FIELDS = tuple(field.name for field in fields(Channel))
+# One admission rarely looks at more places of a project than this.
+_LANE_PAGE = 100
+
+
+def _channel(item: Item) -> Channel:
+    return Channel(**{name: item[name] for name in _FIELDS if name in item})
+
+
+class ChannelStore:
+    """Reads are consistent: admission decides by them."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def get(self, name: str) -> Channel | None:
+        item = self._table.get(keys.channel(name), consistent=True)
+        return _channel(item) if item else None
+
+    def all(self) -> list[Channel]:
+        return [_channel(item) for item in self._table.query_all(keys.channels(), consistent=True)]
+
+    def ensure(self, name: str, capacity: int) -> Channel:
+        """The channel, made with this capacity if it is new."""
+        known = self.get(name)
+        if known is None:
+            new = {"name": name, "capacity": capacity, "running": 0, "paused": False, "slot_changes": 0}
+            self._table.try_write(put_new(keys.channel(name) | new))
+            known = self.get(name)
+        return known or Channel(name, capacity)
+
+    def set_capacity(self, name: str, capacity: int, now: float, line: AuditLine) -> None:
+        change = update(keys.channel(name), {"capacity": capacity} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
+
+    def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
+        """Due from now: should the word to admission be lost, what waits still moves."""
+        change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
+        self._table.transact([change, audit_write(line)])
+
+    def waiting(self, name: str, project_id: str) -> Iterator[Place]:
+        """A project's places, in the order of admission."""
+        pk = keys.waiting(name, project_id)
+        return (place_from(item) for item in self._table.query_all(pk, consistent=True, limit=_LANE_PAGE))
+
+    def waiting_together(self, name: str) -> Iterator[Place]:
+        """What an older version put into the lane that all projects shared."""
+        return (place_from(item) for item in self._table.query_all(keys.shared_waiting(name), consistent=True))
+
+    def standings(self, name: str) -> list[Standing]:
+        """Every project that waits or runs in the channel, or did lately."""
+        return [standing_from(item) for item in self._table.query_all(keys.standings(name), consistent=True)]
+
+    def standing(self, name: str, project_id: str) -> Standing:
+        item = self._table.get(keys.standing(name, project_id), consistent=True)
+        return standing_from(item) if item else Standing(project_id)
+
+    def count_waiting(self, name: str) -> int:
+        return sum(standing.waiting for standing in self.standings(name))
+
+    def queue_of(self, name: str) -> tuple[int, str | None]:
+        """How many wait, and since when the first of them; the queue itself is not fetched."""
+        length = self.count_waiting(name)
+        if not length:
+            return 0, None
+        oldest = self._table.query(keys.waiting_by_age(name), index="gsi1", limit=1).items
+        return length, oldest[0]["since"] if oldest else None
+
+    def drop_place(self, place: Place) -> None:
+        """For a place whose request is gone."""
+        lane = (place.channel, place.project_id)
+        key = keys.waiting_place(*lane, rank(place.priority, place.since), place.request_id)
+        self._table.try_write(
+            delete(key, "attribute_exists(#pk)"), standing_write(*lane, waiting=-1), queued_write(place.project_id, -1)
+        )
+
+    def drop_shared_place(self, place: Place) -> None:
+        where = (place.channel, place.priority, place.since, place.request_id)
+        self._table.write(delete(keys.shared_waiting_place(*where)))
+
+    def slots(self, name: str) -> list[tuple[str, str, int]]:
+        items = self._table.query_all(keys.slots(name), consistent=True)
+        return [(item["project_id"], item["request_id"], int(item["attempt"])) for item in items]
+
+    def drop_slot(self, name: str, project_id: str, request_id: str, attempt: int) -> bool:
+        """Gives back a slot whose request does not run any more."""
+        return self._table.try_write(
+            delete(keys.slot(name, request_id), "#attempt = :attempt", attempt=attempt),
+            update(keys.channel(name), adds={"running": -1, "slot_changes": 1}),
+            standing_write(name, project_id, running=-1),
+        )
+
+    def recount(self, channel: Channel, running: int) -> bool:
+        """Puts the count right, unless a slot changed hands since `channel` was read."""
+        return self._table.try_write(
+            update(
+                keys.channel(channel.name),
+                {"running": running},
+                adds={"slot_changes": 1},
+                condition="#slot_changes = :seen",
+                seen=channel.slot_changes,
+            )
+        )
+
+    def recount_running(self, name: str) -> None:
+        """Sets each project's count to the slots that it holds, unless the count changed since it was read."""
+        known = {standing.project_id: standing for standing in self.standings(name)}
+        held = Counter(project_id for project_id, _, _ in self.slots(name))
+        for project_id in known.keys() | held.keys():
+            standing = known.get(project_id, Standing(project_id))
+            if standing.running != held[project_id]:
+                self._table.try_write(self._set_count(name, standing, "running", held[project_id]))
+
+    def recount_waiting(self, name: str) -> None:
+        """The same for the places of each project; a project that neither waits nor runs is forgotten."""
+        for standing in self.standings(name):
+            waiting = self._table.count(keys.waiting(name, standing.project_id), consistent=True)
+            if standing.waiting != waiting:
+                counted = queued_write(standing.project_id, waiting - standing.waiting)
+                self._table.try_write(self._set_count(name, standing, "waiting", waiting), counted)
+            elif not standing.is_active:
+                unchanged = "#changes = :seen"
+                self._table.try_write(
+                    delete(keys.standing(name, standing.project_id), unchanged, seen=standing.changes)
+                )
+
+    @staticmethod
+    def _set_count(name: str, standing: Standing, count: str, value: int) -> Write:
+        return update(
+            keys.standing(name, standing.project_id),
+            {count: value},
+            adds={"changes": 1},
+            condition="attribute_not_exists(#changes) OR #changes = :seen",
+            seen=standing.changes,
+        )
+
+    def look_again(self, name: str, due_at: float | None) -> None:
+        sets = keys.due(name, due_at, "channel") if due_at is not None else None
+        self._table.try_write(update(keys.channel(name), sets, removes=() if sets else keys.DUE_ATTRIBUTES))

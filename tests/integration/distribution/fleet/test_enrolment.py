@@ -1,0 +1,110 @@
+"""A token gives a host its key, as often as it allows and no longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tests.support.moto.cloud import Answer
+
+
+def token(fleet: Fleet, **body: Any) -> str:
+    answer = fleet.cloud.http(
+        "POST", "/v1/enrolments", json=body, key=fleet.cloud.admin_key, query={"project_id": fleet.project.id}
+    )
+    assert answer.status == 201, answer.body
+    return str(answer.json()["token"])
+
+
+def enrol(fleet: Fleet, token: str, agent_id: str = "new-1", **more: Any) -> Answer:
+    return fleet.cloud.http("POST", "/v1/agents/enrol", json={"token": token, "agent_id": agent_id, **more}, key=None)
+
+
+def test_enrolled_host_works_with_its_key_and_belongs_to_its_groups(fleet: Fleet) -> None:
+    answer = enrol(fleet, token(fleet, groups=["web"], labels={"os": "debian"}), version="1.0", zone="z1")
+
+    assert answer.status == 201, answer.body
+    key = answer.json()["key"]
+    assert fleet.cloud.http("GET", "/v1/agents/new-1/transfers", key=key).status == 200
+    assert fleet.cloud.http("GET", "/v1/agents/other/transfers", key=key).status == 403
+    assert fleet.cloud.http("GET", "/v1/files", key=key).status == 403
+    shown = fleet.get("/v1/agents/new-1")
+    assert (shown["groups"], shown["labels"], shown["zone"]) == (["web"], {"os": "debian"}, "z1")
+
+
+def test_token_serves_as_many_hosts_as_it_allows(fleet: Fleet) -> None:
+    given = token(fleet, uses=2)
+
+    assert [enrol(fleet, given, f"h-{n}").status for n in range(3)] == [201, 201, 401]
+    assert enrol(fleet, given, "h-9").json()["code"] == "token_refused"
+
+
+def test_token_expires(fleet: Fleet) -> None:
+    given = token(fleet, expires_in=60)
+    fleet.cloud.clock.advance(61)
+
+    assert enrol(fleet, given).status == 401
+
+
+@pytest.mark.parametrize("odd", ["x", "tge_a_b", "tge_enr01k0000000000_" + "0" * 40])
+def test_unknown_token_is_refused(fleet: Fleet, odd: str) -> None:
+    assert enrol(fleet, odd).status == 401
+
+
+def test_known_agent_is_not_taken_over(fleet: Fleet) -> None:
+    fleet.inbox("new-1")
+
+    answer = enrol(fleet, token(fleet))
+
+    assert (answer.status, answer.json()["code"]) == (409, "agent_exists")
+
+
+def test_host_whose_answer_was_lost_enrols_again_and_only_the_new_key_works(fleet: Fleet) -> None:
+    given = token(fleet)
+    lost, second = enrol(fleet, given).json()["key"], enrol(fleet, given)
+
+    assert second.status == 201
+    path = "/v1/agents/new-1/transfers"
+    assert fleet.cloud.http("GET", path, key=lost).status == 401
+    assert fleet.cloud.http("GET", path, key=second.json()["key"]).status == 200
+    # It was heard of: from now on the token does not give its key away again.
+    assert enrol(fleet, given).status == 409
+
+
+def test_deleted_agents_key_ends(fleet: Fleet) -> None:
+    key = enrol(fleet, token(fleet)).json()["key"]
+
+    assert fleet.cloud.http("DELETE", "/v1/agents/new-1", key=fleet.project.key).status == 204
+
+    assert fleet.cloud.http("GET", "/v1/agents/new-1/transfers", key=key).status == 401
+
+
+def test_neither_token_nor_key_is_stored(fleet: Fleet) -> None:
+    given = token(fleet)
+    key = enrol(fleet, given).json()["key"]
+
+    stored = str(fleet.cloud.client("dynamodb").scan(TableName=fleet.cloud.names.refs["Table"])["Items"])
+    assert given not in stored
+    assert key not in stored
+
+
+def test_repeated_enrolment_request_does_not_show_its_token_again(fleet: Fleet) -> None:
+    ask: dict[str, Any] = {"json": {}, "key": fleet.cloud.admin_key, "query": {"project_id": fleet.project.id}}
+    headers = {"idempotency-key": "once"}
+    first = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **ask)
+    again = fleet.cloud.http("POST", "/v1/enrolments", headers=headers, **ask)
+
+    assert (first.status, again.status) == (201, 409)
+    assert "token" not in again.json()
+
+
+def test_enrolment_is_an_act_of_the_audit_and_names_no_secret(fleet: Fleet) -> None:
+    given = token(fleet, uses=3)
+    enrol(fleet, given)
+
+    lines = fleet.get("/v1/audit")["items"]
+
+    assert {"enrolment.create", "agent.enrol"} <= {line["action"] for line in lines}
+    assert given not in str(lines)

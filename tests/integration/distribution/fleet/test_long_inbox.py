@@ -1,0 +1,56 @@
+"""A host that was away for long: its inbox is full of entries whose time is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fleet import Fleet
+from tests.support.moto.cloud import MotoCloud
+from tidegate.distribution.fleet.inbox import InboxEntry, transfer_token
+from tidegate.distribution.targets import Target
+
+LAPSED = 2400
+
+
+@pytest.fixture
+def fleet(cloud: MotoCloud) -> Fleet:
+    made = Fleet(cloud)
+    made.to_window_start()
+    return made
+
+
+def test_new_transfer_is_offered_behind_2400_lapsed_ones(fleet: Fleet) -> None:
+    _lapse(fleet, LAPSED)
+    fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
+
+    assert [entry["job_id"] is not None for entry in fleet.inbox("a-1")] == [True]
+
+
+def test_lapsed_entries_leave_the_inbox(fleet: Fleet) -> None:
+    _lapse(fleet, 60)
+    assert fleet.inbox("a-1") == []
+    assert fleet.inbox("a-1") == []
+
+    assert list(fleet.cloud.app.distribution.inbox.inbox(fleet.project.id, "a-1")) == []
+
+
+def _lapse(fleet: Fleet, count: int) -> None:
+    """Long file names, so that they fill more than one page."""
+    until = fleet.cloud.clock().timestamp() - 1
+    entries = [
+        InboxEntry(
+            project_id=fleet.project.id,
+            transfer_id=transfer_token(f"{number:032x}", 0, 1),
+            target=Target("a-1"),
+            file_name="f" * 200,
+            target_file_dir="/" + "d" * 300,
+            target_user="root",
+            signature=fleet.signature,
+            size=1,
+            until=until,
+            job_id=f"job-{number}",
+            sequence=number + 1,
+        )
+        for number in range(count)
+    ]
+    fleet.cloud.app.distribution.inbox.place(entries)

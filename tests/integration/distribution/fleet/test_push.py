@@ -1,0 +1,182 @@
+"""Hosts hold a connection: they are told of transfers, and it shows who is online."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.integration.notifications.watching import Line
+from tests.support.fleet import Fleet
+from tests.support.moto.cloud import _sqs_record
+
+
+class Hosts:
+    """Agents with connections; `heard` is what came over each."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.line = Line(fleet.cloud)
+
+    def ticket(self, agent_id: str) -> str:
+        answer = self.fleet.cloud.http("POST", "/v1/ws-tickets", key=self.fleet.key_of(agent_id))
+        assert answer.status == 201, answer.body
+        return str(answer.json()["ticket"])
+
+    def connect(self, agent_id: str, connection_id: str | None = None, **about: str) -> str:
+        connection_id = connection_id or f"c-{self.fleet.project.id}-{agent_id}"
+        event = {
+            "requestContext": {"connectionId": connection_id, "eventType": "CONNECT", "routeKey": "$connect"},
+            "queryStringParameters": {"ticket": self.ticket(agent_id), **about},
+        }
+        assert self.fleet.cloud.invoke("websocket", event)["statusCode"] == 200
+        return connection_id
+
+    def show(self, agent_id: str) -> dict[str, Any]:
+        return dict(self.fleet.get(f"/v1/agents/{agent_id}"))
+
+
+@pytest.fixture
+def hosts(fleet: Fleet) -> Hosts:
+    return Hosts(fleet)
+
+
+def test_dispatch_tells_a_connected_host_and_its_inbox_has_the_transfer(fleet: Fleet, hosts: Hosts) -> None:
+    connection = hosts.connect("a-1")
+    job_id = fleet.submit("a-1")["job_id"]
+
+    fleet.run_until_dispatched(job_id)
+    fleet.cloud.deliver("AgentWakeupsQueue")
+
+    assert hosts.line.heard(connection) == [{"type": "transfers"}]
+    assert len(fleet.inbox("a-1")) == 1
+
+
+def test_hosts_that_are_not_targets_hear_nothing(fleet: Fleet, hosts: Hosts) -> None:
+    other = hosts.connect("a-2")
+
+    fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
+    fleet.cloud.deliver("AgentWakeupsQueue")
+
+    assert hosts.line.heard(other) == []
+
+
+def test_large_jobs_hosts_are_told_to_spread_their_questions(fleet: Fleet, hosts: Hosts) -> None:
+    connection = hosts.connect("h-0")
+    job_id = fleet.submit_many([f"h-{number}" for number in range(1000)])["job_id"]
+
+    fleet.run_until_dispatched(job_id)
+    fleet.cloud.deliver("AgentWakeupsQueue")
+
+    assert hosts.line.heard(connection) == [{"type": "transfers", "within_s": 2}]
+    assert fleet.inbox("h-0")[0]["spread_s"] == 2
+
+
+def test_thousand_hosts_cost_ten_messages(fleet: Fleet) -> None:
+    fleet.cloud.app.distribution.wakeups.send(fleet.project.id, [f"h-{n}" for n in range(1000)], 2)
+
+    taken = fleet.cloud._receive("AgentWakeupsQueue", 10_000)
+    fleet.cloud._settle("AgentWakeupsQueue", taken, failed=set())
+    bodies = [json.loads(_sqs_record(message)["body"]) for message in taken]
+
+    assert [len(body["agents"]) for body in bodies] == [100] * 10
+
+
+def test_connection_that_is_gone_makes_its_host_offline(fleet: Fleet, hosts: Hosts) -> None:
+    connection = hosts.connect("a-1")
+    hosts.line.outgoing.gone.add(connection)
+
+    fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
+    fleet.cloud.deliver("AgentWakeupsQueue")
+    fleet.cloud.clock.advance(600)
+
+    assert hosts.show("a-1")["state"] == "offline"
+
+
+def test_connected_host_is_online_and_offline_after_it_leaves(fleet: Fleet, hosts: Hosts) -> None:
+    connection = hosts.connect("a-1")
+    fleet.cloud.clock.advance(3600)
+    assert hosts.show("a-1")["state"] == "online"
+
+    hosts.line.leave(connection)
+    left = hosts.show("a-1")["last_seen"]
+    fleet.cloud.clock.advance(3600)
+
+    shown = hosts.show("a-1")
+    assert (shown["state"], shown["last_seen"]) == ("offline", left)
+
+
+def test_end_of_an_older_connection_leaves_the_newer_one_online(fleet: Fleet, hosts: Hosts) -> None:
+    first, second = hosts.connect("a-1", "first-1"), hosts.connect("a-1", "second-1")
+
+    hosts.line.leave(first)
+    fleet.cloud.clock.advance(3600)
+    assert hosts.show("a-1")["state"] == "online"
+
+    hosts.line.leave(second)
+    fleet.cloud.clock.advance(3600)
+    assert hosts.show("a-1")["state"] == "offline"
+
+
+def test_connection_that_ended_without_a_word_counts_for_two_hours(fleet: Fleet, hosts: Hosts) -> None:
+    hosts.connect("a-1")
+
+    fleet.cloud.clock.advance(2 * 3600 + 700)
+
+    assert hosts.show("a-1")["state"] == "offline"
+
+
+def test_host_that_only_polls_is_online_for_minutes(fleet: Fleet, hosts: Hosts) -> None:
+    fleet.inbox("a-1")
+    assert hosts.show("a-1")["state"] == "online"
+
+    fleet.cloud.clock.advance(3600)
+    assert hosts.show("a-1")["state"] == "offline"
+
+
+def test_inventory_shows_with_the_agent(hosts: Hosts) -> None:
+    hosts.connect("a-1", version="1.2.3", zone="rack-7", free_bytes="1000000000000")
+
+    shown = hosts.show("a-1")
+    assert (shown["version"], shown["zone"], shown["free_bytes"]) == ("1.2.3", "rack-7", 10**12)
+
+
+@pytest.mark.parametrize("odd", [{"version": ""}, {"free_bytes": "-1"}, {"zone": "x" * 500}, {"free_bytes": "9" * 40}])
+def test_odd_inventory_is_left_out(hosts: Hosts, odd: dict[str, str]) -> None:
+    hosts.connect("a-1", **odd)
+
+    assert hosts.show("a-1").get(next(iter(odd))) is None
+
+
+def test_beat_makes_no_call(fleet: Fleet, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = hosts.connect("a-1")
+    table = fleet.cloud.app.table
+    monkeypatch.setattr(table, "_client", None)
+
+    assert hosts.line.say_text(connection, '{"action":"beat"}') == []
+
+
+def test_agents_connection_does_not_watch_records(fleet: Fleet, hosts: Hosts) -> None:
+    connection = hosts.connect("a-1")
+    hosts.line.record(fleet.project, "req-1", task_id="req-1", status="completed")
+
+    (answer,) = hosts.line.say(connection, action="watch", task_ids=["req-1"])
+
+    assert (answer["type"], answer["data"]["code"]) == ("error", "scope_missing")
+
+
+def test_key_of_scope_write_gets_no_ticket(fleet: Fleet) -> None:
+    key = fleet.cloud.make_key(fleet.project.id, ["write"])
+
+    assert fleet.cloud.http("POST", "/v1/ws-tickets", key=key).status == 403
+
+
+def test_revoking_an_agents_key_closes_its_connection(fleet: Fleet, hosts: Hosts) -> None:
+    connection = hosts.connect("a-1")
+    fleet.cloud.app.notifications.outgoing.close = hosts.line.outgoing.close  # type: ignore[method-assign]
+
+    key_id = fleet.key_of("a-1").split("_")[1]
+    fleet.cloud.http("DELETE", f"/v1/keys/{key_id}", key=fleet.cloud.admin_key)
+
+    assert hosts.line.outgoing.closed == [connection]

@@ -1,0 +1,66 @@
+"""The library as tests see it: files that are asked for, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.moto.cloud import MotoCloud, Project
+
+BIZ = {"biz_id": 1, "app_id": 2}
+
+
+@dataclass(frozen=True)
+class Library:
+    cloud: MotoCloud
+    project: Project
+
+    def ask(self, url: str, **more: Any) -> dict[str, Any]:
+        """POST /v1/files with a source; answers `{file_id, request_id}`."""
+        body = {**BIZ, "file_path": "/in/file.bin", "source_url": url, **more}
+        answer = self.cloud.http("POST", "/v1/files", json=body, key=self.project.key)
+        assert answer.status == 202, answer.body
+        return dict(answer.json())
+
+    def submit(self, kind: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:
+        body = {"type": kind, "payload": payload, **more}
+        answer = self.cloud.http("POST", "/v1/requests", json=body, key=self.project.key)
+        assert answer.status == 202, answer.body
+        return dict(answer.json())
+
+    def run(self, seconds_left: float = 800.0) -> None:
+        """Admits what waits and runs every step of it here, as the machine would, until nothing moves."""
+        ran: set[str] = set()
+        while self.cloud.deliver("AdmissionQueue"):
+            for name, arn in self._executions():
+                if name not in ran:
+                    ran.add(name)
+                    self._run(arn, seconds_left)
+
+    def _executions(self) -> list[tuple[str, str]]:
+        machine = self.cloud.names.machines["IngestMachine"]
+        listed = self.cloud.client("stepfunctions").list_executions(stateMachineArn=machine)["executions"]
+        return [(entry["name"], entry["executionArn"]) for entry in listed]
+
+    def _run(self, arn: str, seconds_left: float) -> None:
+        import json
+
+        described = self.cloud.client("stepfunctions").describe_execution(executionArn=arn)
+        event = json.loads(described["input"]) | {"more": True}
+        while event["more"]:
+            event = json.loads(json.dumps(self.cloud.app.ingest.steps.work(event, seconds_left)))
+
+    def file(self, file_id: str) -> dict[str, Any]:
+        return dict(self.cloud.http("GET", f"/v1/files/{file_id}", key=self.project.key).json())
+
+    def request(self, request_id: str) -> dict[str, Any]:
+        return dict(self.cloud.http("GET", f"/v1/requests/{request_id}", key=self.project.key).json())
+
+    def objects(self) -> dict[str, bytes]:
+        s3, bucket = self.cloud.client("s3"), self.cloud.app.files.bucket.name
+        found = s3.list_objects_v2(Bucket=bucket).get("Contents", [])
+        return {entry["Key"]: s3.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in found}
+
+    def uploads(self) -> list[Any]:
+        found = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.app.files.bucket.name)
+        return list(found.get("Uploads", []))

@@ -1,0 +1,73 @@
+"""Runs as a process of its own: one download with the real HTTP and S3 adapters, then tells its peak memory in MB."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tidegate.app import app
+from tidegate.files.model import File
+from tidegate.ingest.download import Download
+from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.ports import Step
+from tidegate.queue.model import Request
+
+_NOW = "2026-11-16T05:00:00.000Z"
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Files:
+    def get(self, project_id: str, file_id: str) -> File:
+        return File(file_id, project_id, 1, 2, "/in/large.bin", "large.bin", "coming", _NOW)
+
+    def has_content(self, project_id: str, signature: str) -> bool:
+        return False
+
+    def object_of(self, project_id: str, signature: str) -> str:
+        return f"content/{project_id}/{signature}"
+
+    def require_room(self, project_id: str, size: int) -> None:
+        return None
+
+    def finish_writes(self, file: File, **_: Any) -> list[Any]:
+        return []
+
+
+def peak_megabytes() -> float:
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def main(url: str) -> None:
+    # What the deployed function loads is loaded here, too.
+    spec = importlib.util.spec_from_file_location("ingest_function", ROOT / "functions/ingest/app.py")
+    assert spec
+    assert spec.loader
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert app().ingest.steps
+    projects: Any = SimpleNamespace(get=lambda _: SimpleNamespace(allow_private_urls=True))
+    files: Any = Files()
+    unfinished: Any = SimpleNamespace(
+        get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
+    )
+    download = Download(
+        Fetcher(app().http, app().ingest.parts, unfinished),
+        app().ingest.parts,
+        files,
+        projects,
+        app().projects.credentials,
+        unfinished,
+    )
+    payload = {"file_id": "file-1", "source_url": url}
+    request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)
+    outcome = download(Step(request, lambda _: None, 800))
+    sys.stdout.write(json.dumps({"peak_mb": peak_megabytes(), **outcome.result}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

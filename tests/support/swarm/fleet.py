@@ -1,0 +1,193 @@
+"""A fleet of hosts in several processes on this machine, with addresses of their own, and what became of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.swarm.lab import CountingOrigin, Orders, Placement
+from tests.support.template import ROOT
+from tidegate_client.swarm.identity import load_identity
+
+PORT = 7471
+
+
+@dataclass
+class Behaviour:
+    """`blocked`: peers get no answer from its address. `dead`: it never starts."""
+
+    kind: str = "honest"
+    slow: float = 1.0
+
+    @property
+    def ends(self) -> bool:
+        return self.kind in ("honest", "blocked")
+
+
+@dataclass
+class FleetRun:
+    hosts: int
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    wall: float = 0.0
+    egress: float = 0.0
+
+    @property
+    def seconds(self) -> list[float]:
+        return sorted(result["seconds"] for result in self.results.values())
+
+    @property
+    def received(self) -> int:
+        told = [result["figures"] for result in self.results.values() if result["figures"]]
+        return sum(one["peer_bytes"] + one["origin_bytes"] for one in told)
+
+
+class SwarmFleet:
+    def __init__(
+        self,
+        home: Path,
+        origin: CountingOrigin,
+        behaviours: Sequence[Behaviour],
+        *,
+        rate: float | None,
+        spread: float,
+        processes: int = 5,
+        direct: bool = False,
+    ) -> None:
+        self.home = home
+        self.origin = origin
+        self.names = [f"host-{n:02d}" for n in range(len(behaviours))]
+        self.behaviours = dict(zip(self.names, behaviours, strict=True))
+        self._rate, self._spread, self._processes, self._direct = rate, spread, processes, direct
+        self._running: list[subprocess.Popen[str]] = []
+        self._specs: list[Path] = []
+        self._readers: list[threading.Thread] = []
+        self._began = 0.0
+        self.run = FleetRun(len(behaviours))
+
+    def address(self, name: str) -> tuple[str, int]:
+        number = self.names.index(name) + 1
+        return f"127.0.1.{number}", PORT + os.getpid() % 20000
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        (self.home / "source").write_bytes(self.origin.content)
+        placements = []
+        for name in self.names:
+            pin = load_identity(self.home / name / "state").pin
+            host, port = self.address(name)
+            placements.append(Placement(name, (f"{host}:{port}",), pin))
+        transfers = Orders.of(self.origin).make(placements)
+        if self._direct:
+            for transfer in transfers.values():
+                transfer.pop("swarm", None)
+        starts = random.Random(7)
+        with ExitStack() as stack:
+            specs: list[list[dict[str, Any]]] = [[] for _ in range(self._processes)]
+            for number, name in enumerate(self.names):
+                behaviour = self.behaviours[name]
+                if behaviour.kind == "blocked":
+                    stack.enter_context(deaf_port(self.address(name)))
+                if behaviour.kind != "dead":
+                    specs[number % self._processes].append(
+                        {
+                            "agent_id": name,
+                            "home": str(self.home / name),
+                            "at": None if behaviour.kind == "blocked" else self.address(name),
+                            "rate": self._rate * behaviour.slow if self._rate else None,
+                            "starts": 3.0 + starts.uniform(0, self._spread),
+                            "behaviour": behaviour.kind,
+                            "source": str(self.home / "source"),
+                            "transfer": transfers[name],
+                        }
+                    )
+            self._began = time.time()
+            for number, spec in enumerate(specs):
+                path = self.home / f"spec-{number}.json"
+                path.write_text(json.dumps(spec))
+                self._specs.append(path)
+                self._running.append(self._spawn(path))
+            try:
+                yield
+            finally:
+                for process in self._running:
+                    process.kill()
+                    process.wait()
+                for reader in self._readers:
+                    reader.join(5)
+        self.run.egress = self.origin.egress
+
+    def _spawn(self, spec: Path) -> subprocess.Popen[str]:
+        path = os.pathsep.join(str(ROOT / part) for part in (".", "layers/core", "layers/client"))
+        with (self.home / f"{spec.stem}.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.swarm.worker", str(spec), str(self._began)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONPATH": path},
+                cwd=ROOT,
+            )
+        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+        return process
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            result = json.loads(line)
+            self.run.results.setdefault(result["agent_id"], result)
+
+    def kill_and_restart(self, number: int) -> list[str]:
+        """SIGKILL to one of the processes; its hosts start again at once with what is on their disks."""
+        process = self._running[number]
+        process.kill()
+        process.wait()
+        spec = json.loads(self._specs[number].read_text())
+        left = [given | {"starts": 0.0} for given in spec if given["agent_id"] not in self.run.results]
+        self._specs[number].write_text(json.dumps(left))
+        self._running[number] = self._spawn(self._specs[number])
+        return [given["agent_id"] for given in left]
+
+    def wait(self, limit: float) -> FleetRun:
+        """Until every host that can has its file. What is missing then shows in the results."""
+        expected = {name for name, behaviour in self.behaviours.items() if behaviour.ends}
+        deadline = time.monotonic() + limit
+        while expected - self.run.results.keys() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.run.wall = max((result["ended"] for result in self.run.results.values()), default=0.0)
+        return self.run
+
+    def wrong_files(self) -> list[str]:
+        expected = [name for name, behaviour in self.behaviours.items() if behaviour.ends]
+        return [name for name in expected if not self._is_right(self.home / name / "file")]
+
+    def _is_right(self, path: Path) -> bool:
+        return path.exists() and path.read_bytes() == self.origin.content
+
+
+@contextmanager
+def deaf_port(address: tuple[str, int]) -> Iterator[None]:
+    """Nobody gets an answer there, as behind a firewall that drops: the backlog is full."""
+    with ExitStack() as stack:
+        deaf = stack.enter_context(socket.socket())
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        deaf.bind(address)
+        deaf.listen(0)
+        for _ in range(2):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        yield

@@ -1,0 +1,270 @@
+"""The agent against a real API and store: what arrives, what is refused, what is told."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.conftest import StartAgent
+from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.disk.owners import owner_on_host
+from tidegate_client.agent.disk.partials import Partials
+from tidegate_client.agent.disk.place import open_place
+from tidegate_client.agent.journal import AlreadyRunning, Journal
+
+CONTENT = random.Random(3).randbytes(700_001)
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_file_arrives_whole_and_the_result_is_told(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    transfer = api.add("app.bin", CONTENT, directory="/data/app")
+
+    start_agent()
+
+    result = api.wait_for(transfer)
+    figures = {name: result.pop(name) for name in ("size", "speed", "start_time", "end_time")}
+    assert result == {"transfer_id": transfer, "container_id": "", "error_code": 0, "progress": 100}
+    assert figures["size"] == len(CONTENT)
+    assert figures["speed"] > 0
+    assert figures["start_time"] < figures["end_time"]
+    assert (root / "data/app/app.bin").read_bytes() == CONTENT
+    assert names_in(root / "data/app") == ["app.bin"]
+
+
+def test_progress_is_told_while_it_runs(api: AgentApi, store: Store, start_agent: StartAgent) -> None:
+    store.seconds_a_chunk = 0.05
+    transfer = api.add("app.bin", CONTENT)
+
+    start_agent()
+
+    api.wait_for(transfer)
+    told = api.progress(transfer)
+    assert told == sorted(told)
+    assert any(0 < percent < 100 for percent in told)
+
+
+def test_a_cut_connection_is_resumed(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
+    store.cuts = [100_000, 50_000]
+    transfer = api.add("app.bin", CONTENT)
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert [wanted for _, wanted in store.asked] == [None, "bytes=100000-", "bytes=150000-"]
+    assert (root / "data/app.bin").read_bytes() == CONTENT
+
+
+def test_wrong_checksum_is_a_failure_and_leaves_no_file(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    transfer = api.add("app.bin", CONTENT, signature="a" * 64)
+
+    start_agent()
+
+    result = api.wait_for(transfer)
+    assert result["error_code"] == Code.WRONG_CONTENT
+    assert "SHA-256" in result["error_msg"]
+    assert names_in(root / "data") == []
+
+
+def test_a_missing_object_is_a_failure(api: AgentApi, store: Store, start_agent: StartAgent) -> None:
+    transfer = api.add("app.bin", CONTENT)
+    del store.objects["app.bin"]
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == Code.FETCH_FAILED
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [
+        ("/../outside", "f"),
+        ("/data/../../outside", "f"),
+        ("relative", "f"),
+        ("/data", "../f"),
+        ("/data", ".."),
+        ("/data", ""),
+        ("/link-out", "f"),
+        ("/link-out/deeper", "f"),
+        ("/loop/x", "f"),
+        ("/a-file", "f"),
+    ],
+)
+def test_escape_from_the_root_is_refused(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent, directory: str, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (root / "link-out").symlink_to(outside)
+    (root / "loop").symlink_to(root / "loop")
+    (root / "a-file").write_text("x")
+    transfer = api.add("f", CONTENT, directory=directory, file_name=name)
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == Code.PATH_REFUSED
+    assert names_in(outside) == []
+    assert names_in(tmp_path) == ["outside", "root", "state"]
+
+
+def test_a_symlink_at_the_files_own_place_is_replaced_not_followed(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("keep me")
+    (root / "data").mkdir()
+    (root / "data/f").symlink_to(precious)
+    transfer = api.add("f", CONTENT)
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert precious.read_text() == "keep me"
+    assert not (root / "data/f").is_symlink()
+    assert (root / "data/f").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("trap", ["part", "target"])
+def test_a_hard_link_in_its_way_is_neither_written_nor_given_away(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent, trap: str
+) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(CONTENT if trap == "target" else b"keep me")
+    before = (precious.stat().st_uid, precious.read_bytes())
+    (root / "data").mkdir()
+    with open_place(root, "/data", "f", owner_on_host("nobody")) as place:
+        name = "f" if trap == "target" else place.part_name(AGENT, sha256(CONTENT))
+    os.link(precious, root / "data" / name)
+    transfer = api.add("f", CONTENT, target_user="nobody")
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (precious.stat().st_uid, precious.read_bytes()) == before
+    assert (root / "data/f").read_bytes() == CONTENT
+    assert not (root / "data/f").samefile(precious)
+
+
+def test_a_symlink_that_stays_inside_is_followed(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    (root / "real").mkdir()
+    (root / "data").symlink_to("real")
+    transfer = api.add("f", CONTENT)
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (root / "real/f").read_bytes() == CONTENT
+
+
+def test_the_owner_is_the_target_user_where_the_agent_may_say_so(
+    api: AgentApi, root: Path, start_agent: StartAgent
+) -> None:
+    transfer = api.add("f", CONTENT, target_user="nobody")
+
+    start_agent()
+
+    api.wait_for(transfer)
+    wanted = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
+    assert ((root / "data/f").stat().st_uid, (root / "data").stat().st_uid) == (wanted, wanted)
+    assert (root / "data/f").stat().st_mode & 0o777 == 0o644
+
+
+def test_an_expired_link_is_refreshed_by_polling(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    store.cuts = [100_000]
+    store.seconds_a_chunk = 0.1
+    transfer = api.add("app.bin", CONTENT)
+    start_agent(patience=5.0)
+    while not store.asked:
+        time.sleep(0.01)
+    store.valid_token = "2"
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (root / "data/app.bin").read_bytes() == CONTENT
+
+
+def test_a_transfer_that_was_taken_back_stops_and_keeps_its_bytes_hidden(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    store.seconds_a_chunk = 0.2
+    transfer = api.add("app.bin", CONTENT)
+    start_agent(wait=0)
+    while not api.progress(transfer):
+        time.sleep(0.01)
+
+    del api.transfers[transfer]
+
+    asked, deadline = 0, time.monotonic() + 30
+    while asked != len(store.asked) or store.running:
+        assert time.monotonic() < deadline
+        asked = len(store.asked)
+        time.sleep(0.5)
+    assert api.finals(transfer) == []
+    assert all(name.startswith(".tidegate-") for name in names_in(root / "data"))
+
+
+def test_parallelism_is_bounded(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
+    store.seconds_a_chunk = 0.02
+    transfers = [api.add(f"f{number}", CONTENT[: 200_000 + number]) for number in range(8)]
+
+    start_agent(parallel=3)
+
+    assert [api.wait_for(transfer)["error_code"] for transfer in transfers] == [0] * 8
+    assert store.most_at_once == 3
+    assert names_in(root / "data") == [f"f{number}" for number in range(8)]
+
+
+def test_several_transfers_to_one_place_fetch_it_once(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    store.seconds_a_chunk = 0.02
+    transfers = [api.add("f", CONTENT) for _ in range(4)]
+
+    start_agent(parallel=4)
+
+    assert [api.wait_for(transfer)["error_code"] for transfer in transfers] == [0] * 4
+    assert len(store.asked) == 1
+    assert names_in(root / "data") == ["f"]
+
+
+def test_containers_have_roots_of_their_own(api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent) -> None:
+    (tmp_path / "containers/c1").mkdir(parents=True)
+    inside = api.add("f", CONTENT, container_id="c1")
+    beside = api.add("g", CONTENT, container_id="../root")
+
+    start_agent(container_root=tmp_path / "containers")
+
+    assert api.wait_for(inside)["error_code"] == 0
+    assert api.wait_for(beside)["error_code"] == Code.PATH_REFUSED
+    assert (tmp_path / "containers/c1/data/f").read_bytes() == CONTENT
+
+
+def test_a_journal_has_one_owner(tmp_path: Path) -> None:
+    Journal(tmp_path)
+
+    with pytest.raises(AlreadyRunning):
+        Journal(tmp_path)
+
+
+def test_parts_nobody_came_back_for_are_swept(tmp_path: Path) -> None:
+    now = [1000.0]
+    journal = Journal(tmp_path / "state", now=lambda: now[0])
+    partials = Partials(journal, seconds=100, now=lambda: now[0])
+    old, young = tmp_path / ".old.part", tmp_path / ".young.part"
+    for part in (old, young):
+        part.write_bytes(b"x")
+        journal.part_opened(part)
+        now[0] += 100
+
+    now[0] = 1150
+    assert partials.sweep() == 1
+    assert (old.exists(), young.exists()) == (False, True)

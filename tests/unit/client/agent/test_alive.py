@@ -1,0 +1,226 @@
+"""The agent lives on: through a proxy's pages, a full disk and errors nobody thought of, and says how it is."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tests.unit.client.conftest import Running, StartAgent
+from tests.unit.client.fakes import AgentApi
+from tidegate_client.agent.backoff import Backoff
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.inbox import Inbox
+from tidegate_client.agent.journal import Journal, JournalError
+from tidegate_client.agent.service.health import HEALTH_FILE, read_health, tell_systemd
+from tidegate_client.agent.service.supervisor import Watched
+
+CONTENT = os.urandom(50_000)
+
+
+@pytest.fixture(autouse=True)
+def impatient_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0))
+
+
+def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("page", [b"<html>Please log in</html>", b"", b"[]", b'{"items": 3}', b'{"items": [{}]}', b"1"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_proxys_page_instead_of_the_api_is_survived(
+    api: AgentApi, root: Path, start_agent: StartAgent, page: bytes, method: str
+) -> None:
+    api.page, api.page_for = page, (method,)
+    transfer = api.add("f", CONTENT)
+    running = start_agent()
+    time.sleep(0.6)
+    assert api.results == []
+
+    api.page = None
+
+    assert api.wait_for(transfer, 10)["error_code"] == 0
+    assert (root / "data/f").read_bytes() == CONTENT
+    assert not any(running.agent.health()["restarts"].values()), "such an answer is expected, no error of the agent's"
+
+
+@pytest.fixture
+def small_disk(root: Path) -> Iterator[Path]:
+    """The root that files go to is a file system of its own."""
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(root)], capture_output=True)
+    if made.returncode:
+        pytest.skip("a file system of its own needs root")
+    yield root
+    subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Every byte of it: sparse holes and short writes leave none."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (4096, 512, 1):
+            while True:
+                try:
+                    file.write(b"x" * size)
+                except OSError:
+                    break
+    return filler
+
+
+def test_full_disk_is_told_and_deliveries_go_on_once_there_is_space(
+    api: AgentApi, small_disk: Path, start_agent: StartAgent
+) -> None:
+    """Journal and files on one disk, both full, while the API takes no results: these wait in memory."""
+    first = api.add("first", CONTENT, sequence=1)
+    running = start_agent(state_dir=small_disk / "state")
+    assert api.wait_for(first)["error_code"] == 0
+    filler = fill(small_disk)
+    api.refuse_results = True
+    failed = [f"tr-{number}-{'x' * 150}" for number in range(60)]
+    for number, transfer_id in enumerate(failed):
+        added = api.add(f"f{number}", CONTENT, sequence=2 + number, transfer_id=transfer_id)
+        api.transfers[transfer_id] = api.transfers.pop(added)
+    time.sleep(3)
+    filler.unlink()
+    api.refuse_results = False
+
+    assert {api.wait_for(one)["error_code"] for one in failed} <= {Code.NO_SPACE, 0}
+    after = api.add("after", CONTENT, sequence=99)
+    assert api.wait_for(after)["error_code"] == 0
+    eventually(lambda: running.agent.health()["healthy"])
+
+
+def test_full_disk_under_the_journal_leaves_no_transaction_open(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for number in range(50):
+        journal.record({"transfer_id": f"tr-{number}", "container_id": "", "error_code": 0})
+    pages = journal._base.execute("PRAGMA page_count").fetchone()[0]
+    journal._base.execute(f"PRAGMA max_page_count = {pages}")
+
+    def overfill() -> None:
+        for number in range(1000):
+            journal.record({"transfer_id": f"more-{number}", "container_id": "x" * 400, "error_code": 0})
+
+    with pytest.raises(JournalError) as caught:
+        overfill()
+    assert caught.value.errno == errno.ENOSPC
+    journal._base.execute("PRAGMA max_page_count = 100000")
+
+    journal.acknowledge([("tr-1", "")])
+    journal.record({"transfer_id": "last", "container_id": "", "error_code": 0})
+    assert journal.has(("last", ""))
+
+
+@pytest.mark.parametrize("where", ["poller", "worker", "reporter"])
+def test_thread_that_fails_by_an_unforeseen_error_starts_again(
+    api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    method = {"poller": "offer", "worker": "called_off", "reporter": "news"}[where]
+    right, failures = getattr(Inbox, method), [3]
+
+    def broken(self: Inbox, *args: object, **more: object) -> object:
+        if failures[0] and threading.current_thread().name.startswith(where):
+            failures[0] -= 1
+            raise MemoryError if where != "worker" else SystemExit
+        return right(self, *args, **more)
+
+    monkeypatch.setattr(Inbox, method, broken)
+    transfer = api.add("f", CONTENT)
+
+    running = start_agent(parallel=1)
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    eventually(lambda: sum(running.agent.health()["restarts"].values()) == 3)
+
+
+def test_watched_loop_pauses_longer_after_each_failure_and_ends_when_told() -> None:
+    stopping, starts = threading.Event(), list[float]()
+
+    def loop() -> None:
+        starts.append(time.monotonic())
+        raise ValueError("no")
+
+    watched = Watched("loop", loop, stopping)
+    watched.start()
+    eventually(lambda: len(starts) >= 5)
+    stopping.set()
+    watched.join(5)
+
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    assert gaps[3] > gaps[0]
+    assert not watched.is_alive()
+    assert watched.restarts >= 5
+    assert "ValueError" in watched.last_error
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except OSError as error:
+        return getattr(error, "code", 0), getattr(error, "read", lambda: b"")().decode()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_health_and_metrics_are_served_locally_and_in_a_file(
+    api: AgentApi, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    port = free_port()
+    transfer = api.add("f", CONTENT)
+    refused = api.add("g", CONTENT, target_user="nobody-of-that-name")
+    start_agent(metrics=("127.0.0.1", port))
+    api.wait_for(transfer)
+    api.wait_for(refused)
+
+    status, text = get(port, "/healthz")
+    assert (status, json.loads(text)["healthy"]) == (200, True)
+    _, metrics = get(port, "/metrics")
+    assert 'tidegate_agent_transfers_total{result="done"} 1\n' in metrics
+    assert 'tidegate_agent_transfers_total{result="owner_refused"} 1\n' in metrics
+    assert f"tidegate_agent_received_bytes_total {len(CONTENT)}\n" in metrics
+    assert "tidegate_agent_healthy 1\n" in metrics
+    assert get(port, "/other")[0] == 404
+    eventually(lambda: (tmp_path / "state" / HEALTH_FILE).exists())
+    health = read_health(tmp_path / "state")
+    assert health
+    assert health["pid"] == os.getpid()
+
+
+def test_silent_thread_is_unhealthy(api: AgentApi, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    running: Running = start_agent(metrics=("127.0.0.1", port))
+    eventually(lambda: get(port, "/healthz")[0] == 200)
+    monkeypatch.setattr(Watched, "silent_seconds", lambda self: 500.0)
+
+    status, text = get(port, "/healthz")
+
+    assert status == 503
+    assert "poller has not moved for 500 s" in json.loads(text)["problems"]
+    assert not running.agent.health()["healthy"]
+
+
+def test_systemd_is_told(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        tell_systemd("READY=1", str(tmp_path / "notify"))
+        assert systemd.recv(100) == b"READY=1"
+    tell_systemd("READY=1", str(tmp_path / "nobody-listens"))

@@ -1,0 +1,115 @@
+"""kill -9 between any two steps of a delivery: nothing is lost, nothing is half there, nothing old replaces new."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.fakes import AGENT, AgentApi, sha256
+
+OLDEST, OLDER, NEW = (random.Random(seed).randbytes(200_000) for seed in (1, 2, 3))
+STEPS = [
+    "write",
+    "chown",
+    "chmod",
+    "fsync file",
+    "journal the sequence",
+    "rename",
+    "fsync directory",
+    "journal the result",
+    "tell the API",
+    "acknowledge",
+]
+Launch = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def launch(api: AgentApi, root: Path, tmp_path: Path) -> Iterator[Launch]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(kill_before: str = "") -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.unit.client.agent.dying_agent", "agent", "--agent-id", AGENT]
+        command += ["--root", str(root), "--state-dir", str(tmp_path / "state"), "--wait", "1"]
+        environment = os.environ | {"TIDEGATE_API_URL": api.url, "TIDEGATE_KEY": "key", "KILL_BEFORE": kill_before}
+        environment["STEPS"] = str(tmp_path / "steps")
+        started.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def target(root: Path) -> Path:
+    (root / "data").mkdir()
+    (root / "data/f").write_bytes(OLDEST)
+    return root / "data/f"
+
+
+def add(api: AgentApi, content: bytes, sequence: int) -> str:
+    api.store.objects[sha256(content)] = content
+    return api.add("f", content, object=sha256(content), sequence=sequence)
+
+
+def test_steps_of_a_delivery_are_in_the_order_that_survives_a_crash(
+    api: AgentApi, launch: Launch, target: Path, tmp_path: Path
+) -> None:
+    transfer = add(api, NEW, 2)
+    process = launch()
+    api.wait_for(transfer)
+    deadline = time.monotonic() + 10
+    while "acknowledge" not in (tmp_path / "steps").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.terminate()
+    process.wait(20)
+
+    assert (tmp_path / "steps").read_text().splitlines()[: len(STEPS)] == STEPS
+    assert target.read_bytes() == NEW
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_kill_before_any_step_then_restart_delivers_and_reports(
+    api: AgentApi, launch: Launch, target: Path, step: str
+) -> None:
+    transfer = add(api, NEW, 2)
+    assert launch(step).wait(30) == -9
+    assert target.read_bytes() in (OLDEST, NEW)
+    assert (target.read_bytes() == NEW) == (STEPS.index(step) > STEPS.index("rename"))
+
+    launch()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert target.read_bytes() == NEW
+    assert [path.name for path in target.parent.iterdir()] == ["f"]
+    older = add(api, OLDER, 1)
+    assert api.wait_for(older)["error_code"] == 409
+    assert target.read_bytes() == NEW
+
+
+@pytest.mark.parametrize("step", STEPS[STEPS.index("rename") :])
+def test_kill_then_older_transfer_without_the_newer_one_is_refused(
+    api: AgentApi, launch: Launch, target: Path, step: str
+) -> None:
+    """The newer one's Job timed out while the host was down: only the journal knows of it."""
+    newer = add(api, NEW, 2)
+    assert launch(step).wait(30) == -9
+    left = target.read_bytes()
+    api.transfers.pop(newer)
+    older = api.add("f", OLDER, object=sha256(OLDER), sequence=1, transfer_id="tr-older")
+    api.store.objects[sha256(OLDER)] = OLDER
+    api.transfers["tr-older"] = api.transfers.pop(older)
+
+    launch()
+
+    assert api.wait_for("tr-older")["error_code"] == 409
+    assert target.read_bytes() == left

@@ -1,0 +1,244 @@
+"""agent install · uninstall · status · doctor, and what the agent is told on its command line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.http_servers import Handler, serve
+from tests.unit.client.conftest import StartAgent
+from tests.unit.client.fakes import AGENT, ME, AgentApi, Store
+from tidegate_client.agent.rate_limit import RateLimit, parse_rate
+from tidegate_client.agent.service import systemd
+from tidegate_client.agent.service.health import HEALTH_FILE
+from tidegate_client.cli import main
+from tidegate_client.cli.logs import JsonLines
+from tidegate_client.errors import ConfigError
+from tidegate_client.proxies import make_pool
+
+CONTENT = os.urandom(300_000)
+
+
+@pytest.fixture(autouse=True)
+def home(api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TIDEGATE_API_URL", api.url)
+    monkeypatch.setenv("TIDEGATE_KEY", 'k"1$')
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """A host whose unit files and systemctl are the test's own."""
+    monkeypatch.setattr(systemd, "UNIT_DIR", tmp_path / "units")
+    monkeypatch.setattr(systemd, "ENVIRONMENT_DIR", tmp_path / "env")
+    monkeypatch.setattr(systemd, "STATE_BASE", tmp_path / "lib")
+    called: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        called.append([Path(command[0]).name, *command[1:]])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr("tidegate_client.cli.commands.agent_service.subprocess.run", run)
+    monkeypatch.setattr("tidegate_client.cli.commands.agent_service.shutil.which", lambda name: f"/usr/bin/{name}")
+    return called
+
+
+def test_printed_unit_is_valid_and_hardened(capsys: pytest.CaptureFixture[str], root: Path, tmp_path: Path) -> None:
+    (root / "srv").mkdir()
+    words = ["agent", "install", "--print", "--agent-id", "host 1%$", "--root", str(root), "--allow-dir", "/srv"]
+
+    assert main([*words, "--limit-rate", "10M", "--allow-user", "web"]) == 0
+
+    unit = capsys.readouterr().out
+    assert f"ReadWritePaths={root}/srv" in unit
+    assert '--agent-id "host 1%%$$"' in unit
+    assert "--limit-rate 10485760" in unit
+    assert "k" + '"1' not in unit, "everybody can read a unit"
+    if shutil.which("systemd-analyze"):
+        path = tmp_path / "tidegate-agent.service"
+        path.write_text(unit)
+        done = subprocess.run(["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_install_keeps_the_key_to_root_and_starts_the_service(
+    system: list[list[str]], root: Path, tmp_path: Path
+) -> None:
+    assert main(["agent", "install", "--agent-id", AGENT, "--root", str(root)]) == 0
+
+    secret = tmp_path / "env/tidegate-agent.env"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert 'TIDEGATE_KEY="k\\"1$"' in secret.read_text()
+    assert f"--root {root}" in (tmp_path / "units/tidegate-agent.service").read_text()
+    assert [words[1] for words in system] == ["daemon-reload", "enable", "restart"]
+
+
+def test_uninstall_stops_it_and_keeps_the_journal_unless_told(
+    system: list[list[str]], root: Path, tmp_path: Path
+) -> None:
+    main(["agent", "install", "--agent-id", AGENT, "--root", str(root), "--no-start"])
+    assert system == []
+    assert main(["agent", "uninstall"]) == 0
+    assert not (tmp_path / "units/tidegate-agent.service").exists()
+    assert (tmp_path / "env/tidegate-agent.env").exists()
+    assert ["systemctl", "disable", "--now", "tidegate-agent.service"] in system
+    assert main(["agent", "uninstall"]) == 2
+
+    main(["agent", "install", "--agent-id", AGENT, "--root", str(root), "--no-start"])
+    assert main(["agent", "uninstall", "--purge"]) == 0
+    assert not (tmp_path / "env/tidegate-agent.env").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--root", "/"],
+        ["--root", "/", "--allow-dir", "srv"],
+        ["--root", "/", "--allow-dir", "/srv/../etc"],
+        ["--root", "/", "--allow-dir", "/no-such-directory"],
+        ["--root", "/no-such-directory"],
+        ["--root", "/", "--allow-dir", "/", "--name", "../evil"],
+        [],
+    ],
+)
+def test_install_refuses_what_would_not_run_or_be_unsafe(
+    system: list[list[str]], tmp_path: Path, words: list[str]
+) -> None:
+    assert main(["agent", "install", "--agent-id", AGENT, *words]) == 2
+    assert not (tmp_path / "units").exists()
+    assert system == []
+
+
+def test_status_tells_a_healthy_agent_from_a_stopped_and_a_silent_one(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    health = {"agent_id": AGENT, "pid": os.getpid(), "time": time.time(), "healthy": True, "problems": []}
+    health |= {"active": 0, "untold_results": 0, "partial_bytes": 0, "free_bytes": 1, "last_poll_seconds": 1}
+    state = home / "state"
+    state.mkdir()
+    codes = []
+    for change in (
+        {},
+        {"time": time.time() - 100},
+        {"pid": 2**22 + 1},
+        {"healthy": False, "problems": ["x has ended"]},
+    ):
+        (state / HEALTH_FILE).write_text(json.dumps(health | change))
+        codes.append(main(["--json", "agent", "status", "--state-dir", str(state)]))
+        codes.append(json.loads(capsys.readouterr().out)["items"][0]["state"])
+
+    assert codes == [0, "healthy", 1, "unhealthy", 1, "stopped", 1, "unhealthy"]
+    assert main(["agent", "status", "--state-dir", str(home / "nothing")]) == 2
+
+
+def test_doctor_finds_what_would_keep_files_away(
+    api: AgentApi, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--json", "agent", "doctor", "--agent-id", AGENT, "--root", str(root), "--allow-user", ME]
+    assert main(words) == 0
+    assert {row["result"] for row in json.loads(capsys.readouterr().out)["items"]} == {"ok"}
+
+    api.key_status = 401
+    assert main([*words, "--allow-dir", "/missing", "--allow-user", "no-such-user"]) == 1
+    rows = json.loads(capsys.readouterr().out)["items"]
+    assert {row["check"] for row in rows if row["result"] == "FAILED"} == {"API", "allowed directory", "owners"}
+
+
+def test_options_work_before_and_after_the_subcommand(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--root", str(root), "install"], ["install", "--root", str(root)]):
+        assert main(["agent", "--agent-id", AGENT, *words, "--print", "--parallel", "7"]) == 0
+        assert "--parallel 7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "rate"), [("500", 500), ("500k", 512_000), ("10M", 10 * 1024**2), ("1G", 1024**3)])
+def test_rates_are_written_as_curl_does(text: str, rate: int) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "M", "10X", "1.5M", "10MB"])
+def test_what_is_not_a_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        parse_rate(text)
+
+
+def test_rate_is_shared_by_all_who_take() -> None:
+    now = [0.0]
+    limit = RateLimit(1000, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+    for _ in range(10):
+        limit.take(500)
+    assert now[0] == pytest.approx(5.0)
+    now[0] += 100
+    limit.take(1000)
+    assert now[0] == pytest.approx(106.0), "time in which nobody took is not saved up"
+
+
+def test_limited_agent_is_not_faster(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
+    began = time.monotonic()
+    transfers = [api.add(f"f{number}", CONTENT[: 100_000 + number]) for number in range(3)]
+    start_agent(limit_rate=150_000)
+    for transfer in transfers:
+        assert api.wait_for(transfer)["error_code"] == 0
+    assert time.monotonic() - began > 1.8
+
+
+def test_files_come_through_the_proxy(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    """The store's name is known to the proxy alone."""
+    asked: list[str] = []
+
+    def proxy(handler: Handler) -> None:
+        asked.append(handler.path)
+        assert handler.headers["Proxy-Authorization"].startswith("Basic ")
+        handler.answer(200, CONTENT)
+
+    with serve(proxy) as port:
+        transfer = api.add("f", CONTENT)
+        api.store.url = "http://files.internal.example"
+        start_agent(proxy=f"http://user:p%40ss@127.0.0.1:{port}")
+        assert api.wait_for(transfer)["error_code"] == 0
+
+    assert asked[0].startswith("http://files.internal.example/f?")
+    assert (root / "data/f").read_bytes() == CONTENT
+
+
+def test_environment_names_the_proxy_and_its_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        serve(lambda handler: handler.answer(200, b"proxied")) as port,
+        serve(lambda handler: handler.answer(200, b"direct")) as direct,
+    ):
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("NO_PROXY", "skipped.example")
+        pool = make_pool()
+        assert pool.request("GET", "http://one.example/").data == b"proxied"
+        assert pool.request("GET", f"http://127.0.0.1:{direct}/").data == b"direct"
+        resolve = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *more: resolve("127.0.0.1", *more))
+        assert pool.request("GET", f"http://skipped.example:{direct}/").data == b"direct"
+
+
+def test_what_is_not_a_proxy_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is not a proxy"):
+        make_pool("socks5://127.0.0.1:1")
+
+
+def test_json_log_lines_hold_the_traceback() -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 1, "it %s", ("failed",), sys.exc_info())
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    assert json.loads(line)["message"] == "it failed"
+    assert "ValueError: broken" in json.loads(line)["error"]

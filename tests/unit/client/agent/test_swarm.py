@@ -1,0 +1,116 @@
+"""An agent that takes part in swarms, and one that does not."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.swarm.lab import CountingOrigin, Orders, Placement
+from tests.unit.client.conftest import StartAgent
+from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
+from tidegate_client.cli import build_parser
+from tidegate_client.cli.commands.agent import _swarm
+from tidegate_client.swarm.host import SwarmOptions
+
+CONTENT = random.Random(5).randbytes(9 << 20)
+
+
+def listener(**changes: Any) -> SwarmOptions:
+    return SwarmOptions(listen=(("127.0.0.1", 0),), site="dc1", zone="rack1", **changes)
+
+
+def block(origin: CountingOrigin) -> dict[str, Any]:
+    """A swarm whose other members have not started."""
+    fleet = [Placement(name, (f"127.0.0.1:{closed_port()}",), "p" * 43) for name in (AGENT, "b", "c", "d")]
+    found: dict[str, Any] = Orders.of(origin).make(fleet)[AGENT]["swarm"]
+    return found
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_agent_tells_where_it_is_and_where_its_bytes_came_from(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    origin = CountingOrigin(CONTENT)
+    transfer = api.add("large.bin", CONTENT, swarm=block(origin))
+    api.transfers[transfer]["url"] = origin.url
+
+    start_agent(swarm=listener(upload_rate=1e6), patience=30.0)
+
+    result = api.wait_for(transfer, seconds=40)
+    assert result["error_code"] == 0, result
+    assert (root / "data/large.bin").read_bytes() == CONTENT
+    assert result["swarm"]["origin_bytes"] == len(CONTENT) + len(origin.listed)
+    assert result["size"] == result["swarm"]["origin_bytes"]
+    (told,) = api.presences
+    assert (told["site"], told["zone"], told["upload_mbit"], told["reached"]) == ("dc1", "rack1", 8.0, True)
+    assert len(told["listen"]) == 1
+    origin.close()
+
+
+def test_store_without_ranges_means_a_direct_download(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    origin = CountingOrigin(CONTENT)
+    transfer = api.add("large.bin", CONTENT, swarm=block(origin))
+
+    start_agent(swarm=listener(), patience=30.0)
+
+    result = api.wait_for(transfer, seconds=40)
+    assert (result["error_code"], "swarm" in result) == (0, False)
+    assert (root / "data/large.bin").read_bytes() == CONTENT
+    origin.close()
+
+
+def test_agent_without_a_place_says_nothing_and_fetches_as_ever(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    origin = CountingOrigin(CONTENT)
+    transfer = api.add("large.bin", CONTENT, swarm=block(origin))
+
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert [wanted for _, wanted in store.asked] == [None]
+    assert (api.presences, origin.sent) == ([], 0)
+    assert sha256((root / "data/large.bin").read_bytes()) == sha256(CONTENT)
+    origin.close()
+
+
+def test_port_that_is_taken_leaves_an_agent_that_only_fetches(
+    api: AgentApi, start_agent: StartAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        start_agent(swarm=SwarmOptions(listen=(taken.getsockname(),), site="dc1"))
+        deadline = time.monotonic() + 10
+        while not api.presences and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert api.presences[0]["listen"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], None),
+        (["--no-peers", "--peer-listen", "10.0.0.1:7471"], None),
+        (["--site", "dc1"], SwarmOptions((), "dc1")),
+        (["--peer-listen", "10.0.0.1:7471"], SwarmOptions((("10.0.0.1", 7471),), "default")),
+        (
+            ["--peer-listen", "10.0.0.1:7471", "--peer-listen", "[2001:db8::1]:7471", "--site", "s", "--zone", "z"],
+            SwarmOptions((("10.0.0.1", 7471), ("2001:db8::1", 7471)), "s", "z"),
+        ),
+        (["--site", "s", "--peer-upload-rate", "50M"], SwarmOptions((), "s", "", 50 * 1024 * 1024)),
+    ],
+)
+def test_options_of_the_command(words: list[str], expected: SwarmOptions | None) -> None:
+    args = build_parser().parse_args(["agent", "--agent-id", "a", "--root", "/", *words])
+    assert _swarm(vars(args)) == expected
