@@ -20,6 +20,6 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
             app().queue.admission.admit(channel)
         except Exception:
             logger.exception("admission failed and is tried again", channel=channel)
-            app().queue.pokes.retry_soon(record)
+            app().queue.admission_queue.retry_soon(record)
             failed.append(record["messageId"])
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

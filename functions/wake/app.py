@@ -15,7 +15,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         body = json.loads(record["body"])
         at = datetime.fromisoformat(body["at"])
         if at > now:
-            app().queue.pokes.wake(body["channel"], at, now)
+            app().queue.admission_queue.wake(body["channel"], at, now)
         else:
-            app().queue.pokes.poke(body["channel"])
+            app().queue.admission_queue.trigger(body["channel"])
     return {"batchItemFailures": []}

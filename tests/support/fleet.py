@@ -157,7 +157,7 @@ class Fleet:
         reported = [
             {name: value for name, value in item.items() if not name.startswith("gsi1")} | {"code": code}
             for shard in range(job.shard_count or 0)
-            for item in table.query_all(keys.orders(self.project.id, job.key, shard))
+            for item in table.query_all(keys.job_inbox_entries(self.project.id, job.key, shard))
         ]
         table.batch_put(reported)
         return [item["agent_id"] for item in reported]

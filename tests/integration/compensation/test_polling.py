@@ -323,7 +323,7 @@ def test_starts_are_left_to_the_start_queue_while_something_waits_there(
 ) -> None:
     _stuck(cloud, "through the queue", lane="channel:export")
     _stuck(cloud, "by itself")
-    cloud.app.queue.pokes.poke("export")
+    cloud.app.queue.admission_queue.trigger("export")
 
     _poll(cloud)
     assert started == ["by itself"]
@@ -336,7 +336,7 @@ def test_starts_are_left_to_the_start_queue_while_something_waits_there(
 
 def test_starts_go_on_once_the_start_queue_is_empty(cloud: MotoCloud, ticks: Ticks, started: list[str]) -> None:
     _stuck(cloud, "one", lane="channel:export")
-    cloud.app.queue.pokes.poke("export")
+    cloud.app.queue.admission_queue.trigger("export")
     _poll(cloud)
     cloud.deliver("AdmissionQueue")
 

@@ -15,7 +15,7 @@ from tidegate.errors import Busy
 STEPS = ("close_window", "prepare_file", "dispatch_transfer", "poll_transfer", "finish_job")
 
 
-def orders(fleet: Fleet, job_id: str) -> list[str]:
+def inbox_entries(fleet: Fleet, job_id: str) -> list[str]:
     job = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
     assert job
     return [transfer.token for transfer in fleet.cloud.app.distribution.transfers.list(job)]
@@ -27,7 +27,7 @@ def test_every_step_run_twice_is_one_dispatch(fleet: Fleet) -> None:
     fleet.pass_window()
     for name in STEPS[:3]:
         assert fleet.step(name, job_id) == fleet.step(name, job_id)
-    assert len(orders(fleet, job_id)) == 1
+    assert len(inbox_entries(fleet, job_id)) == 1
     assert len(fleet.inbox("a-1")) == 1
     fleet.deliver_all(job_id)
     for name in STEPS:
@@ -119,7 +119,7 @@ def test_a_dispatch_that_died_half_way_is_completed_not_repeated(fleet: Fleet) -
 
     assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
 
-    assert len(orders(fleet, job_id)) == 1
+    assert len(inbox_entries(fleet, job_id)) == 1
     assert fleet.inbox(early) == [], "it has answered already"
     assert sorted(fleet.deliver_all(job_id)) == sorted(agents)
 
@@ -132,7 +132,7 @@ def test_past_the_limit_a_job_is_split_into_transfers(fleet: Fleet, monkeypatch:
     agents = [f"a-{n}" for n in range(20)]
     job_id = fleet.submit_many(agents)["job_id"]
     fleet.run_until_dispatched(job_id)
-    assert len(orders(fleet, job_id)) > 1
+    assert len(inbox_entries(fleet, job_id)) > 1
     assert sorted(fleet.deliver_all(job_id)) == sorted(agents)
     assert fleet.step("poll_transfer", job_id)["state"] == "over"
     assert fleet.job(job_id)["counts"]["success"] == 20

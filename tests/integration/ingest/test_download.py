@@ -96,7 +96,7 @@ def test_a_step_that_ran_twice_and_met_itself_is_done_again_and_brings_the_right
     assert (waiting["status"], waiting["error"]["code"]) == ("pending", "worker_lost")
 
     library.cloud.clock.advance(61)
-    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
 
     assert library.file(asked["file_id"])["signature"] == sha(large)
@@ -142,7 +142,7 @@ def test_source_that_is_always_cut_is_tried_later_and_leaves_nothing(library: Li
     assert library.objects() == {}
 
     library.cloud.clock.advance(61)
-    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
 
     assert library.file(asked["file_id"])["signature"] == sha(SMALL)

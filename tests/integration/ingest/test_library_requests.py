@@ -179,7 +179,7 @@ def test_log_tells_each_step_and_shows_the_stack_to_operators_only(library: Libr
     asked = library.submit("download", {"source_url": source.url("/a"), "file_path": "/a"})
     library.run()
     library.cloud.clock.advance(301)
-    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
     path = f"/v1/requests/{asked['request_id']}/log"
 
@@ -222,13 +222,13 @@ def test_request_waits_until_its_not_before(library: Library, source: FileSource
     later = library.cloud.clock() + timedelta(minutes=20)
     payload = {"source_url": source.url("/a"), "file_path": "/a"}
     asked = library.submit("download", payload, not_before=later.isoformat())
-    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
     waiting = library.request(asked["request_id"])
     assert (waiting["status"], waiting["last_wait_reason"]) == ("pending", "backoff")
 
     library.cloud.clock.advance(1201)
-    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
 
     assert library.request(asked["request_id"])["status"] == "completed"

@@ -36,7 +36,7 @@ def sha(body: bytes) -> str:
 
 def again(library: Library, seconds: float = 301) -> None:
     library.cloud.clock.advance(seconds)
-    library.cloud.app.queue.pokes.poke("no_cookie")
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
 
 

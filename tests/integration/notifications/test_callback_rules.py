@@ -103,7 +103,7 @@ def test_callback_behind_a_paused_host_is_given_up_after_its_day_once_it_was_tri
             cloud.deliver("CallbacksQueue")
         assert callbacks(project, task_id="req-3")[0]["attempts"] == []
         cloud.clock.advance(24 * 3600)
-        cloud.app.notifications.deliverer._circuits._store.pause(
+        cloud.app.notifications.deliverer._circuit_breaker._store.pause(
             project.id, at.url.split("/")[2], cloud.clock().timestamp() + 60
         )
         cloud.deliver("CallbacksQueue")

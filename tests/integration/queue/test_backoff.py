@@ -33,7 +33,7 @@ def test_503_and_429_retry_with_60_120_240_and_then_fail(queue: TestQueue, error
         queue.admit()
         assert queue.statuses(request) == ["pending"], "too early"
         queue.cloud.clock.advance(2)
-        queue.cloud.app.queue.pokes.poke("no_cookie")
+        queue.cloud.app.queue.admission_queue.trigger("no_cookie")
 
     queue.admit()
     assert waits == [60, 120, 240]

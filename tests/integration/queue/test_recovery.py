@@ -128,7 +128,7 @@ def test_time_outs_end_requests(queue: TestQueue) -> None:
         queue.compensate(91)
         assert queue.executions()[f"{request.request_id}-{attempt}"] == "ABORTED"
         queue.cloud.clock.advance(6)
-        queue.cloud.app.queue.pokes.poke("no_cookie")
+        queue.cloud.app.queue.admission_queue.trigger("no_cookie")
 
     ended = queue.now(request)
     assert (ended.status, ended.error and ended.error["code"]) == ("failed", "request_timeout")

@@ -24,7 +24,7 @@ class Failure(Enum):
 
 
 class Mode(Enum):
-    """How far the host is from the normal course; the worst that it came to is reported."""
+    """How far the host is from normal; the worst that it came to is reported."""
 
     NONE = "none"
     LADDER = "ladder"

@@ -448,7 +448,7 @@ def tasks_list(project_id: str, spread: int) -> str:
     return partition(project_id, "TASKS", str(spread))
 
 
-def orders(project_id: str, job_key: str, shard_number: int) -> str:
+def job_inbox_entries(project_id: str, job_key: str, shard_number: int) -> str:
     return partition(project_id, "ORDERS", job_key, str(shard_number))
 
 

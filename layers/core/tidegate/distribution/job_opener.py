@@ -1,4 +1,4 @@
-"""Opens the Job of a window, or joins it. Submits and late targets come through this one door."""
+"""Opens the Job of a window, or joins it. Submits and late targets both come through here."""
 
 from __future__ import annotations
 

@@ -74,14 +74,14 @@ class Puller:
         staged = self.staged(request)
         if (plan := self._known_plan(request, staged)) is not None:
             return plan
-        ledger = PageList.load(self._objects, request, len(spec.tables), spec.step)
-        run = _Run(self, request, spec, ledger, pulse, until, staged)
+        page_list = PageList.load(self._objects, request, len(spec.tables), spec.step)
+        run = _Run(self, request, spec, page_list, pulse, until, staged)
         if (plan := self._plan(request, spec, run)) is not None:
             return plan
         try:
             return all(run.table(number) for number in range(len(spec.tables)))
         finally:
-            ledger.save(self._objects, request)
+            page_list.save(self._objects, request)
 
     def _known_plan(self, request: Request, staged: set[str]) -> RangePlan | None:
         here = request.project_id, request.request_id
@@ -154,12 +154,12 @@ class _Run:
         puller: Puller,
         request: Request,
         spec: ExportSpec,
-        ledger: PageList,
+        page_list: PageList,
         pulse: Callable[[dict[str, Any]], None],
         until: float,
         staged: set[str],
     ) -> None:
-        self._puller, self._request, self._spec, self._ledger = puller, request, spec, ledger
+        self._puller, self._request, self._spec, self._page_list = puller, request, spec, page_list
         self._pulse, self._until = pulse, until
         self.staged = staged
         self._read = puller.reader(request)
@@ -168,7 +168,7 @@ class _Run:
 
     def first_page(self) -> TablePages:
         """Page 0 of the first table, which says what the others are."""
-        pages = self._ledger.tables[0]
+        pages = self._page_list.tables[0]
         if 0 not in pages.counts:
             began = time.monotonic()
             self._take(pages, 0, self._page(0, pages, 0))
@@ -181,7 +181,7 @@ class _Run:
         return len(pages.counts) > 1 or page in self.staged
 
     def table(self, number: int) -> bool:
-        pages = self._ledger.tables[number]
+        pages = self._page_list.tables[number]
         if pages.done or self._spec.tables[number].data is not None:
             return True
         if 0 not in pages.counts:
@@ -210,7 +210,7 @@ class _Run:
             if came:
                 self._take(pages, *came)
             else:
-                self._pulse(self._ledger.progress())
+                self._pulse(self._page_list.progress())
         return not late
 
     def _one_by_one(self, table: int, pages: TablePages) -> bool:
@@ -234,4 +234,4 @@ class _Run:
 
     def _take(self, pages: TablePages, number: int, page: Page) -> None:
         pages.record(number, page)
-        self._pulse(self._ledger.progress())
+        self._pulse(self._page_list.progress())

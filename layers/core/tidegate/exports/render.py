@@ -55,15 +55,15 @@ class Renderer:
     def render(self, request: Request, spec: ExportSpec, pulse: Callable[[dict[str, Any]], None]) -> Rendered:
         # What an attempt that was killed had begun to upload would be kept, and paid for.
         self._objects.abort_uploads(output_prefix(request.project_id, request.request_id))
-        ledger = PageList.load(self._objects, request, len(spec.tables), spec.step)
-        # A pull that runs twice may write the lesser ledger last. A file without its last rows would look whole.
+        page_list = PageList.load(self._objects, request, len(spec.tables), spec.step)
+        # A pull that runs twice may write the shorter page list last. A file without its last rows would look whole.
         if not all(
-            pages.done or given.data is not None for pages, given in zip(ledger.tables, spec.tables, strict=True)
+            pages.done or given.data is not None for pages, given in zip(page_list.tables, spec.tables, strict=True)
         ):
             raise WorkerLost("not all pages are known to be staged; the next attempt looks again")
         counter = _Counter(pulse)
         tables, total, warnings = list[TableRows](), 0, list[str]()
-        for number, pages in enumerate(ledger.tables):
+        for number, pages in enumerate(page_list.tables):
             keys, rows, count = self._rows(request, spec, number, pages)
             table = spec.table(number, pages.answered)
             warnings += [*pages.warnings(), *table.template.warnings(keys)]

@@ -31,7 +31,7 @@ class Deliverer:
     def __init__(
         self,
         store: DeliveryStore,
-        circuits: CircuitBreaker,
+        circuit_breaker: CircuitBreaker,
         queue: CallbackQueue,
         http: SafeHttp,
         sign: Signer,
@@ -41,7 +41,7 @@ class Deliverer:
         timeout_seconds: float,
     ) -> None:
         self._store = store
-        self._circuits = circuits
+        self._circuit_breaker = circuit_breaker
         self._queue = queue
         self._http = http
         self._sign = sign
@@ -80,7 +80,7 @@ class Deliverer:
 
     def _run(self, delivery: Delivery, lease: float) -> None:
         now = self._clock().timestamp()
-        entry = self._circuits.enter(delivery.project_id, delivery.host, now)
+        entry = self._circuit_breaker.enter(delivery.project_id, delivery.host, now)
         if entry.wait:
             self._settle(self._put_off(delivery, entry.wait), lease)
             return
@@ -88,11 +88,11 @@ class Deliverer:
             attempt, retry_after = self._try(delivery)
         except NotSent as held_back:
             # The host saw nothing of it: neither an attempt nor the host's fault.
-            self._circuits.give_back(delivery.project_id, delivery.host, entry)
+            self._circuit_breaker.give_back(delivery.project_id, delivery.host, entry)
             self._settle(self._put_off(delivery, held_back.retry_after or 1.0, held_back), lease)
             return
         ended = self._clock()
-        self._circuits.leave(
+        self._circuit_breaker.leave(
             delivery.project_id,
             delivery.host,
             ended.timestamp(),

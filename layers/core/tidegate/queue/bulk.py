@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ class BulkOutcome:
 
 
 class BulkControl:
-    def __init__(self, store: RequestStore, control: Callable[[], Control]) -> None:
+    def __init__(self, store: RequestStore, control: Control) -> None:
         self._store = store
         self._control = control
 
@@ -48,7 +47,7 @@ class BulkControl:
         return BulkOutcome(changed, len(page.items) - changed, page.next_cursor)
 
     def _act(self, request: Request, action: str, priority: int | None, who: str) -> bool:
-        control = self._control()
+        control = self._control
         where = (request.project_id, request.request_id)
         try:
             if action == "prioritize":

@@ -26,14 +26,14 @@ class Control:
         self,
         queue: RequestQueue,
         store: RequestStore,
-        pokes: AdmissionQueue,
+        admission_queue: AdmissionQueue,
         runner: RequestRunner,
         clock: Clock,
         restarts: Mapping[str, Ending],
     ) -> None:
         self._queue = queue
         self._store = store
-        self._pokes = pokes
+        self._admission_queue = admission_queue
         self._runner = runner
         self._clock = clock
         self._restarts = restarts
@@ -94,7 +94,7 @@ class Control:
             restart = self._restarts.get(request.type) if action == "retry" else None
             more = restart(request) if restart else ()
             self._store.move(request, changed, line, now=now, extra_writes=more, without=without)
-            self._pokes.poke(changed.channel)
+            self._admission_queue.trigger(changed.channel)
         return changed
 
     def _stop(self, request: Request, why: str) -> None:

@@ -34,7 +34,7 @@ class RequestQueue:
         self,
         store: RequestStore,
         quotas: ProjectStore,
-        pokes: AdmissionQueue,
+        admission_queue: AdmissionQueue,
         notifier: Notifier,
         clock: Clock,
         policies: Mapping[str, Policy],
@@ -43,7 +43,7 @@ class RequestQueue:
     ) -> None:
         self._store = store
         self._quotas = quotas
-        self._pokes = pokes
+        self._admission_queue = admission_queue
         self._notifier = notifier
         self._clock = clock
         self._policies = policies
@@ -90,9 +90,9 @@ class RequestQueue:
         line = AuditLine(project_id, request.request_id, iso(now), who, "submit", None, PENDING, "submitted")
         added = self._store.add(request, line, extra_writes, self._quotas.quotas(project_id).queued)
         if added.not_before and not_before:
-            self._pokes.wake(added.channel, not_before, now)
+            self._admission_queue.wake(added.channel, not_before, now)
         else:
-            self._pokes.poke(added.channel)
+            self._admission_queue.trigger(added.channel)
         return added
 
     def policy(self, type: str) -> Policy:
@@ -188,8 +188,8 @@ class RequestQueue:
             )
             line = self.line(request, again, "retry_later", who, f"{error.code}; again in {delay:g} s", now)
             self._store.move(request, again, line, now=now, without=without)
-            self._pokes.wake(again.channel, at, now)
-            self._pokes.poke(again.channel)
+            self._admission_queue.wake(again.channel, at, now)
+            self._admission_queue.trigger(again.channel)
             return again
         action = "fail" if error else "complete"
         ended = moved(
@@ -224,7 +224,7 @@ class RequestQueue:
             old, ended, line, now=now, keep_seconds=keep, notice=notice, extra_writes=writes, without=without
         )
         self._notifier.publish([notice])
-        self._pokes.poke(ended.channel)
+        self._admission_queue.trigger(ended.channel)
 
     def _notice(self, ended: Request, now: datetime) -> Notice:
         kind, data = notice_kind(ended.type, ended.status), self.shown(ended)

@@ -27,7 +27,7 @@ class RequestRecovery:
         admission: Admission,
         store: RequestStore,
         channels: ChannelStore,
-        pokes: AdmissionQueue,
+        admission_queue: AdmissionQueue,
         runner: RequestRunner,
         clock: Clock,
     ) -> None:
@@ -35,7 +35,7 @@ class RequestRecovery:
         self._admission = admission
         self._store = store
         self._channels = channels
-        self._pokes = pokes
+        self._admission_queue = admission_queue
         self._runner = runner
         self._clock = clock
 
@@ -58,7 +58,7 @@ class RequestRecovery:
             # A share of this project is no obstacle to the others in the lane.
             return False if reason == SHARE else LANE_CLOSED
         self._store.adopt(request)
-        self._pokes.poke(request.channel)
+        self._admission_queue.trigger(request.channel)
         return True
 
     def _running(self, request: Request) -> bool:
@@ -91,7 +91,7 @@ class RequestRecovery:
         self._adopt_all(name)
         self.heal(name)
         self._channels.look_again(name, self._clock().timestamp() + SILENCE_SECONDS)
-        self._pokes.poke(name)
+        self._admission_queue.trigger(name)
         return False
 
     def _adopt_all(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP door: who may pass, what is refused before a route sees it, and how every error looks."""
+"""The HTTP resolver: who may call a route, what is refused before it runs, and how errors are answered."""
 
 from __future__ import annotations
 

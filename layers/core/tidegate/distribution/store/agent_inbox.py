@@ -102,7 +102,7 @@ class AgentInboxStore:
         self._table.batch_put(_item(entry, int(entry.until) + self._ttl) for entry in entries)
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
-        found = self._table.query_all(keys.orders(project_id, job_key, shard), consistent=True)
+        found = self._table.query_all(keys.job_inbox_entries(project_id, job_key, shard), consistent=True)
         return {_target(item): _report(item) for item in found if "code" in item}
 
     def withdraw(self, project_id: str, transfer_id: str, targets: Iterable[Target]) -> None:

@@ -1,4 +1,4 @@
-"""Words to admission: now, through the channel's FIFO group, or later, through a delayed message that wakes it."""
+"""The messages that run admission: now, by the channel's FIFO group, or later, by a delayed message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AdmissionQueue:
         self._admission = admission
         self._wakeups = wakeups
 
-    def poke(self, *channels: str) -> None:
+    def trigger(self, *channels: str) -> None:
         names = dict.fromkeys(channels)
         self._send(self._admission, *(Message({"channel": name}, name, uuid.uuid4().hex) for name in names))
 
@@ -37,7 +37,7 @@ class AdmissionQueue:
 
     @staticmethod
     def _send(queue: SqsQueue, *messages: Message) -> None:
-        """A word that is lost is said again by compensation, so its loss fails nobody."""
+        """A lost message is sent again by compensation, so a failure here is only logged."""
         try:
             queue.send(*messages)
         except (ClientError, BotoCoreError, DomainError):

@@ -25,9 +25,11 @@ class ChannelStats:
 
 
 class Channels:
-    def __init__(self, store: ChannelStore, pokes: AdmissionQueue, clock: Clock, capacities: Mapping[str, int]) -> None:
+    def __init__(
+        self, store: ChannelStore, admission_queue: AdmissionQueue, clock: Clock, capacities: Mapping[str, int]
+    ) -> None:
         self._store = store
-        self._pokes = pokes
+        self._admission_queue = admission_queue
         self._clock = clock
         self._capacities = capacities
         self._known: set[str] = set(capacities)
@@ -66,7 +68,7 @@ class Channels:
             now = self._clock()
             line = act(NO_PROJECT, name, now, who, "queue.capacity", str(capacity))
             self._store.set_capacity(name, capacity, now.timestamp(), line)
-        self._pokes.poke(*capacities)
+        self._admission_queue.trigger(*capacities)
         return self.all()
 
     def set_paused(self, scope: str, paused: bool, who: str = SYSTEM) -> list[Channel]:
@@ -78,7 +80,7 @@ class Channels:
             now = self._clock()
             line = act(NO_PROJECT, name, now, who, "queue.pause" if paused else "queue.resume")
             self._store.set_paused(name, paused, now.timestamp(), line)
-        self._pokes.poke(*names)
+        self._admission_queue.trigger(*names)
         return self.all()
 
 

@@ -1,0 +1,274 @@
+"""The composition root: every capability wired once, when a function first asks for it.
+
+Read this file first: settings and clients, the capabilities in the order of the import contract (one module beside
+this one for each), and the registries that connect them.
+
+A capability's module is imported when it is first used, because that pays: it costs a cold start 5 to 50 ms (exports
+with openpyxl 200 ms), and a function needs two or three of them. `tests/bench/cold_start.py` measures it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tidegate.aws.clients import lazy_client
+from tidegate.common.ids import Clock
+from tidegate.errors import RecordNotFound
+from tidegate.settings import Settings
+
+if TYPE_CHECKING:
+    from tidegate.app.batches import BatchesPart
+    from tidegate.app.compensation import CompensationPart
+    from tidegate.app.distribution import DistributionPart
+    from tidegate.app.exports import ExportsPart
+    from tidegate.app.files import FilesPart
+    from tidegate.app.ingest import IngestPart
+    from tidegate.app.notifications import NotificationsPart
+    from tidegate.app.projects import ProjectsPart
+    from tidegate.app.queue import QueuePart
+    from tidegate.aws.table import Table
+    from tidegate.compensation.poll import DueHandler
+    from tidegate.http.client import SafeHttp
+    from tidegate.notifications.websocket import BatchLookup
+    from tidegate.projects.model import Project
+    from tidegate.queue.queue import Ending, View
+    from tidegate.queue.retention.retention import Objects
+
+    Lookup = Callable[[str, str], dict[str, Any] | None]
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class App:
+    def __init__(self, settings: Settings | None = None, clock: Clock = _utc_now) -> None:
+        self.settings = settings or Settings.from_env()
+        self.clock = clock
+        self.dynamodb = lazy_client("dynamodb")
+        self.s3 = lazy_client("s3")
+        self.sqs = lazy_client("sqs")
+        self.sns = lazy_client("sns")
+        self.sfn = lazy_client("stepfunctions")
+        self.secretsmanager = lazy_client("secretsmanager")
+        self.ssm = lazy_client("ssm")
+
+    @cached_property
+    def table(self) -> Table:
+        from tidegate.aws.table import Table
+
+        return Table(self.dynamodb, self.settings.table_name)
+
+    @cached_property
+    def http(self) -> SafeHttp:
+        """The one client for URLs that callers name."""
+        from tidegate.aws.host_usage import HostUsage
+        from tidegate.http.client import SafeHttp
+        from tidegate.http.host_limits import HostLimits
+
+        settings, runtime_api = self.settings, os.environ.get("AWS_LAMBDA_RUNTIME_API")
+        return SafeHttp(
+            allowed_hosts=settings.url_allow_list.split(","),
+            refused_endpoints=filter(None, [runtime_api]),
+            # On AWS only Lambda's own services listen there; a local cloud's functions reach their test servers so.
+            loopback=not runtime_api or "AWS_ENDPOINT_URL" in os.environ,
+            host_limits=HostLimits(
+                lambda *use: HostUsage(self.table, self.clock).add(*use),
+                settings.host_calls_per_second,
+                settings.host_connections,
+            ),
+        )
+
+    @cached_property
+    def sign(self) -> Callable[..., dict[str, str]]:
+        """Standard Webhooks headers of a message, signed with every secret of the project that is valid now."""
+        from tidegate.http.signing import signed_headers
+
+        secrets = self.projects.callback_secrets
+
+        def sign(project: Project, message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
+            return signed_headers(secrets.of(project), message_id, now, body)
+
+        return sign
+
+    # --- capabilities, in the order of the import contract
+
+    @cached_property
+    def projects(self) -> ProjectsPart:
+        from tidegate.app.projects import ProjectsPart
+
+        return ProjectsPart(self)
+
+    @cached_property
+    def files(self) -> FilesPart:
+        from tidegate.app.files import FilesPart
+
+        return FilesPart(self)
+
+    @cached_property
+    def notifications(self) -> NotificationsPart:
+        from tidegate.app.notifications import NotificationsPart
+
+        return NotificationsPart(self)
+
+    @cached_property
+    def compensation(self) -> CompensationPart:
+        from tidegate.app.compensation import CompensationPart
+
+        return CompensationPart(self)
+
+    @cached_property
+    def queue(self) -> QueuePart:
+        from tidegate.app.queue import QueuePart
+
+        return QueuePart(self)
+
+    @cached_property
+    def distribution(self) -> DistributionPart:
+        from tidegate.app.distribution import DistributionPart
+
+        return DistributionPart(self)
+
+    @cached_property
+    def exports(self) -> ExportsPart:
+        from tidegate.app.exports import ExportsPart
+
+        return ExportsPart(self)
+
+    @cached_property
+    def batches(self) -> BatchesPart:
+        from tidegate.app.batches import BatchesPart
+
+        return BatchesPart(self)
+
+    @cached_property
+    def ingest(self) -> IngestPart:
+        from tidegate.app.ingest import IngestPart
+
+        return IngestPart(self)
+
+    # --- registries: how capabilities below reach those above without importing them
+
+    @cached_property
+    def record_lookups(self) -> dict[str, Lookup]:
+        """Prefix of an id → (project_id, record_id) → the record as its route shows it."""
+        return {
+            "AsyncDownloadTask": lambda project, record: _found(self.distribution.lookup.task, project, record),
+            "AsyncDownloadJob": lambda project, record: _found(self.distribution.lookup.job, project, record),
+            "req-": lambda project, record: self.queue.shown(project, record),
+            "exp-": lambda project, record: self.queue.shown(project, record),
+            "bat-": lambda project, record: self.batches.shown(project, record),
+        }
+
+    @cached_property
+    def batched_record_lookups(self) -> dict[str, BatchLookup]:
+        """Prefix of an id → (project_id, record_ids) → the records that are there: for many, in a few reads."""
+
+        def tasks(project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+            found = self.distribution.lookup.tasks_by_id(project_id, task_ids)
+            return {task_id: _without_none(record) for task_id, record in found.items()}
+
+        return {"AsyncDownloadTask": tasks}
+
+    @cached_property
+    def due_handlers(self) -> dict[str, DueHandler]:
+        """`due_kind` of an overdue record → what moves it on."""
+        from tidegate.notifications.delivery_store import delivery_of
+        from tidegate.notifications.outbox import notice_of
+        from tidegate.projects.key_store import key_of
+
+        told = self.notifications
+        return {
+            "key": lambda item: self.projects.api_keys.finish_end(key_of(item)),
+            "notice": lambda item: told.notifier.send([notice_of(item)]),
+            "callback": lambda item: told.callback_queue.later(delivery_of(item), 0),
+            "request": lambda item: self.queue.recovery.request(item["project_id"], item["request_id"]),
+            "channel": lambda item: self.queue.recovery.channel(item["name"]),
+            "job": lambda item: self.distribution.recovery.look(item["project_id"], item["key"]),
+            "subscription": lambda item: self.ingest.subscriptions.finish_delete(
+                item["project_id"], item["subscription_id"]
+            ),
+            "batch_ask": lambda item: self.batches.control.ask_again(item["project_id"], item["batch_id"]),
+            "batch_wait": lambda item: self.batches.control.give_up_waiting(item["project_id"], item["batch_id"]),
+        }
+
+    @cached_property
+    def request_views(self) -> dict[str, View]:
+        """Type of a request → how its end is told, where not as the request itself."""
+        return {
+            "export": lambda request: self.exports.shown(request),
+            "batch": lambda request: self.batches.ends.shown(request),
+        }
+
+    @cached_property
+    def request_endings(self) -> dict[str, Ending]:
+        """Type of a request → what else is written in the transaction that ends it."""
+        return {
+            "download": lambda ended: self.ingest.without_file(ended),
+            "associate": lambda ended: self.ingest.without_file(ended),
+            "verify": lambda ended: self.ingest.without_file(ended),
+            "export": lambda ended: self.exports.store.ending(ended),
+            "batch": lambda ended: self.batches.ends.writes(ended),
+        }
+
+    @cached_property
+    def request_restarts(self) -> dict[str, Ending]:
+        """Type of a request → what else is written in the transaction that retries a failed one."""
+        return {
+            "download": lambda request: self.ingest.with_file_again(request),
+            "associate": lambda request: self.ingest.with_file_again(request),
+        }
+
+    @cached_property
+    def request_objects(self) -> dict[str, Objects]:
+        """Type of a request → the keys of the objects that go when it is past its retention."""
+        from tidegate.exports.model import owned_objects
+
+        return {"export": owned_objects}
+
+    @cached_property
+    def object_owners(self) -> list[Any]:
+        """Who owns which objects of the bucket, for the daily sweep."""
+        from tidegate.aws import keys
+        from tidegate.exports.objects import still_rendered, still_staged
+        from tidegate.queue.retention.object_owners import RecordOwners
+
+        return [
+            RecordOwners(self.table, "content/", keys.content),
+            RecordOwners(self.table, "rows/", keys.content),
+            RecordOwners(self.table, "batches/", keys.batch),
+            RecordOwners(self.table, "pieces/", keys.content),
+            RecordOwners(self.table, "exports/", keys.request, still_rendered),
+            RecordOwners(self.table, "staging/", keys.request, still_staged),
+        ]
+
+
+def _found(read: Callable[[str, str], dict[str, Any]], project_id: str, record_id: str) -> dict[str, Any] | None:
+    try:
+        return _without_none(read(project_id, record_id))
+    except RecordNotFound:
+        return None
+
+
+def _without_none(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if value is not None}
+
+
+_installed: App | None = None
+
+
+def app() -> App:
+    global _installed
+    if _installed is None:
+        _installed = App()
+    return _installed
+
+
+def install(application: App | None) -> None:
+    """Puts another App in its place, or None for a new one at the next call: a test's clock comes in here."""
+    global _installed
+    _installed = application

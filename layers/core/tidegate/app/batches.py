@@ -1,0 +1,91 @@
+"""N items through a business, at a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tidegate.batches.batches import Batches
+from tidegate.batches.control import BatchControl
+from tidegate.batches.ends import BatchEnds
+from tidegate.batches.milestones import Milestones
+from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.registry import Registry
+from tidegate.batches.results import ItemResults
+from tidegate.batches.rows.files import RowFiles
+from tidegate.batches.rows.objects import RowBucket
+from tidegate.batches.run.business_calls import BusinessCalls
+from tidegate.batches.run.rate_shares import RateShares
+from tidegate.batches.run.slice import Pace, SliceRunner
+from tidegate.batches.run.store import BatchRunStore
+from tidegate.batches.steps import BatchSteps, Preparations
+from tidegate.batches.store import BatchStore, BusinessStore
+
+if TYPE_CHECKING:
+    from tidegate.app import App
+
+
+class BatchesPart:
+    def __init__(self, app: App) -> None:
+        settings, clock, queue, project = app.settings, app.clock, app.queue, app.projects.projects.get
+        self._app = app
+        self.store = BatchStore(app.table)
+        self.runs = runs = BatchRunStore(app.table)
+        calls = BusinessCalls(app.http, app.sign, project, clock)
+        self.businesses = Registry(BusinessStore(app.table), app.notifications.callbacks.check, clock)
+        objects = RowBucket(app.s3, app.files.bucket)
+        self.outcomes = outcomes = Outcomes(objects)
+        results = ItemResults(app.table)
+        self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, clock)
+        self.control = BatchControl(
+            self.batches,
+            self.store,
+            self.businesses,
+            calls,
+            queue.queue,
+            lambda: queue.control,
+            self._runner_loads,
+            app.notifications.notifier,
+            clock,
+        )
+        prepare = Preparations(
+            self.store,
+            runs,
+            RowFiles(objects, app.files.store.object_of),
+            app.http,
+            app.sign,
+            clock,
+            self.businesses.get,
+            project,
+        )
+        pace = Pace(settings.batch_slice_seconds, settings.batch_lease_seconds)
+        milestones = Milestones(app.table, app.notifications.notifier, clock)
+        shares = RateShares(app.table)
+        runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, pace)
+        progress = app.notifications.progress
+        self.machine = BatchSteps(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
+        self.ends = BatchEnds(self.store, runs, clock)
+
+    def _runner_loads(self) -> Mapping[str, tuple[int, int]]:
+        """Asked for only where there are several runner channels to choose from."""
+        names = [name for name in self._app.settings.batch_channels.split(",") if name]
+        if len(names) < 2:
+            return {}
+        channels = self._app.queue.channels.stats()
+        stats = {found.channel: (found.running + found.queued, found.capacity) for found in channels}
+        return {name: stats.get(name, (0, 1)) for name in names}
+
+    def shown(self, project_id: str, batch_id: str) -> dict[str, Any] | None:
+        batch = self.store.get(project_id, batch_id)
+        return self.batches.shown(batch) if batch else None
+
+    def export_logs(self, project_id: str, batch_id: str, who: str) -> str:
+        """The lines as an export like any other: queued, rendered, fetched by its task_id."""
+        from tidegate.exports.exports import ExportOptions
+        from tidegate.exports.model import CSV, ExportSpec, TableSpec
+
+        columns = {"time": "time", "index": "index", "level": "level", "message": "message"}
+        rows = self.batches.log_rows(project_id, batch_id)
+        spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))
+        options = ExportOptions(name="Batch logs", file_name=f"{batch_id}-logs")
+        return self._app.exports.exports.submit(project_id, spec, options, who)

@@ -1,0 +1,78 @@
+"""What brings files into the library: downloads, scans of subscriptions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate.aws.s3_multipart import MultipartStore
+from tidegate.ingest.download import Download
+from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.library_steps import Associate, Check
+from tidegate.ingest.scan import Scan
+from tidegate.ingest.source_list import SourceReader
+from tidegate.ingest.steps import IngestSteps
+from tidegate.ingest.store import SubscriptionStore
+from tidegate.ingest.submit import IngestSubmit
+from tidegate.ingest.subscriptions import Subscriptions
+from tidegate.ingest.unfinished import UnfinishedStore
+from tidegate.ingest.verify import Verify
+
+if TYPE_CHECKING:
+    from tidegate.app import App
+    from tidegate.queue.model import Request
+
+
+class IngestPart:
+    def __init__(self, app: App) -> None:
+        settings, clock, queue, files = app.settings, app.clock, app.queue, app.files.store
+        projects = app.projects.projects
+        self._files = files
+        self.parts = MultipartStore(app.s3, settings.files_bucket)
+        self.store = SubscriptionStore(app.table)
+        self.unfinished = UnfinishedStore(app.table, clock)
+        self.submit = IngestSubmit(
+            queue.queue, queue.channels, files, self.store, projects, app.http, clock, queue.unique
+        )
+        self.sources = SourceReader(app.http)
+        self.subscriptions = Subscriptions(
+            self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, clock
+        )
+        parts, credentials = self.parts, app.projects.credentials
+        self.steps = IngestSteps(
+            queue.queue,
+            {
+                "download": Download(
+                    Fetcher(app.http, parts, self.unfinished), parts, files, projects, credentials, self.unfinished
+                ),
+                "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock),
+                "associate": Associate(parts, files),
+                "check": Check(app.http, parts, files, projects, credentials),
+                "verify": Verify(app.files.uploads),
+            },
+            app.notifications.progress.progress,
+            queue.log,
+            clock,
+        )
+
+    def without_file(self, ended: Request) -> list[Any]:
+        """A file that will not come says so; the subscription's next scan takes it for new."""
+        if ended.status == "completed" or "file_id" not in ended.payload:
+            return []
+        why = ended.error["detail"] if ended.error else ended.status
+        writes: list[Any] = self._files.lost_writes(ended.project_id, str(ended.payload["file_id"]), why)
+        if ended.subscription_id and "source_url" in ended.payload:
+            url = str(ended.payload["source_url"])
+            writes += self.store.forget_writes(ended.project_id, ended.subscription_id, url)
+        return writes
+
+    def with_file_again(self, request: Request) -> list[Any]:
+        """A failed request that is retried: its file is on its way again, and scans know of it."""
+        payload = request.payload
+        brings = request.type == "download"
+        writes: list[Any] = self._files.again_writes(
+            request.project_id, str(payload.get("file_id")), brings_content=brings
+        )
+        if request.subscription_id and payload.get("fingerprint"):
+            entry = (str(payload["source_url"]), str(payload["fingerprint"]))
+            writes += self.store.remember_writes(request.project_id, request.subscription_id, *entry)
+        return writes
