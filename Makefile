@@ -92,9 +92,9 @@ mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests 
 	@$(BIN)/python -m tests.mutants
 
 fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an hour
-	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py
-	@FUZZ_EXAMPLES=5000 $(PYTEST) -n 2 --timeout 7200 tests/integration/web/test_any_odd_value.py tests/integration/web/test_odd_input.py
-	@FUZZ_EXAMPLES=100 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
+	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py
+	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/integration/web/test_any_odd_value.py tests/integration/web/test_odd_input.py
+	@FUZZ_EXAMPLES=300 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
 
 # Three at a time on two cores: they mostly wait.
 e2e: $(STAMP)  ## over HTTP against the deployed stack

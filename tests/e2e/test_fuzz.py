@@ -26,7 +26,7 @@ pytestmark = pytest.mark.e2e
 
 PATHS = contract(build_api())["paths"]
 OPERATIONS = {f"{method.upper()} {path}": found for path, methods in PATHS.items() for method, found in methods.items()}
-CLOSED = [label for label in OPERATIONS if " /v1/" in label]
+CLOSED = [label for label, found in OPERATIONS.items() if "security" in found]
 # In a path any text is right, so what takes no more can be sent nothing wrong.
 FALLIBLE = [
     label
@@ -110,6 +110,8 @@ def test_what_the_contract_forbids_is_refused_as_it_says(schema: Any, there: Wor
 @pytest.mark.parametrize("label", CLOSED)
 def test_without_a_key_everything_is_401(schema: Any, there: World, send: Send, label: str) -> None:
     def refused(case: Case, _: str) -> None:
-        assert send(case, None).status_code == 401
+        answer = send(case, None)
+        # A path with control characters is refused before anybody asks who calls.
+        assert answer.status_code == 401 or answer.json()["code"] == "bad_path"
 
     fuzz(schema, there, label, GenerationMode.POSITIVE, refused, 1)

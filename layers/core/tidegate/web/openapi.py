@@ -70,7 +70,9 @@ _FILE: Schema = {
     "content": {
         "text/csv": {},
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": {},
+        "application/x-ndjson": {},
         "application/zip": {},
+        "application/gzip": {},
     },
 }
 _UPSTREAM = {"502": "The source failed", "504": "The source took too long"}
