@@ -9,6 +9,9 @@ import time
 import pytest
 
 from tests.support.moto.cloud import MotoCloud
+from tidegate.exports.rendering.files import CONTENT_TYPES
+from tidegate.web.api import build_api
+from tidegate.web.openapi import contract
 from tidegate.web.static import takes_gzip
 
 GZIP = {"accept-encoding": "gzip, deflate, br"}
@@ -72,3 +75,8 @@ def test_the_api_is_where_its_contract_lies(cloud: MotoCloud) -> None:
 )
 def test_gzip_is_sent_to_those_who_take_it(accepted: str, taken: bool) -> None:
     assert takes_gzip(accepted) is taken
+
+
+def test_contract_names_every_content_type_that_a_sync_export_answers() -> None:
+    documented = contract(build_api())["paths"]["/v1/download/sync"]["get"]["responses"]["200"]["content"]
+    assert set(documented) == set(CONTENT_TYPES.values())
