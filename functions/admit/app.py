@@ -1,4 +1,4 @@
-"""A channel has room, or something new: one message at a time in each channel's FIFO group."""
+"""Admits waiting requests of a channel; one message at a time in each channel's FIFO group."""
 
 from __future__ import annotations
 

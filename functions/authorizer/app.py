@@ -1,4 +1,4 @@
-"""Says who calls. It lets everyone through: the routes answer 401 and 403 themselves, as problem+json."""
+"""Identifies the caller. It refuses nobody: the routes answer 401 and 403 themselves, as problem+json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Daily at 02:00: archives and removes what is past its retention, then sweeps what deaths left in the bucket."""
+"""Daily at 02:00: archives and removes what is past its retention, then sweeps leftover objects of crashed steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window is over: the Job takes no more targets, and those it has are laid out in shards."""
+"""Closes a Job's window: no more targets are taken, and those it has are written as shards."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def handler(event: dict[str, Any], context: Any) -> None:
 
 
 def _tell_state() -> None:
-    """Once a minute, whatever happens: the schedule's beat."""
+    """The schedule's run, once a minute."""
     poll, queue_size = app().compensation.poll.status()
     logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
     metrics.add_metric("CompensationInterval", MetricUnit.Seconds, poll.interval_s)

@@ -1,4 +1,4 @@
-"""Asks the provider for the Job's transfers, once each."""
+"""Starts each transfer of a Job with its engine, once."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     state = app().distribution.dispatch.dispatch(event["project_id"], event["job_key"])
     logger.info("dispatched", job_key=event["job_key"], state=state)
-    # A provider that does not take it is asked at growing distances; once it has, polls begin close together.
+    # Retries back off until the engine accepts; after that, polling starts at short intervals.
     return {"state": state, "wait": next_wait(event.get("wait", 0)) if state == WAITING else FIRST_WAIT}

@@ -1,4 +1,4 @@
-"""Ends the Job and tells everyone; also where a step that gave up leads."""
+"""Ends a Job and notifies everyone; failed steps of the machine lead here too."""
 
 from __future__ import annotations
 

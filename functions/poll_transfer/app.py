@@ -1,4 +1,4 @@
-"""How do the Job's targets fare? Polls grow further apart."""
+"""Reads the state of a Job's targets; polls grow further apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the file here, and is it what its signature says?"""
+"""Checks that the file is in the library and matches its signature."""
 
 from __future__ import annotations
 

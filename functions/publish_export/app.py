@@ -1,4 +1,4 @@
-"""Ends an export: its file is published, or its failure is told."""
+"""Ends an export: publishes its file or reports its failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notices from the topic to whoever watches."""
+"""Pushes notices from the topic to the WebSocket clients that watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One slice of a batch, a few minutes long; or the word that a slice died."""
+"""Runs one slice of a batch, a few minutes long, or handles the failure of one."""
 
 from __future__ import annotations
 

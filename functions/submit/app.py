@@ -1,4 +1,4 @@
-"""The hot path alone: POST /v1/downloads and /batch."""
+"""The hot path only: POST /v1/downloads and /v1/downloads/batch."""
 
 from __future__ import annotations
 

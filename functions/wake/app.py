@@ -1,4 +1,4 @@
-"""A back-off is over: tells the channel's admission. FIFO messages cannot be delayed one by one, these can."""
+"""Runs a channel's admission when a back-off is over. FIFO messages cannot be delayed individually, these can."""
 
 from __future__ import annotations
 

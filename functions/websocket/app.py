@@ -1,4 +1,4 @@
-"""The WebSocket's routes: a ticket lets one in, messages watch and unwatch, leaving clears up."""
+"""The WebSocket's routes: connect with a ticket, watch and unwatch, disconnect."""
 
 from __future__ import annotations
 

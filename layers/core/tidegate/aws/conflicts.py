@@ -1,4 +1,4 @@
-"""Writes that meet a transaction under way on the same item: DynamoDB refuses them, and a moment later takes them."""
+"""Retries for writes that DynamoDB refuses because another transaction holds the same item."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _passes(error: ClientError) -> bool:
 
 
 def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """Tries again, at distances that differ between those who met, while others change the same items."""
+    """Retries with jittered back-off while other writers change the same items."""
     for attempt in range(_TRIES):
         try:
             return call()

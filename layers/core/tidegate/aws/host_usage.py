@@ -17,7 +17,7 @@ class HostUsage:
         self._clock = clock
 
     def add(self, address: str, kind: str, window: int, amount: int) -> int:
-        """Answers the new value. Applied twice by a retry it counts too much, never too little."""
+        """Returns the new value. A retried write may count twice: the limit then errs on the safe side."""
         until = int(self._clock().timestamp()) + _KEPT_SECONDS
         key = keys.host_usage(address, kind, window)
         item = self._table.write(update(key, {"expires_at": until}, adds={"used": amount}, condition=""))

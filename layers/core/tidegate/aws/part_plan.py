@@ -1,4 +1,4 @@
-"""How pieces of a file, most of them objects already, become the parts of one multipart upload.
+"""Plans the parts of one multipart upload from pieces of a file, most of which are S3 objects already.
 
 S3 takes parts of at least 5 MiB, but the last, and can copy a part out of an object. So large pieces are copied
 where they lie, and only what is too small goes through this machine: together with the head of the next object,

@@ -60,7 +60,7 @@ class Bucket:
         self._client.put_object(Bucket=self.name, Key=key, Body=body)
 
     def copy(self, source: str, target: str, *, only_if: StoredObject) -> None:
-        """Copies the very object that was looked at: one put in its place meanwhile is refused."""
+        """Copies the object only if its ETag is still the one that was read."""
         try:
             self._client.copy_object(
                 Bucket=self.name,

@@ -1,4 +1,4 @@
-"""One object out of many, joined on S3: large pieces are copied there, small ones go through this machine."""
+"""Joins many objects into one: S3 copies the large pieces itself, small ones pass through this function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIDE_BY_SIDE = 16
 
 
 def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts: Sequence[Part]) -> int:
-    """The size. Nothing is visible before all parts are there; a failure leaves no upload behind."""
+    """Returns the size. The object appears when all parts are there; a failure aborts the upload."""
     place: dict[str, Any] = {"Bucket": bucket, "Key": key}
     if len(parts) <= 1 and not any(part.copied for part in parts):
         body = _bytes(client, bucket, parts[0]) if parts else b""

@@ -1,4 +1,4 @@
-"""What lies in the bucket: for the archive and the daily sweep."""
+"""Lists objects of the bucket, for the archive and the daily sweep."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class MultipartStore(Bucket):
         return {part["PartNumber"]: StoredObject(part["Size"], part["ETag"]) for part in found}
 
     def complete(self, key: str, upload_id: str, count: int | None = None) -> StoredObject:
-        """Of the first `count` parts that S3 holds, so that parts of earlier invocations count. Twice is once."""
+        """Completes with the first `count` parts that S3 holds, those of earlier invocations included. Idempotent."""
         try:
             etag = self._complete(key, upload_id, count)
         except ClientError as error:

@@ -17,7 +17,7 @@ WAITING_BYTES = 5 * 1024 * 1024
 
 
 class S3Sink:
-    """Implements `services.export_ports.Sink`.
+    """Writes chunks to S3 as they come.
 
     A part that holds bytes still to come (a `Later`) waits until they are there; the parts behind it do not.
     """

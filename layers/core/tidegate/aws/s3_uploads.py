@@ -14,7 +14,7 @@ from tidegate.errors import Conflict, Invalid
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-# What S3 says of parts that were never sent, were sent differently, or are too small.
+# S3's error codes for parts that are missing, differ from the request, or are too small.
 _BAD_PARTS = {"InvalidPart", "InvalidPartOrder", "EntityTooSmall", "MalformedXML"}
 
 
@@ -44,7 +44,7 @@ class UploadBucket(Bucket):
         return self._client.generate_presigned_url("upload_part", Params=params, ExpiresIn=seconds)
 
     def complete(self, key: str, upload_id: str, parts: Sequence[tuple[int, str]]) -> StoredObject:
-        """Write-once: an object that is there already stays. Twice is once; Invalid if S3 does not have these parts."""
+        """Completes the upload. Idempotent; an existing object is kept. Invalid if S3 does not have these parts."""
         listed: Any = [{"PartNumber": number, "ETag": etag} for number, etag in parts]
         try:
             self._s3.complete_multipart_upload(

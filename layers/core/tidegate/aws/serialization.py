@@ -67,7 +67,7 @@ def from_wire(item: Mapping[str, Any]) -> Item:
 
 
 def can_be_stored(hash_key: str, *range_keys: Any) -> bool:
-    """Whether DynamoDB takes such a key at all. It refuses even to look for one that is longer than it stores."""
+    """Whether DynamoDB accepts such a key. It answers a longer one with an error, also on reads."""
     bounded = [(hash_key, _LONGEST_HASH_KEY), *((key, _LONGEST_RANGE_KEY) for key in range_keys)]
     return all(_fits(key, most) for key, most in bounded if isinstance(key, str))
 

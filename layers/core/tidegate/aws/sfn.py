@@ -1,4 +1,4 @@
-"""Step Functions: start by name, look, stop. A name in use means that it was started before."""
+"""Step Functions: start, describe and stop executions. A name that is in use was started before."""
 
 from __future__ import annotations
 

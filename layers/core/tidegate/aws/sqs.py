@@ -1,4 +1,4 @@
-"""SQS: sends in batches, and sends again what SQS did not take."""
+"""SQS: sends in batches and retries the entries that SQS refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SqsQueue:
                 return
 
     def size(self) -> int:
-        """About how many wait; SQS itself does not know exactly."""
+        """The approximate number of waiting messages, as SQS counts them."""
         wanted: Any = ["ApproximateNumberOfMessages"]
         answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=wanted)
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])

@@ -74,7 +74,7 @@ class Table:
         return from_wire(answer["Item"]) if "Item" in answer else None
 
     def write(self, write: Write) -> Item:
-        """Carries out one write. Answers the new item of an update, the old one of a delete."""
+        """Performs one write. Returns the new item of an update, the old one of a delete."""
         request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
             return settled(lambda: self._write(write, request), self._sleep)
@@ -83,7 +83,7 @@ class Table:
             raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
 
     def try_write(self, *writes: Write) -> bool:
-        """Carries out the writes, all or none. False if a condition failed: then another state is there already."""
+        """Performs the writes, all or none. False if a condition failed: another writer was first."""
         try:
             if len(writes) == 1:
                 self.write(writes[0])
@@ -103,7 +103,7 @@ class Table:
         return from_wire(self._client.update_item(**request, ReturnValues="ALL_NEW")["Attributes"])
 
     def transact(self, writes: Sequence[Write], token: str | None = None, *, returns_met: bool = False) -> None:
-        """All or nothing. Conflicts with a concurrent transaction are tried again; a failed condition is not.
+        """Performs the writes, all or none. Retries transaction conflicts; raises when a condition fails.
 
         With `returns_met`, the refusal carries the items that refused."""
         more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met else {}
@@ -137,7 +137,7 @@ class Table:
         project: Sequence[str] = (),
         **values: Any,
     ) -> ItemPage:
-        """One page of one partition. `where` filters what was read (`#name`, `:name`), after it was paid for."""
+        """One page of one partition. `where` (`#name`, `:name`) filters after the read, which is billed in full."""
         if not can_be_stored(pk, sk_prefix, *(sk_between or ())):
             return ItemPage([], None)
         hash_name, range_name = _INDEX_KEYS[index]
@@ -179,7 +179,7 @@ class Table:
 
     @staticmethod
     def _start_key(cursor: str, hash_name: str, pk: str) -> dict[str, Any]:
-        """A cursor leads only into the partition it came from: it is the caller's text, so it is checked."""
+        """Checks that a cursor belongs to this partition: callers can send any text."""
         key = decode_cursor(cursor)
         if key.get(hash_name) != {"S": pk}:
             raise unknown_cursor()
@@ -252,7 +252,7 @@ class Table:
         return found
 
     def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Unconditional, for records that nobody else knows yet or that are the same whoever writes them."""
+        """Unconditional: only for new records, or for ones that every writer writes the same."""
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in items)
 
     def batch_delete(self, keys: Iterable[Key]) -> None:

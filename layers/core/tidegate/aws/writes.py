@@ -1,4 +1,4 @@
-"""Writes as values: built by the repositories, carried out alone or together by the table."""
+"""Writes as values: stores build them, the table performs them alone or in a transaction."""
 
 from __future__ import annotations
 

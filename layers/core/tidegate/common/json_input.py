@@ -1,4 +1,4 @@
-"""JSON and numbers that somebody else wrote."""
+"""Parses JSON and numbers from outside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_json(text: str | bytes, *, exact: bool = False) -> Any:
-    """ValueError for all that cannot be read, endless nesting too; `exact` refuses numbers that JSON cannot say."""
+    """ValueError for anything that cannot be parsed, deep nesting included; `exact` refuses NaN and Infinity."""
     rules: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if exact else {}
     try:
         return json.loads(text, **rules)
@@ -21,7 +21,7 @@ def _refuse(name: str) -> None:
 
 
 def _finite(number: str) -> float:
-    """What is too large for a float would become an Infinity, which cannot be told to anyone else."""
+    """Refuses numbers too large for a float: they would become Infinity, which JSON does not have."""
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number} is too large")

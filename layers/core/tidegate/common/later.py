@@ -1,4 +1,4 @@
-"""Bytes whose place is known before their content: an entry's header, which tells the size of what follows it."""
+"""Bytes whose position is known before their content: a header that holds the size of what follows."""
 
 from __future__ import annotations
 

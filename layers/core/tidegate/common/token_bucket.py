@@ -1,4 +1,4 @@
-"""A rate kept by tokens: they come evenly, a few may be saved up, each call spends one."""
+"""A token bucket: tokens arrive evenly, a few may be saved, each call spends one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TokenBucket:
 
     @property
     def saved(self) -> bool:
-        """Whether another token is there at once: its taker comes late."""
+        """Whether another token is available at once, so the next caller is late."""
         return self._tokens >= 1
 
     def change_rate(self, rate: float, now: float) -> None:

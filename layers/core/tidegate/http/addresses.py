@@ -76,7 +76,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_private_network(address: Address) -> bool:
-    """Public, or an address of one's own networks; nothing that hides another address or holds credentials."""
+    """Public or private addresses, but none that embeds another address or serves credentials."""
     if is_forbidden(address) or hidden(address):
         return False
     if isinstance(address, IPv4Address):
@@ -85,7 +85,7 @@ def is_private_network(address: Address) -> bool:
 
 
 class AddressGuard:
-    """Resolves a name once and answers with addresses that may be connected to, or refuses."""
+    """Resolves a name once and returns the addresses that may be connected to, or refuses."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""SafeHttp: the one way out to URLs that callers name."""
+"""SafeHttp: every request to a URL that a caller named goes through here."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class SafeHttp:
     def _exchange(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, until: float
     ) -> BaseHTTPResponse:
-        """Once more where that is harmless, if the connection broke before any answer."""
+        """Retries once, where that is safe, if the connection broke before any answer."""
         under_way = Exchange(until, asked.project_id)
         try:
             return self._send_once(method, url, headers, body, asked, under_way)
@@ -270,7 +270,7 @@ class _Asked:
 
 
 def _hung_up(error: HTTPError) -> bool:
-    """Before any answer: most likely a kept connection that the other side was just closing."""
+    """No answer came: most likely a kept connection that the other side was closing."""
     return isinstance(error, ProtocolError) and isinstance(error.args[-1], ConnectionError)
 
 

@@ -1,4 +1,4 @@
-"""Headers that open a source, and the origins they may be sent to."""
+"""Headers that authenticate to a source, and the origins they may be sent to."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Credential:
         return f"Credential({self.name!r})"
 
     def require(self, url: str, *, plain_text: bool) -> None:
-        """For a URL that was named together with the credential: better an error than a fetch without it."""
+        """Refuses a URL that the credential is not bound to: fetching without it would fail in a less clear way."""
         origin = _origin_of(url)
         if self.headers_for(origin, plain_text=plain_text):
             return

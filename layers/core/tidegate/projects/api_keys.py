@@ -1,4 +1,4 @@
-"""Keys: made, listed, rotated, revoked. A key that ends takes its WebSockets with it."""
+"""API keys: create, list, rotate, revoke. When a key ends, its WebSockets are closed."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class ApiKeys:
         return NewKey(new.key_id, text)
 
     def revoke(self, key_id: str, by: str) -> None:
-        """Ends a key at once, with its WebSockets. Saying it again closes what a failure left open."""
+        """Revokes a key and closes its WebSockets. Repeat it to close what a failure left open."""
         key = self._key(key_id)
         if key.is_admin and key_id == by:
             raise WrongState("an admin key does not revoke itself: use the key that is to stay")
@@ -148,7 +148,7 @@ class ApiKeys:
         return act(key.project_id or NO_PROJECT, key.key_id, self._clock(), by or SYSTEM, action, why)
 
     def finish_end(self, key: ApiKey) -> bool:
-        """A key whose end came by itself, or whose revocation stopped half-way. Answers whether there was work."""
+        """Finishes the end of an expired key, or an interrupted revocation. Returns whether there was work."""
         if key.is_active(self._clock()):
             return False
         self._close_connections(key.record_id)
@@ -167,7 +167,7 @@ class ApiKeys:
         return key
 
     def _close_connections(self, record_id: str) -> None:
-        """What cannot be closed now stays due: the compensation poll comes back to it."""
+        """Connections that cannot be closed now stay due for the compensation poll."""
         open_ones = self._connections.of_key(record_id)
         left = self._outgoing().close(open_ones) if open_ones else set()
         for connection_id in open_ones:

@@ -36,7 +36,7 @@ class AuditLine:
 
 
 def named_at(name: str, url: str) -> str:
-    """A name and the host it leads to; the rest of a URL may hold a secret, and a line outlives its record."""
+    """Only the host of a URL: the rest may hold a secret, and audit lines outlive their records."""
     return f"{name} at {urlsplit(url).hostname}"
 
 

@@ -1,4 +1,4 @@
-"""The audit trail: a line goes into the transaction of the change that it tells of."""
+"""The audit trail: each line is written in the transaction of the change that it records."""
 
 from __future__ import annotations
 

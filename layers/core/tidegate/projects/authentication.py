@@ -63,6 +63,6 @@ class Authentication:
             logger.warning("the use of a key was not noted", key_id=key.key_id, exc_info=True)
 
     def is_active(self, record_id: str) -> bool:
-        """Asked again for what outlives a request. A consistent read: a revocation that was answered is seen."""
+        """Checks the key of a connection that outlives a request. A consistent read: revocations are seen at once."""
         key = self._store.get(record_id, consistent=True)
         return key.is_active(self._clock()) if key else is_bootstrap_record(record_id)

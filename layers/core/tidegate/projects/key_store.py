@@ -1,4 +1,4 @@
-"""Keys in the table: their hashes, and what became of them."""
+"""API keys in the table: hash, state, expiry, last use."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ApiKeyStore:
         return self._table.try_write(revoked, audit_write(line))
 
     def settle(self, record_id: str) -> None:
-        """Its end needs no more looking after."""
+        """Marks the end as finished: nothing is due any more."""
         self._table.write(update(keys.api_key(record_id), removes=keys.DUE_ATTRIBUTES))
 
     def _change(self, key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> bool:
@@ -88,7 +88,7 @@ class ApiKeyStore:
 
     @staticmethod
     def _update(key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> Write:
-        """The bootstrap key has no record before the first thing that is to be said of it."""
+        """The bootstrap key gets its record at its first change."""
         if key.is_bootstrap:
             identity = {name: getattr(key, name) for name in ("key_id", "project_id", "scopes", "key_sha256", "name")}
             sets = identity | {"scopes": list(key.scopes), "created_at": key.created_at} | sets

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 SCOPES = ("read", "write", "agent", "admin")
-# The deployment's own admin key: the template knows its hash, the table only what became of it.
+# The deployment's own admin key: its hash is a template parameter, the table holds only its state.
 BOOTSTRAP_KEY_ID = "admin"
 ACTIVE, EXPIRED, REVOKED = "active", "expired", "revoked"
 # A key that ended stays in the list for this long.
