@@ -139,6 +139,10 @@ class BadTable(DomainError):
     code, status, title = "bad_table", 422, "The template and the rows do not make a table"
 
 
+class BadArchive(DomainError):
+    code, status, title = "bad_archive", 422, "The archive cannot be extracted"
+
+
 class NotReady(DomainError):
     code, status, title = "not_ready", 409, "The file is not finished"
 

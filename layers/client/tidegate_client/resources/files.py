@@ -9,7 +9,7 @@ from tidegate_client.content import Progress, sha256_of, upload
 from tidegate_client.download import download_to
 from tidegate_client.errors import NotFound, TransferError
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import File, FileCreated, Link, Page
+from tidegate_client.models import File, FileCreated, Link, Page, Request
 from tidegate_client.multipart import PARTS_FROM, Journal, send_parts
 from tidegate_client.resources.paging import one_page
 
@@ -76,6 +76,13 @@ class Files:
 
     def url(self, file_id: str) -> Link:
         return Link(self._http.get(f"/v1/files/{path_part(file_id)}/url"))
+
+    def extract(
+        self, file_id: str, file_path: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()
+    ) -> Request:
+        """Queue the extraction of a zip or tar: its files come under `file_path`. Watch the request to its end."""
+        payload = {"file_id": file_id, "file_path": file_path, "include": [*include], "exclude": [*exclude]}
+        return Request(self._http.create("/v1/requests", {"type": "extract", "payload": payload}))
 
     def put(
         self,

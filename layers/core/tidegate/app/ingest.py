@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.ingest.download import Download
+from tidegate.ingest.extract import Extract
 from tidegate.ingest.fetch import Fetcher
 from tidegate.ingest.library_steps import Associate, Check
 from tidegate.ingest.scan import Scan
@@ -47,6 +48,7 @@ class IngestPart:
                 "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock),
                 "associate": Associate(parts, files),
                 "check": Check(app.http, parts, files, projects, credentials),
+                "extract": Extract(parts, files, app.files.uploads, clock),
                 "verify": Verify(app.files.uploads),
             },
             app.notifications.progress.progress,

@@ -55,9 +55,11 @@ class PresignedUrl:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def new_file(project_id: str, announced: Announcement, state: str, now: datetime) -> File:
+def new_file(
+    project_id: str, announced: Announcement, state: str, now: datetime, *, file_id: str | None = None
+) -> File:
     return File(
-        file_id=new_id("file", now),
+        file_id=file_id or new_id("file", now),
         project_id=project_id,
         biz_id=announced.biz_id,
         app_id=announced.app_id,

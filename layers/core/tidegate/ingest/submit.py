@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.common.ids import Clock, new_id
-from tidegate.errors import Invalid, RecordNotFound
+from tidegate.errors import Invalid, RecordNotFound, WrongState
 from tidegate.files.library import Announcement, new_file
-from tidegate.files.model import COMING, File
+from tidegate.files.model import COMING, READY, File
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
 from tidegate.ingest.store import SubscriptionStore
@@ -121,6 +121,8 @@ class IngestSubmit:
             self._subscription(project_id, subscription_id)
         if type == "check":
             return self._check(project_id, payload, subscription_id, priority, channel, who, **more)
+        if type == "extract":
+            return self._extract(project_id, payload, subscription_id, priority, channel, who, **more)
         if type == "scan":
             scanned = str(subscription_id or "")
             return self.scan(project_id, scanned, priority=priority, channel=channel, who=who, **more)
@@ -190,6 +192,24 @@ class IngestSubmit:
             self.check_url(project_id, str(payload["source_url"]))
         lane = self._lane(channel, payload.get("credentials"))
         return self._queue.submit(project_id, "check", lane, payload, priority, subscription_id, who=who, **more)
+
+    def _extract(
+        self,
+        project_id: str,
+        payload: Mapping[str, Any],
+        subscription_id: str | None,
+        priority: int,
+        channel: str | None,
+        who: str,
+        **more: Any,
+    ) -> Request:
+        file = self._files.get(project_id, str(payload["file_id"]))
+        if file is None:
+            raise RecordNotFound("no such file")
+        if file.state != READY:
+            raise WrongState(f"the archive is {file.state}, not ready; ask again when it is")
+        lane = self._lane(channel, None)
+        return self._queue.submit(project_id, "extract", lane, payload, priority, subscription_id, who=who, **more)
 
     def _with_file(
         self,

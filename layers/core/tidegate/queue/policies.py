@@ -41,6 +41,8 @@ POLICIES: Mapping[str, Policy] = {
     "scan": Policy(timeout=300, retries=2, delay=30),
     "associate": Policy(timeout=120, retries=2, delay=10),
     "check": Policy(timeout=60, retries=1, delay=5),
+    # Six hours of an archive's entries, in invocations of fifteen minutes.
+    "extract": Policy(timeout=6 * 3600, retries=3, delay=30, growth=2),
     # One invocation reads the whole file, as a hash cannot be carried on: 900 s, and time to be started.
     "verify": Policy(timeout=1800, retries=3, delay=30, growth=2),
     "export": Policy(

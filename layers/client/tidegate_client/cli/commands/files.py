@@ -1,4 +1,4 @@
-"""file put · get · list · show · ingest · delete"""
+"""file put · get · list · show · extract · ingest · delete"""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ def register(subparsers: Subparsers) -> None:
 
     show = file.command("show", _show, "one file's record")
     show.add_argument("file_id")
+
+    extract = file.command("extract", _extract, "make files of what is inside a zip or tar of the library")
+    extract.add_argument("file_id")
+    extract.add_argument(
+        "--to", required=True, metavar="FOLDER", help="the folder that the archive's paths are put under"
+    )
+    extract.add_argument(
+        "--include", action="append", default=[], metavar="GLOB", help="only these, as *.deb; repeatable"
+    )
+    extract.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="not these; repeatable")
+    extract.add_argument("--watch", action="store_true", help="wait until all are there")
+    add_timeout(extract)
 
     delete = file.command("delete", _delete, "delete a file; its content goes with the last file that has it")
     delete.add_argument("file_id")
@@ -81,6 +93,14 @@ def _get(context: Context, args: argparse.Namespace) -> None:
 
 def _show(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.files.get(args.file_id))
+
+
+def _extract(context: Context, args: argparse.Namespace) -> Exit | None:
+    made = context.client.files.extract(args.file_id, args.to, include=args.include, exclude=args.exclude)
+    if args.watch:
+        return follow(context, [made.request_id])
+    context.output.record(made)
+    return None
 
 
 def _delete(context: Context, args: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ def register(subparsers: Subparsers) -> None:
 
     request = Group(subparsers, "request", "single requests of the queue")
     create = request.command("create", _create, "queue a request")
-    create.add_argument("type", choices=("scan", "associate", "check", "download"))
+    create.add_argument("type", choices=("scan", "associate", "check", "download", "extract"))
     create.add_argument("--payload", type=_object, default={}, metavar="JSON")
     create.add_argument("--subscription", metavar="ID")
     create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")

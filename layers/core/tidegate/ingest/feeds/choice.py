@@ -38,7 +38,13 @@ def chosen(
 
 
 def _matches(entry: Entry, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(entry.path if "/" in glob else entry.name, glob) for glob in globs)
+    return path_matches(entry.path, globs, entry.name)
+
+
+def path_matches(path: str, globs: Sequence[str], name: str | None = None) -> bool:
+    """A glob with a slash is matched against the path, one without against the name."""
+    last = name or posixpath.basename(path)
+    return any(fnmatchcase(path if "/" in glob else last, glob) for glob in globs)
 
 
 def _placed(entry: Entry, template: str) -> Entry:

@@ -11,6 +11,7 @@ from tidegate.web.schemas import Body, FileName, FilePath, FileSize, Number, Sig
 
 Url = Annotated[str, Field(min_length=1, max_length=4096)]
 CREDENTIAL_NAME = r"^[A-Za-z0-9_.-]{1,100}$"
+Glob = Annotated[str, Field(min_length=1, max_length=200)]
 CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 
 
@@ -43,6 +44,13 @@ class CheckPayload(Body):
     credentials: CredentialName | None = None
 
 
+class ExtractPayload(Body):
+    file_id: Annotated[Text, Field(description="a zip or tar (plain, gzip, bzip2, xz) of the library")]
+    file_path: Annotated[FilePath, Field(description="the folder that the archive's paths are put under")]
+    include: Annotated[list[Glob], Field(max_length=100, description="take only what one of these globs matches")] = []
+    exclude: Annotated[list[Glob], Field(max_length=100)] = []
+
+
 class ScanPayload(Body):
     pass
 
@@ -52,6 +60,7 @@ _PAYLOADS: dict[str, type[Body]] = {
     "associate": AssociatePayload,
     "check": CheckPayload,
     "scan": ScanPayload,
+    "extract": ExtractPayload,
 }
 
 

@@ -20,7 +20,7 @@ ChannelName = Annotated[str, AfterValidator(_channel)]
 
 
 class RequestBody(Body):
-    type: Literal["scan", "associate", "check", "download"]
+    type: Literal["scan", "associate", "check", "download", "extract"]
     payload: JsonObject
     subscription_id: Text | None = None
     priority: Annotated[Priority | None, Field(description="5 if left out; 8 for a check")] = None
