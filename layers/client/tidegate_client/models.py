@@ -392,6 +392,8 @@ class Subscription(Model):
     exclude: list[str] | None
     file_path: str | None
     priority: int | None
+    # connections, bytes_per_s, delay_s: how gently its files are fetched.
+    politeness: dict[str, float] | None
     status: str | None
     create_time: str
     last_scan: str | None

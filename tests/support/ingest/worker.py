@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,7 @@ def main(url: str) -> None:
     unfinished: Any = SimpleNamespace(
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
+    pauses: Any = SimpleNamespace(kept=lambda *_: nullcontext())
     download = Download(
         Fetcher(app().http, app().ingest.parts, unfinished),
         app().ingest.parts,
@@ -62,6 +64,7 @@ def main(url: str) -> None:
         projects,
         app().projects.credentials,
         unfinished,
+        pauses,
     )
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)

@@ -73,7 +73,7 @@ class Subscriptions:
         self._http = http
 
     def create(self, name: str, source_url: str, *, schedule: str | None = None, **optional: Any) -> Subscription:
-        """`optional`: biz_id, app_id, credentials, format, include, exclude, file_path, priority."""
+        """`optional`: biz_id, app_id, credentials, format, include, exclude, file_path, priority, politeness."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
         return Subscription(self._http.create("/v1/subscriptions", given))

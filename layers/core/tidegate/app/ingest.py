@@ -8,6 +8,7 @@ from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.ingest.download import Download
 from tidegate.ingest.extract import Extract
 from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.host_pauses import HostPauses
 from tidegate.ingest.library_steps import Associate, Check
 from tidegate.ingest.scan import Scan
 from tidegate.ingest.source_list import SourceReader
@@ -39,13 +40,20 @@ class IngestPart:
             self.store, queue.store, queue.queue, queue.control, self.submit, self.sources, clock
         )
         parts, credentials = self.parts, app.projects.credentials
+        pauses = HostPauses(app.table, clock)
         self.steps = IngestSteps(
             queue.queue,
             {
                 "download": Download(
-                    Fetcher(app.http, parts, self.unfinished), parts, files, projects, credentials, self.unfinished
+                    Fetcher(app.http, parts, self.unfinished),
+                    parts,
+                    files,
+                    projects,
+                    credentials,
+                    self.unfinished,
+                    pauses,
                 ),
-                "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock),
+                "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock, pauses),
                 "associate": Associate(parts, files),
                 "check": Check(app.http, parts, files, projects, credentials),
                 "extract": Extract(parts, files, app.files.uploads, clock),

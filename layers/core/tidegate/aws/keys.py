@@ -52,6 +52,10 @@ def host_usage(address: str, kind: str, window: int) -> dict[str, str]:
     return _key(SYSTEM, "HOST_USAGE", kind, address, sk=str(window))
 
 
+def host_pause(project_id: str, host: str) -> dict[str, str]:
+    return _key(project_id, "HOST_PAUSE", host)
+
+
 # --- projects, keys, idempotency
 
 

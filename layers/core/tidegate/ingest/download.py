@@ -14,7 +14,9 @@ from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, Si
 from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.store import FileStore
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote, Wanted
+from tidegate.ingest.host_pauses import HostPauses
 from tidegate.ingest.model import part_count, parts_of, staging_object
+from tidegate.ingest.politeness import Politeness
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.ingest.ranges import SourceChanged
 from tidegate.ingest.unfinished import UnfinishedStore
@@ -34,6 +36,7 @@ class Download:
         projects: Projects,
         credentials: CredentialStore,
         unfinished: UnfinishedStore,
+        pauses: HostPauses,
     ) -> None:
         self._fetcher = fetcher
         self._parts = parts
@@ -41,6 +44,7 @@ class Download:
         self._projects = projects
         self._credentials = credentials
         self._unfinished = unfinished
+        self._pauses = pauses
 
     def __call__(self, step: Step) -> Outcome:
         request = step.request
@@ -55,7 +59,9 @@ class Download:
             signed=file.signature is not None,
             require_room=lambda size: self._require_room(request.project_id, size),
         )
-        got = self._fetcher.fetch(self._remote(step), wanted, step.pulse, step.seconds_left)
+        remote = self._remote(step)
+        with self._pauses.kept(request.project_id, remote.url):
+            got = self._fetcher.fetch(remote, wanted, step.pulse, step.seconds_left)
         if got is None:
             return Outcome(state={"goes_on": True})
         digest = self._keep(step, file, got)
@@ -80,7 +86,7 @@ class Download:
         if credential and not request.subscription_id:
             credential.require(url, plain_text=allow_private)
         mirrors = tuple(str(mirror) for mirror in request.payload.get("mirrors") or ())
-        return Remote(url, credential, allow_private, request.project_id, mirrors)
+        return Remote(url, credential, allow_private, request.project_id, mirrors, Politeness.of(request.payload))
 
     def _is_here(self, project_id: str, signature: str) -> bool:
         known = self._files.has_content(project_id, signature)

@@ -21,6 +21,7 @@ from tidegate.http.client import SafeHttp, Stream
 from tidegate.http.credentials import Credential
 from tidegate.http.model import Limits
 from tidegate.ingest.model import MAX_BYTES, PARALLEL_FROM, PART_BYTES, Source, parts_of, source_of
+from tidegate.ingest.politeness import NO_LIMITS, Pacer, Politeness
 from tidegate.ingest.ports import Pulse
 from tidegate.ingest.ranges import Ranged, SourceChanged, until_cut
 from tidegate.ingest.unfinished import Unfinished, UnfinishedStore
@@ -48,6 +49,7 @@ class Remote:
     project_id: str = ""
     # Other addresses of the same file, asked in this order where the first fails, and beside it where they agree.
     mirrors: tuple[str, ...] = ()
+    politeness: Politeness = NO_LIMITS
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -154,6 +156,8 @@ class _Run:
         self._monotonic = monotonic
         self._digest = hashlib.sha256()
         self._over = threading.Event()
+        self._pacer = Pacer(remote.politeness, self._rest_for, monotonic)
+        self._at_once = min(WINDOW, remote.politeness.connections or WINDOW)
         self._taken = 0
         self._total: int | None = None
         self._urls = [remote.url]
@@ -210,6 +214,7 @@ class _Run:
         piece, got = bytearray(), 0
         for chunk in self._resumed(stream, source):
             self._tell()
+            self._pacer.after_bytes(len(chunk))
             self._digest.update(chunk)
             got += len(chunk)
             piece += chunk
@@ -338,6 +343,7 @@ class _Run:
                         if self._over.is_set():
                             raise LeaseLost("the fetch was stopped")
                         piece += chunk
+                        self._pacer.after_bytes(len(chunk))
             except SourceChanged:
                 raise
             except FetchError as error:
@@ -351,7 +357,10 @@ class _Run:
         pause = max(_FIRST_PAUSE * 2**failures, error.retry_after or 0.0)
         if not error.retryable or pause > _LONGEST_PAUSE or failures + 1 >= _TRIES:
             raise error
-        if self._over.wait(pause):
+        self._rest_for(pause)
+
+    def _rest_for(self, seconds: float) -> None:
+        if self._over.wait(seconds):
             raise LeaseLost("the fetch was stopped")
 
     # --- what both share
@@ -363,11 +372,11 @@ class _Run:
     def _pump(self, jobs: Iterator[_Job], *, hashed: bool = False) -> None:
         """Runs jobs side by side and takes their parts in order; at most WINDOW parts exist at once."""
         window: deque[Future[bytearray]] = deque()
-        with ThreadPoolExecutor(WINDOW) as pool:
+        with ThreadPoolExecutor(self._at_once) as pool:
             try:
                 for job in jobs:
                     window.append(pool.submit(job))
-                    if len(window) >= WINDOW:
+                    if len(window) >= self._at_once:
                         self._take(self._result(window.popleft()), hashed=hashed)
                 while window:
                     self._take(self._result(window.popleft()), hashed=hashed)
@@ -398,6 +407,7 @@ class _Run:
         left = self._until - self._monotonic()
         if left <= 0:
             raise FetchTimeout("the source needs longer than one invocation has, and cannot go on where it stopped")
+        self._pacer.before_request()
         return self._http.stream(
             "GET",
             url,

@@ -9,6 +9,7 @@ from tidegate.common.ids import Clock, iso
 from tidegate.errors import Conflict, LeaseLost, RecordNotFound, UrlNotAllowed
 from tidegate.files.library import Announcement
 from tidegate.ingest.feeds.entry import Entry
+from tidegate.ingest.host_pauses import HostPauses
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.ingest.source_list import SourceList, SourceReader
 from tidegate.ingest.store import SubscriptionStore
@@ -29,6 +30,7 @@ class Scan:
         projects: Projects,
         credentials: CredentialStore,
         clock: Clock,
+        pauses: HostPauses,
     ) -> None:
         self._sources = sources
         self._store = store
@@ -36,13 +38,15 @@ class Scan:
         self._projects = projects
         self._credentials = credentials
         self._clock = clock
+        self._pauses = pauses
 
     def __call__(self, step: Step) -> Outcome:
         request = step.request
         subscription = self._store.get(request.project_id, str(request.subscription_id))
         if subscription is None or subscription.status == DELETING:
             raise RecordNotFound("the subscription is gone")
-        found = self._read(step, subscription)
+        with self._pauses.kept(subscription.project_id, subscription.source_url):
+            found = self._read(step, subscription)
         written = self._store.scanned_write(subscription, found.etag, iso(self._clock()))
         if found.entries is None:
             return Outcome({"unchanged": True, "listed": 0, "queued": 0}, [written])
@@ -95,6 +99,7 @@ class Scan:
                 channel=step.request.channel,
                 priority=step.request.priority,
                 fingerprint=entry.fingerprint,
+                politeness=subscription.politeness,
                 subscription_id=subscription.subscription_id,
                 extra_writes=self._store.seen_writes(subscription, entry),
             )

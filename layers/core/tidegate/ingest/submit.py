@@ -64,6 +64,7 @@ class IngestSubmit:
         who: str = SYSTEM,
         fingerprint: str | None = None,
         mirrors: Sequence[str] = (),
+        politeness: Mapping[str, Any] | None = None,
         extra_writes: Sequence[Any] = (),
         **more: Any,
     ) -> tuple[File, Request]:
@@ -75,6 +76,7 @@ class IngestSubmit:
             "credentials": credentials,
             "fingerprint": fingerprint,
             "mirrors": [*mirrors] or None,
+            "politeness": politeness,
         }
         return self._with_file(
             "download", project_id, announced, payload, channel, priority, subscription_id, who, extra_writes, **more
@@ -139,6 +141,7 @@ class IngestSubmit:
             channel=channel,
             priority=priority,
             mirrors=payload.get("mirrors") or (),
+            politeness=payload.get("politeness"),
             subscription_id=subscription_id,
             who=who,
             **more,

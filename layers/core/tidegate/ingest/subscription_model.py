@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Subscription:
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     file_path: str | None = None
+    # How gently its files are fetched: connections, bytes_per_s, delay_s.
+    politeness: Mapping[str, Any] | None = None
     # Of its scheduled scans and their downloads; 5 if None.
     priority: int | None = None
     status: str = ACTIVE
@@ -51,7 +53,7 @@ class Subscription:
 
     def shown(self) -> dict[str, Any]:
         names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
-        shown = {name: getattr(self, name) for name in (*names, "format", "file_path", "priority")}
+        shown = {name: getattr(self, name) for name in (*names, "format", "file_path", "priority", "politeness")}
         shown |= {name: list(getattr(self, name)) or None for name in ("include", "exclude")}
         shown |= {"create_time": self.created_at, "last_scan": self.last_scan}
         return {name: value for name, value in shown.items() if value is not None}

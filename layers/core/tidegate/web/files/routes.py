@@ -64,6 +64,7 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
         credentials=body.credentials,
         channel=body.channel,
         priority=body.priority,
+        politeness=body.politeness.model_dump(exclude_none=True) if body.politeness else None,
         who=caller.key_id,
     )
     return IngestAnswer(file_id=file.file_id, request_id=request.request_id)

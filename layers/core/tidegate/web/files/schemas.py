@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from tidegate.files.model import MOST_PARTS
-from tidegate.web.queue.request_payloads import CredentialName, Url
+from tidegate.web.queue.request_payloads import CredentialName, PolitenessBody, Url
 from tidegate.web.queue.schemas import ChannelName
 from tidegate.web.schemas import Answer, Body, FileName, FilePath, FileSize, Number, Priority, Signature
 
@@ -22,6 +22,7 @@ class FileBody(Body):
     size: FileSize | None = None
     source_url: Url | None = None
     credentials: CredentialName | None = None
+    politeness: PolitenessBody | None = None
     channel: ChannelName | None = None
     priority: Priority = 5
     multipart: bool = Field(default=False, description="upload in parts; files over 64 MiB always are")
@@ -29,8 +30,8 @@ class FileBody(Body):
 
     @model_validator(mode="after")
     def _only_with_a_source(self) -> Self:
-        if self.source_url is None and (self.credentials or self.channel):
-            raise ValueError("credentials and channel are for files with a source_url")
+        if self.source_url is None and (self.credentials or self.channel or self.politeness):
+            raise ValueError("credentials, channel and politeness are for files with a source_url")
         if self.source_url is not None and (self.multipart or self.callback):
             raise ValueError("multipart and callback are for uploads, not for files with a source_url")
         return self

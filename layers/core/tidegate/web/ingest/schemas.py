@@ -8,7 +8,7 @@ from tidegate.common.schedules import check_schedule
 from tidegate.errors import Invalid
 from tidegate.http.credentials import read_origin
 from tidegate.ingest.feeds.choice import template_fault
-from tidegate.web.queue.request_payloads import CredentialName, Url
+from tidegate.web.queue.request_payloads import CredentialName, PolitenessBody, Url
 from tidegate.web.schemas import Answer, Body, Number, Priority, Text
 
 
@@ -83,6 +83,7 @@ class SubscriptionBody(Body):
     exclude: Globs = []
     file_path: PathTemplate | None = None
     priority: Priority | None = None
+    politeness: PolitenessBody | None = None
 
 
 class SubscriptionChanges(Body):
@@ -99,6 +100,7 @@ class SubscriptionChanges(Body):
     exclude: Globs | None = None
     file_path: PathTemplate | None = None
     priority: Priority | None = None
+    politeness: PolitenessBody | None = None
 
     @model_validator(mode="after")
     def _needed_fields_stay(self) -> Self:
@@ -147,6 +149,7 @@ class SubscriptionAnswer(Answer):
     exclude: list[str] | None = None
     file_path: str | None = None
     priority: int | None = None
+    politeness: PolitenessBody | None = None
     status: str
     create_time: str
     last_scan: str | None = None

@@ -15,12 +15,21 @@ Glob = Annotated[str, Field(min_length=1, max_length=200)]
 CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 
 
+class PolitenessBody(Body):
+    """How gently a source is read; what is left out has no limit but the operator's."""
+
+    connections: Annotated[int, Field(ge=1, le=16, description="at once, for one file")] | None = None
+    bytes_per_s: Annotated[int, Field(ge=1024, le=10**12, description="of one file")] | None = None
+    delay_s: Annotated[float, Field(ge=0, le=3600, description="seconds between requests")] | None = None
+
+
 class DownloadPayload(Body):
     source_url: Url
     mirrors: Annotated[
         list[Url],
         Field(max_length=10, description="other addresses of the same file: used where the first fails or is slow"),
     ] = []
+    politeness: PolitenessBody | None = None
     biz_id: Number = 0
     app_id: Number = 0
     file_path: FilePath

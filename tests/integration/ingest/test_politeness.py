@@ -1,0 +1,75 @@
+"""A source is read as gently as asked, and a host that asks for a pause gets it from the whole project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.ingest.running import Library
+from tests.support.ingest.sources import FileSource, Hosted
+
+
+def go_on(library: Library, seconds: float) -> None:
+    library.cloud.clock.advance(seconds)
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
+    library.run()
+
+
+def test_retry_after_of_one_download_holds_the_others_of_that_host_back(library: Library, source: FileSource) -> None:
+    source.files["/busy"] = Hosted(b"busy", refusals=[(503, "600")])
+    source.files["/fine"] = Hosted(b"fine")
+    busy = library.ask(source.url("/busy"), file_path="/busy")
+    library.run()
+    fine = library.ask(source.url("/fine"), file_path="/fine")
+    library.run()
+
+    assert all(path != "/fine" for path, _ in source.seen), "its host rests"
+    waiting = library.request(fine["request_id"])
+    assert waiting["last_wait_reason"] == "backoff"
+
+    go_on(library, 700)
+    assert {library.request(asked["request_id"])["status"] for asked in (busy, fine)} == {"completed"}
+
+
+def test_pause_of_a_host_uses_up_no_retry(library: Library, source: FileSource) -> None:
+    source.files["/busy"] = Hosted(b"busy", refusals=[(503, "80000")])
+    source.files["/fine"] = Hosted(b"fine")
+    library.ask(source.url("/busy"), file_path="/busy")
+    library.run()
+    fine = library.ask(source.url("/fine"), file_path="/fine")
+    for _ in range(8):
+        go_on(library, 20_000)
+    assert library.request(fine["request_id"])["status"] == "completed"
+
+
+def test_pause_is_the_projects_own(library: Library, source: FileSource) -> None:
+    source.files["/busy"] = Hosted(b"busy", refusals=[(429, "600")])
+    source.files["/fine"] = Hosted(b"fine")
+    library.ask(source.url("/busy"), file_path="/busy")
+    library.run()
+    other = Library(library.cloud, library.cloud.project(allow_private_urls=True))
+    fine = other.ask(source.url("/fine"), file_path="/fine")
+    other.run()
+    assert other.request(fine["request_id"])["status"] == "completed"
+
+
+def test_politeness_of_a_subscription_reaches_its_downloads(library: Library, source: FileSource) -> None:
+    wanted: dict[str, Any] = {"connections": 1, "bytes_per_s": 50_000_000, "delay_s": 0.01}
+    source.files["/list.json"] = Hosted(b'{"files": [{"url": "/a"}]}', content_type="application/json")
+    source.files["/a"] = Hosted(b"a" * 1000)
+    made = library.cloud.http(
+        "POST",
+        "/v1/subscriptions",
+        json={"name": "gently", "source_url": source.url("/list.json"), "politeness": wanted},
+        key=library.project.key,
+    )
+    assert made.status == 201, made.body
+    assert made.json()["politeness"] == wanted
+    where = f"/v1/subscriptions/{made.json()['subscription_id']}"
+    assert library.cloud.http("POST", f"{where}/download", key=library.project.key).status == 202
+    library.run()
+    requests = library.cloud.http("GET", f"{where}/tasks", key=library.project.key).json()["items"]
+    downloads = [request for request in requests if request["type"] == "download"]
+    assert [request["status"] for request in downloads] == ["completed"]
+    record = library.cloud.app.queue.store.get(library.project.id, downloads[0]["request_id"])
+    assert record is not None
+    assert dict(record.payload["politeness"]) == wanted
