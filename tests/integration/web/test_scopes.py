@@ -137,6 +137,7 @@ read   GET    /v1/subscriptions/{subscription_id}/tasks
 read   GET    /v1/task
 write  POST   /v1/task
 write  POST   /v1/task/multiple
+write  POST   /v1/task/sample
 read   GET    /v1/tasks
 write  POST   /v1/tasks/delete
 any    POST   /v1/ws-tickets
