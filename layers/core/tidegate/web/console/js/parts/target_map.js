@@ -5,7 +5,7 @@ import { count } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, chips } from "./basics.js";
 
-const STATES = { W: ["waiting", "--calm-soft"], R: ["downloading", "--fill-busy"], S: ["success", "--fill-good"], F: ["failed", "--fill-bad"], T: ["timeout", "--fill-warn"], C: ["cancelled", "--fill-calm"] };
+const STATES = { W: ["waiting", "--fill-calm"], R: ["downloading", "--fill-busy"], S: ["success", "--fill-good"], F: ["failed", "--fill-bad"], T: ["timeout", "--fill-warn"], C: ["cancelled", "--text"] };
 const STATUS = { F: "Failed", T: "Timeout", S: "Success", C: "Cancelled", R: "Running", W: "Running" };
 const MATCHES = 12;
 
@@ -21,6 +21,7 @@ export class TargetMap {
     this.told = h("p", { class: "muted map-told" });
     this.found = h("ul", { class: "rows tight" });
     this.root = h("div", { class: "stack" });
+    this.say(null);
     new ResizeObserver(() => this.paint()).observe(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
   }

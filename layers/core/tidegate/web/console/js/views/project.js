@@ -49,7 +49,7 @@ function quotas({ quotas: limits, usage }) {
   return h("ul", { class: "rows" }, rows.map(([label, used, limit, shown]) => {
     const share = limit ? (used || 0) / limit : 0;
     return h("li", { class: "row" },
-      h("div", { class: "row-head" }, h("span", null, label), h("span", { class: "nowrap" }, used === undefined ? "" : shown(used), limit === undefined || limit === null ? ` · ${t("projects.noLimit")}` : `${used === undefined ? "" : " / "}${shown(limit)}`)),
+      h("div", { class: "row-head" }, h("span", null, label), h("span", { class: "nowrap" }, used === undefined ? "" : shown(used), limit === undefined || limit === null ? `${used === undefined ? "" : " · "}${t("projects.noLimit")}` : `${used === undefined ? "" : " / "}${shown(limit)}`)),
       limit && used !== undefined ? bar(share, label, share >= 1 ? "bad" : share >= 0.8 ? "warn" : "good") : null);
   }));
 }
