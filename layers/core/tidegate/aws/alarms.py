@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tidegate.common.ids import iso
-
-if TYPE_CHECKING:
-    from mypy_boto3_cloudwatch import CloudWatchClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +20,7 @@ class Alarm:
     since: str | None
 
 
-def alarms(client: CloudWatchClient, stack_name: str) -> Iterator[Alarm]:
+def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
     """CloudFormation names them `{stack}-{logical id}-{random}`; the middle part is the name shown."""
     prefix = f"{stack_name}-"
     for page in client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix):

@@ -10,6 +10,7 @@ import { saveFrom } from "../parts/saving.js";
 import { screen } from "../parts/screen.js";
 import { searchBox } from "../parts/search.js";
 import { Pages, table } from "../parts/table.js";
+import { fetchDialog } from "./fetch_file.js";
 import { dropZone } from "./upload.js";
 
 export function files(root, { query, go }) {
@@ -29,7 +30,7 @@ export function files(root, { query, go }) {
     quick: 5000,
     slow: 8000,
   });
-  draw(top, pageHead(t("nav.files"), t("files.lead")), session.can("write") && dropZone(shown.refresh));
+  draw(top, pageHead(t("nav.files"), t("files.lead"), session.can("write") && button(t("files.fetch"), () => fetchDialog(go))), session.can("write") && dropZone(shown.refresh));
   return shown;
 }
 

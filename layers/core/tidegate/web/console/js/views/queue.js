@@ -10,6 +10,7 @@ import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
+import { weekDialog } from "./week.js";
 
 const STATUSES = ["", "pending", "queued", "running", "paused", "failed", "completed", "cancelled"];
 const WAITING = ["pending", "queued"];
@@ -25,7 +26,7 @@ export function queue(root, { query, go }) {
     },
     watch: (data) => data.items.map((request) => [request.request_id, request.status]),
     view: (data, refresh) => [
-      pageHead(t("nav.queue"), t("queue.lead"), session.isAdmin && allTools(refresh)),
+      pageHead(t("nav.queue"), t("queue.lead"), button(t("queue.week"), weekDialog), session.isAdmin && allTools(refresh)),
       h("div", { class: "lanes" }, data.channels.map((lane) => laneCard(lane, refresh))),
       h("div", { class: "filters" },
         chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", given({ channel: chosen, status }))),

@@ -48,7 +48,8 @@ export const enPages = {
     nothing: "Nothing would come", nothingAdvice: "Check the address, the format and the patterns.", made: "Saved", when: "When", id: "Subscription id", requests: "Its requests", noRequests: "Nothing yet", noRequestsAdvice: "Look at the source now, or wait for its schedule.", scanNow: "Look now", scanning: "Looking at the source", deleteSure: "Forget “{name}” and cancel what it queued?",
   },
   log: { title: "Execution log", none: "No steps yet", noneAdvice: "Ingest requests write a line for each step.", attempt: "attempt {n}", stack: "Stack" },
-  queue: { retryAll: "Retry all failed", firstAll: "All to the front", cancelAll: "Cancel all", cancelAllSure: "Cancel every request that the filter finds?", bulkDone: "{n} changed", openSubscription: "Its source" },
+  callbacks: { body: "What is sent" },
+  queue: { week: "Last seven days", mean: "Mean", retryAll: "Retry all failed", firstAll: "All to the front", cancelAll: "Cancel all", cancelAllSure: "Cancel every request that the filter finds?", bulkDone: "{n} changed", openSubscription: "Its source" },
   batches: {
     businesses: "Businesses", businessesLead: "Who handles the items: URLs that get a signed POST.", noBusinesses: "No businesses yet", sharedRate: "Rate of all its batches", sharedRateHint: "Items a second, together. Empty: each batch its own.", hooks: "Also told", authCodeAgain: "Give it again, or it is taken away.", filter: "Batches by status", onFailure: "If an item fails",
     failureStop: "stop the batch", failureSkip: "skip the item", retries: "Attempts an item", maxFailed: "Tolerate failed items", maxFailedPercent: "Tolerate, in percent", concurrency: "Calls at once", itemsPerCall: "Items a call", itemTimeout: "Seconds for an answer", ack: "Answer", ackSync: "at once", ackAsync: "later, by POST …/result", totalHint: "The batch calls for index 0 to total − 1.",
@@ -59,5 +60,5 @@ export const enPages = {
     editorHint: "Drag a column onto another to nest it, between two to move it.", editorSides: "Heads at the side are edited as JSON below.", pull: "Pull sample rows", pulled: "{n} sample rows of {total}", type_string: "Text", type_number: "Number", type_date: "Date", type_datetime: "Date and time", type_currency: "Currency", type_percent: "Percent", type_boolean: "Yes or no", type_link: "Link", type_: "as it is",
     fromRows: "Columns from the rows", newGroup: "Group", newColumn: "Column", drag: "Move {name}", typeLabel: "Type of {name}",
   },
-  files: { deleteSure: "Delete {name} from the library?" },
+  files: { fetch: "Fetch from an address", signatureHint: "If you know it, the file is refused unless it matches.", fetching: "The file is being fetched", deleteSure: "Delete {name} from the library?" },
 };

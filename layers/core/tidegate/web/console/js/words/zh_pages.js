@@ -47,7 +47,8 @@ export const zhPages = {
     nothing: "不会获取任何文件", nothingAdvice: "请检查地址、格式和匹配规则。", made: "已保存", when: "时间", id: "订阅编号", requests: "它的请求", noRequests: "还没有请求", noRequestsAdvice: "立即查看数据源，或等待计划运行。", scanNow: "立即查看", scanning: "正在查看数据源", deleteSure: "删除“{name}”并取消其排队内容？",
   },
   log: { title: "执行日志", none: "还没有步骤", noneAdvice: "采集请求的每一步都会写一行日志。", attempt: "第 {n} 次", stack: "堆栈" },
-  queue: { retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
+  callbacks: { body: "发送内容" },
+  queue: { week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
   batches: {
     businesses: "业务登记", businessesLead: "谁来处理数据项：接收签名 POST 的地址。", noBusinesses: "还没有业务", sharedRate: "全部批次共用速率", sharedRateHint: "合计每秒项数。留空则各批次各自限速。", hooks: "其他通知", authCodeAgain: "请再次填写，否则将被清除。", filter: "按状态筛选批次", onFailure: "数据项失败时",
     failureStop: "停止批次", failureSkip: "跳过该项", retries: "每项尝试次数", maxFailed: "允许失败项数", maxFailedPercent: "允许失败百分比", concurrency: "并发调用", itemsPerCall: "每次调用项数", itemTimeout: "应答时限（秒）", ack: "应答方式", ackSync: "立即", ackAsync: "稍后通过 POST …/result", totalHint: "批次依次调用序号 0 至总数 − 1。",
@@ -58,5 +59,5 @@ export const zhPages = {
     editorHint: "把一列拖到另一列上即可嵌套，拖到两列之间即可移动。", editorSides: "行表头请在下方以 JSON 编辑。", pull: "拉取示例数据", pulled: "{total} 行中的 {n} 行示例", type_string: "文本", type_number: "数字", type_date: "日期", type_datetime: "日期时间", type_currency: "货币", type_percent: "百分比", type_boolean: "是否", type_link: "链接", type_: "原样",
     fromRows: "按数据生成列", newGroup: "分组", newColumn: "列", drag: "移动 {name}", typeLabel: "{name} 的类型",
   },
-  files: { deleteSure: "从文件库删除 {name}？" },
+  files: { fetch: "从地址拉取", signatureHint: "若已知则填写；不一致时拒绝入库。", fetching: "正在拉取文件", deleteSure: "从文件库删除 {name}？" },
 };
