@@ -100,6 +100,9 @@ def pictures(deployed: Deployed, desk: Console, phone: Console, project: Deploye
     job_id = submit(project, "/releases/2.5/firmware-2.5.img", hosts)
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(lambda pair: report(project, *pair), enumerate(hosts[: len(FLEET)])))
+    for number, host in enumerate(hosts[: len(FLEET)]):
+        group = {"groups": ["canary" if number % 6 == 0 else "north" if number % 2 else "south"]}
+        assert project.http("PATCH", f"/v1/agents/{host}", json=group).status == 200
     everywhere(desk, phone, f"distribution/{job_id.replace('/', '%2F')}", "canvas.target-map", "job")
     for number in range(8):
         wanted = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{number}.bin", "source_url": f"{source}/{number}.bin"}

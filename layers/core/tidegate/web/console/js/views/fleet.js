@@ -36,7 +36,7 @@ export function fleet(root, { query, go }) {
 
 function list(items, filter) {
   return table(t("nav.fleet"), [
-    { title: t("jobs.agent"), kind: "main", cell: (agent) => link(agent.agent_id, `#/fleet/${at(agent.agent_id)}`, "strong") },
+    { title: t("fleet.host"), kind: "main", cell: (agent) => link(agent.agent_id, `#/fleet/${at(agent.agent_id)}`, "strong") },
     { title: t("field.status"), cell: (agent) => badge(agent.state) },
     { title: t("fleet.groups"), cell: (agent) => (agent.groups.length ? h("span", { class: "chips" }, agent.groups.map((group) => h("button", { type: "button", class: "chip", onclick: () => filter({ group }) }, group))) : "–") },
     { title: t("fleet.zone"), cell: (agent) => agent.zone || "–" },
