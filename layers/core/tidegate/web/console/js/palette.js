@@ -85,6 +85,8 @@ export function palette() {
     const rows = shown();
     if (event.key === "ArrowDown") chosen = Math.min(rows.length - 1, chosen + 1);
     else if (event.key === "ArrowUp") chosen = Math.max(0, chosen - 1);
+    // A search field would first only clear itself.
+    else if (event.key === "Escape") box.close();
     else if (event.key === "Enter" && rows[chosen]) return open(rows[chosen]);
     else return undefined;
     event.preventDefault();
