@@ -87,26 +87,35 @@ def take(desk: Console, name: str) -> None:
     desk.page.screenshot(path=IMAGES / f"{name}.png")
 
 
-def pictures(deployed: Deployed, desk: Console, project: DeployedProject, source: str) -> None:
-    job_id = submit(project, "/releases/2.5/firmware-2.5.img", FLEET)
+def everywhere(desk: Console, phone: Console, route: str, ready: str, name: str) -> None:
+    """Wide and light in English; on a phone, dark and in Chinese."""
+    for tab, suffix in ((desk, ""), (phone, "-phone")):
+        tab.go(route)
+        tab.page.locator(ready).first.wait_for()
+        take(tab, name + suffix)
+
+
+def pictures(deployed: Deployed, desk: Console, phone: Console, project: DeployedProject, source: str) -> None:
+    hosts = [f"edge-{number:04d}" for number in range(1, 481)]
+    job_id = submit(project, "/releases/2.5/firmware-2.5.img", hosts)
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda pair: report(project, *pair), enumerate(FLEET)))
-    desk.go(f"distribution/{job_id.replace('/', '%2F')}")
-    desk.page.locator(".legend li", has_text="Failed").get_by_text("2", exact=True).wait_for()
-    take(desk, "job")
+        list(pool.map(lambda pair: report(project, *pair), enumerate(hosts[: len(FLEET)])))
+    for number, host in enumerate(hosts[: len(FLEET)]):
+        group = {"groups": ["canary" if number % 6 == 0 else "north" if number % 2 else "south"]}
+        assert project.http("PATCH", f"/v1/agents/{host}", json=group).status == 200
+    everywhere(desk, phone, f"distribution/{job_id.replace('/', '%2F')}", "canvas.target-map", "job")
     for number in range(8):
         wanted = {"biz_id": 1, "app_id": 1, "file_path": f"/in/{number}.bin", "source_url": f"{source}/{number}.bin"}
         assert project.http("POST", "/v1/files", json=wanted).status == 202
     until(lambda: deployed.http("GET", "/v1/queue/stats", key=project.key).json()["channels"]["no_cookie"], at_work)
-    desk.go("overview")
     # Early in a window, so that its picture shows it filling.
     time.sleep(WINDOW - time.time() % WINDOW)
     submit(project, "/maps/map-tiles.bin", FLEET[:24])
-    desk.page.get_by_text("24 targets so far").wait_for()
-    take(desk, "overview")
-    desk.go("exports/new")
-    desk.page.locator(".sheet").wait_for()
-    take(desk, "export")
+    everywhere(desk, phone, "overview", ".tiles", "overview")
+    everywhere(desk, phone, "exports/new", ".sheet", "export")
+    everywhere(desk, phone, "fleet", "tbody tr", "fleet")
+    desk.page.emulate_media(color_scheme="dark")
+    everywhere(desk, phone, f"operate/projects/{project.id}", "[data-key=quotas]", "project")
 
 
 def main() -> None:
@@ -117,12 +126,16 @@ def main() -> None:
         slow_source() as source,
         chromium() as browser,
         console(browser, deployed) as desk,
+        console(browser, deployed, width=390, language="zh-CN") as phone,
     ):
         project = deployed.project("Harbour")
         deployed.store(project, "/releases/2.5/firmware-2.5.img", CONTENT, SIGNATURE)
         fill(deployed, project.id, requests=150, jobs=120, files=20)
-        desk.sign_in(project.key)
-        pictures(deployed, desk, project, source)
+        phone.page.emulate_media(color_scheme="dark")
+        for tab in (desk, phone):
+            tab.sign_in(deployed.admin_key)
+            tab.page.locator("#project select").select_option(project.id)
+        pictures(deployed, desk, phone, project, source)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,22 @@ AREAS = [
     "overview",
     "distribution",
     "distribution/new",
+    "fleet",
+    "files",
+    "ingest",
+    "ingest/new",
     "exports",
     "exports/new",
     "batches",
+    "businesses",
     "queue",
     "callbacks",
-    "files",
+    "operate/credentials",
+    "operate/audit",
+    "operate/archive",
+    "nowhere",
 ]
+ADMINS_AREAS = ["operate/projects", "operate/keys", "operate/system"]
 
 
 def test_sign_in_shows_the_overview_and_keeps_the_key_in_this_tab_only(desk: Console, project: DeployedProject) -> None:
@@ -80,16 +89,23 @@ def test_every_area_fits_its_screen_and_axe_finds_nothing_serious(
 ) -> None:
     with console(browser, deployed, width=width) as opened:
         opened.sign_in(deployed.project().key)
-        for scheme in ("light", "dark"):
-            opened.page.emulate_media(color_scheme=scheme)
-            for area in AREAS:
-                opened.go(area)
-                expect(opened.page.locator("h1")).to_be_visible()
-                expect(opened.page.locator(".skeleton")).to_have_count(0)
-                assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
-                found = Axe().run(opened.page).response["violations"]
-                serious = [fault for fault in found if fault["impact"] in ("serious", "critical")]
-                assert serious == [], (area, scheme, [(f["id"], f["nodes"][0]["html"]) for f in serious])
+        _fits(opened, AREAS, width)
+    with console(browser, deployed, width=width, language="zh-CN") as opened:
+        opened.sign_in(deployed.admin_key)
+        _fits(opened, [*ADMINS_AREAS, f"operate/projects/{deployed.project().id}"], width)
+
+
+def _fits(opened: Console, areas: list[str], width: int) -> None:
+    for scheme in ("light", "dark"):
+        opened.page.emulate_media(color_scheme=scheme)
+        for area in areas:
+            opened.go(area)
+            expect(opened.page.locator("h1")).to_be_visible()
+            expect(opened.page.locator(".skeleton")).to_have_count(0)
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
+            found = Axe().run(opened.page).response["violations"]
+            serious = [fault for fault in found if fault["impact"] in ("serious", "critical")]
+            assert serious == [], (area, scheme, [(f["id"], f["nodes"][0]["html"]) for f in serious])
 
 
 def test_every_area_is_reached_by_the_keyboard(desk: Console) -> None:
@@ -104,7 +120,7 @@ def test_every_area_is_reached_by_the_keyboard(desk: Console) -> None:
     for _ in range(links.count() - 1):
         desk.page.keyboard.press("Tab")
     desk.page.keyboard.press("Enter")
-    expect(desk.page.get_by_role("heading", name="Files", level=1)).to_be_visible()
+    expect(desk.page.get_by_role("heading", name="Credentials", level=1)).to_be_visible()
 
 
 def test_the_page_asks_nobody_but_its_own_server(browser: Browser, deployed: Deployed) -> None:

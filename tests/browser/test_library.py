@@ -73,10 +73,11 @@ def test_a_distribution_to_two_agents_goes_to_success_without_reloading(
         expect(desk.page.locator(".page-head .badge")).to_have_text("Success")
 
     expect(desk.page.locator(".legend li", has_text="Success")).to_contain_text("2")
-    expect(desk.page.locator("tbody tr")).to_have_count(2)
-    desk.page.get_by_role("button", name="Failed").click()
+    targets = desk.page.locator("[data-key=targets]")
+    expect(targets.locator("tbody tr")).to_have_count(2)
+    targets.get_by_role("button", name="Failed").click()
     expect(desk.page.get_by_text("No targets here")).to_be_visible()
-    desk.page.get_by_role("button", name="All").click()
+    targets.get_by_role("button", name="All").click()
     desk.page.get_by_role("link", name="Timeline").first.click()
     expect(desk.page.locator(".timeline li").last).to_contain_text("Success")
     assert desk.page.evaluate("window.notReloaded") is True

@@ -40,6 +40,7 @@ def test_an_excel_export_with_nested_heads_is_the_sheet_that_was_previewed(desk:
 
 def test_the_preview_follows_what_is_typed_and_names_what_is_wrong(desk: Console) -> None:
     desk.go("exports/new")
+    desk.page.get_by_text("As JSON").click()
     template = desk.page.locator("textarea[name=template]")
 
     template.fill('{"name": "Who", "age": "How old"}')

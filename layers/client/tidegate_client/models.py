@@ -162,6 +162,12 @@ class JobSwarm(Model):
     bad_peers: list[str]
 
 
+class JobMap(Model):
+    names: list[str]
+    states: str
+    next_shard: int | None
+
+
 class Job(Model):
     job_id: str
     key: str | None
@@ -397,6 +403,15 @@ class Subscription(Model):
     status: str | None
     create_time: str
     last_scan: str | None
+    next_run: str | None
+
+
+class Credential(Model):
+    name: str
+    origins: list[str]
+    headers: list[str]
+    updated_at: str
+    updated_by: str
 
 
 class PreviewEntry(Model):

@@ -33,6 +33,8 @@ class Settings:
     batch_machine_arn: str = ""
     ws_endpoint: str = ""
     secrets_prefix: str = "tidegate/"
+    # For the names of its alarms.
+    stack_name: str = ""
     admin_key_sha256: str = ""
     # The SSM parameter that callback secrets are derived from.
     callback_root_name: str = "/tidegate/callback-root"

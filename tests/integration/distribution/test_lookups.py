@@ -188,3 +188,19 @@ def test_many_tasks_are_read_by_id_in_a_few_calls(fleet: Fleet, cloud: MotoCloud
 
     assert found == {one: lookup.task(project_id, one) for one in [*ids, uuid]}
     assert calls.total() <= 3
+
+
+def test_a_map_has_one_letter_for_each_target_in_any_state(fleet: Fleet) -> None:
+    made = fleet.submit_many(["a-1", "a-2", "a-3"])
+    fleet.collect()
+    waiting = fleet.get(f"/v1/jobs/{made['job_id']}/map")
+    assert (sorted(waiting["names"]), waiting["states"]) == (["a-1", "a-2", "a-3"], "WWW")
+
+    fleet.run_until_dispatched(made["job_id"])
+    fleet.report("a-1", 0)
+    fleet.report("a-2", 2)
+    fleet.step("poll_transfer", made["job_id"])
+    found = fleet.get(f"/v1/jobs/{made['job_id']}/map")
+
+    assert dict(zip(found["names"], found["states"], strict=True)) == {"a-1": "S", "a-2": "F", "a-3": "W"}
+    assert found["next_shard"] is None

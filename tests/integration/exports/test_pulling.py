@@ -286,3 +286,15 @@ def test_a_private_source_is_refused_unless_the_project_allows_it(world: ExportW
     )
     assert (answer.status, answer.json()["code"]) == (422, "url_not_allowed")
     assert answer.json()["errors"][0]["loc"] == ["body", "source_url"]
+
+
+def test_a_sample_is_the_first_rows_of_the_first_page_and_queues_nothing(world: ExportWorld) -> None:
+    world.source.rows = numbered(250)
+
+    answer = world.cloud.http("POST", "/v1/task/sample", json={"source_url": world.source.url}, key=world.project.key)
+
+    assert answer.status == 200, answer.body
+    assert [row["id"] for row in answer.json()["rows"]] == list(range(20))
+    assert answer.json()["total"] == 250
+    assert world.source.pages == {0: 1}
+    assert world.cloud.http("GET", "/v1/tasks", key=world.project.key).json()["items"] == []

@@ -32,6 +32,7 @@ EXCEPTIONS = {
     "POST /v1/batches/{batch_id}/items/{index}/result": "one item's answer; outcomes are kept in S3",
     "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
     "POST /v1/subscriptions/preview": "reads a source and stores no record",
+    "POST /v1/task/sample": "reads a source and stores no record",
     "POST /v1/download/sync": "answers a file and stores no record",
     "POST /v1/download/sync/multiple": "answers a file and stores no record",
 }

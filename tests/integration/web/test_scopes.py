@@ -64,6 +64,7 @@ write  POST   /v1/callbacks/{delivery_id}/redeliver
 admin  POST   /v1/cleanup
 read   GET    /v1/compensation
 admin  POST   /v1/compensation/trigger
+read   GET    /v1/credentials
 write  DELETE /v1/credentials/{name}
 write  PUT    /v1/credentials/{name}
 read   GET    /v1/download/async
@@ -88,6 +89,7 @@ read   GET    /v1/jobs
 read   GET    /v1/jobs/{job}
 write  POST   /v1/jobs/{job}/cancel
 write  POST   /v1/jobs/{job}/redrive
+read   GET    /v1/jobs/{job}/map
 read   GET    /v1/jobs/{job}/targets
 admin  DELETE /v1/keys/{key_id}
 read   GET    /v1/me
@@ -119,6 +121,7 @@ write  POST   /v1/requests/{request_id}/prioritize
 write  POST   /v1/requests/{request_id}/resume
 write  POST   /v1/requests/{request_id}/retry
 read   GET    /v1/stats
+admin  GET    /v1/system
 read   GET    /v1/subscriptions
 write  POST   /v1/subscriptions
 write  POST   /v1/subscriptions/preview
@@ -134,6 +137,7 @@ read   GET    /v1/subscriptions/{subscription_id}/tasks
 read   GET    /v1/task
 write  POST   /v1/task
 write  POST   /v1/task/multiple
+write  POST   /v1/task/sample
 read   GET    /v1/tasks
 write  POST   /v1/tasks/delete
 any    POST   /v1/ws-tickets

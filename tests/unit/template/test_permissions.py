@@ -25,6 +25,10 @@ def listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
+# Reads that are not of one resource, so that IAM can grant them for all only.
+LISTS = ("cloudwatch:DescribeAlarms",)
+
+
 def allowed(properties: dict[str, Any], action: str) -> list[Any]:
     """The resources on which that action is allowed."""
     return [r for s in statements(properties) if action in listed(s["Action"]) for r in listed(s["Resource"])]
@@ -36,7 +40,7 @@ def test_no_policy_is_wider_than_named_actions_on_our_own_resources(name: str) -
         for action in listed(statement["Action"]):
             assert "*" not in action, action
         for resource in listed(statement["Resource"]):
-            assert resource != "*", statement
+            assert resource != "*" or statement["Action"] in LISTS, statement
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))

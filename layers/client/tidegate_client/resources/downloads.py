@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import BatchSubmitted, Job, JobTarget, Page, Redriven, Submitted, Target, Task, Wave
+from tidegate_client.models import BatchSubmitted, Job, JobMap, JobTarget, Page, Redriven, Submitted, Target, Task, Wave
 from tidegate_client.resources.paging import one_page
 
 TARGETS_A_CALL = 1000
@@ -135,6 +135,10 @@ class Jobs:
         return one_page(
             self._http, f"/v1/jobs/{path_part(job_id)}/targets", {"status": status}, limit, cursor, JobTarget
         )
+
+    def map(self, job_id: str, shard: int = 0) -> JobMap:
+        """Every target's state, packed; go on with `next_shard` while there is one."""
+        return JobMap(self._http.get(f"/v1/jobs/{path_part(job_id)}/map", {"shard": shard}))
 
     def list(
         self,

@@ -8,7 +8,7 @@ from tidegate_client.content import Progress
 from tidegate_client.download import download_to
 from tidegate_client.errors import problem_of
 from tidegate_client.http import Http
-from tidegate_client.models import Export, Link, Page
+from tidegate_client.models import Export, Link, Model, Page
 from tidegate_client.resources.paging import one_page
 
 
@@ -22,6 +22,10 @@ class Exports:
         """`fields` as POST /v1/task takes them; `multiple` for several tables."""
         path = "/v1/task/multiple" if multiple else "/v1/task"
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
+
+    def sample(self, source_url: str) -> Model:
+        """The first rows of a source: `{rows, total, answered}`; nothing is queued or kept."""
+        return Model(self._http.act("/v1/task/sample", {"source_url": source_url}, idempotent=True))
 
     def get(self, task_id: str) -> Export:
         return Export(self._http.get("/v1/task", {"task_id": task_id}))

@@ -100,6 +100,10 @@ class Operations:
     def cleanup(self) -> Model:
         return Model(self._http.act("/v1/cleanup", idempotent=True))
 
+    def system(self) -> Model:
+        """Version, parameters and alarms of the deployment; for admin keys."""
+        return Model(self._http.get("/v1/system"))
+
     def ticket(self) -> Ticket:
         return Ticket(self._http.act("/v1/ws-tickets", idempotent=True))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Bulk, LogLine, Page, Preview, Request, Subscription
+from tidegate_client.models import Bulk, Credential, LogLine, Page, Preview, Request, Subscription
 from tidegate_client.resources.paging import one_page
 
 
@@ -125,6 +125,10 @@ class Credentials:
         """They are sent to `origins` ("https://host" or "https://host:port") and nowhere else."""
         body = {"headers": dict(headers), "origins": [*origins]}
         self._http.call("PUT", f"/v1/credentials/{path_part(name)}", body=body)
+
+    def list(self) -> Page[Credential]:
+        """Names, origins and the names of the headers; never a value."""
+        return one_page(self._http, "/v1/credentials", {}, None, None, Credential)
 
     def delete(self, name: str) -> None:
         self._http.call("DELETE", f"/v1/credentials/{path_part(name)}")

@@ -56,6 +56,7 @@ class App:
         self.sfn = lazy_client("stepfunctions")
         self.secretsmanager = lazy_client("secretsmanager")
         self.ssm = lazy_client("ssm")
+        self.cloudwatch = lazy_client("cloudwatch")
 
     @cached_property
     def table(self) -> Table:

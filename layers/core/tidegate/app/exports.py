@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidegate.exports.join import Joiner
     from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
+    from tidegate.exports.sample import Sample
     from tidegate.exports.sync import SyncExports
     from tidegate.queue.model import Request
 
@@ -53,6 +54,15 @@ class ExportsPart:
             app.notifications.progress,
             clock,
             self.shown,
+        )
+
+    def sample(self, project_id: str, source_url: str) -> Sample:
+        """The first rows of a source."""
+        from tidegate.exports.sample import sample
+
+        app = self._app
+        return sample(
+            SignedSource(app.http, app.sign, app.projects.projects.get, app.clock), project_id, source_url, app.clock
         )
 
     @cached_property

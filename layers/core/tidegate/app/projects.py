@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tidegate.projects.audit_store import AuditStore
 from tidegate.projects.authentication import Authentication
 from tidegate.projects.callback_secrets import CallbackSecrets
+from tidegate.projects.credential_records import CredentialRecords
 from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.key_store import ApiKeyStore
 from tidegate.projects.known_keys import KnownKeys
@@ -37,6 +38,7 @@ class ProjectsPart:
         root = RootSecret(app.ssm, settings.callback_root_name)
         self.callback_secrets = CallbackSecrets(self.store, root, clock)
         self.credentials = CredentialStore(app.secretsmanager, settings.secrets_prefix)
+        self.credential_records = CredentialRecords(app.table)
 
         self.usage = UsageStore(app.table)
 

@@ -63,6 +63,15 @@ def project(project_id: str) -> dict[str, str]:
     return _key(project_id, "PROJECT")
 
 
+def credentials(project_id: str) -> str:
+    return partition(project_id, "CREDENTIALS")
+
+
+def credential(project_id: str, name: str) -> dict[str, str]:
+    """What may be shown of a credential; its headers are in Secrets Manager."""
+    return {"pk": credentials(project_id), "sk": name}
+
+
 def usage(project_id: str) -> dict[str, str]:
     return _key(project_id, "USAGE")
 

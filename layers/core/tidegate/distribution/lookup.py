@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tidegate.common.ids import Clock
@@ -21,6 +22,19 @@ Record = dict[str, Any]
 # A list filtered by status answers what it found after this many pages, with a cursor to go on from.
 _PAGES = 10
 _PAGE = 100
+
+
+# A map's page: some hundreds of kilobytes.
+_MAPPED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMap:
+    """`states` has one letter for each name: Pending W, Running R, Success S, Failed F, Timeout T, Cancelled C."""
+
+    names: Sequence[str]
+    states: str
+    next_shard: int | None
 
 
 class Lookup:
@@ -133,6 +147,20 @@ class Lookup:
             number, place = number + 1, 0
         return Listed(self._reached(job, found), None)
 
+    def map(self, project_id: str, given: str, first: int) -> TargetMap:
+        """Every target's name and state, some thousands at a time, for a picture of all of them."""
+        job = self._job(project_id, given)
+        names: list[str] = []
+        states: list[str] = []
+        number = first
+        while len(names) < _MAPPED and (found := self._states(job, number)) is not None:
+            for target, state in sorted(found.items()):
+                names.append(f"{target.agent_id} {target.container_id}" if target.container_id else target.agent_id)
+                states.append(_letter(job, state))
+            number += 1
+        more = job.shard_count is not None and number < job.shard_count
+        return TargetMap(names, "".join(states), number if more else None)
+
     def _reached(self, job: Job, rows: list[Record]) -> list[Record]:
         """Says of targets that have not reported whether their host is offline or only slow."""
         silent = [row for row in rows if row["status"] in (PENDING, RUNNING) and row.get("error_code") is None]
@@ -172,6 +200,14 @@ class Lookup:
         if job.shard_count is not None:
             return job.counts
         return Counts(total=len({arrival.target for arrival in self._targets.collected(job.project_id, job.key)}))
+
+
+def _letter(job: Job, state: TargetState) -> str:
+    """A host that has not begun counts as waiting, as in the Job's counts."""
+    if job.shard_count is None:
+        return "W"
+    status = str(outcome(job, state)["status"])
+    return "W" if status == RUNNING and state.code is None else status[0]
 
 
 def _position(cursor: str | None) -> tuple[int, int]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from tidegate.common.ids import iso
 from tidegate.ingest.source_list import Selection
 
 # A paused one is not scanned by its schedule; by hand it still is.
@@ -55,5 +57,6 @@ class Subscription:
         names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
         shown = {name: getattr(self, name) for name in (*names, "format", "file_path", "priority", "politeness")}
         shown |= {name: list(getattr(self, name)) or None for name in ("include", "exclude")}
-        shown |= {"create_time": self.created_at, "last_scan": self.last_scan}
+        next_run = iso(datetime.fromtimestamp(self.due_at, UTC)) if self.due_at and self.status == ACTIVE else None
+        shown |= {"create_time": self.created_at, "last_scan": self.last_scan, "next_run": next_run}
         return {name: value for name, value in shown.items() if value is not None}

@@ -6,6 +6,7 @@ from tidegate.web import system
 from tidegate.web.batches import businesses
 from tidegate.web.batches import routes as batches
 from tidegate.web.console import routes as console
+from tidegate.web.console import system as console_system
 from tidegate.web.distribution import agents, fleet, jobs, submits
 from tidegate.web.distribution import tasks as downloads
 from tidegate.web.exports import routes as exports
@@ -26,6 +27,7 @@ def build_api() -> Api:
         [
             system.router,
             console.router,
+            console_system.router,
             callbacks.router,
             compensation.router,
             projects.router,

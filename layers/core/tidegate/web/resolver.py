@@ -24,7 +24,7 @@ _BAD_PATH = BadPath("the path holds a control character; leave it out")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _RECORD_PATHS = ("/v1/jobs/", "/v1/downloads/")
 _ID_PREFIX = "AsyncDownload"
-_SUB_PATHS = ("/targets", "/cancel", "/redrive")
+_SUB_PATHS = ("/targets", "/map", "/cancel", "/redrive")
 
 logger = Logger(service="tidegate")
 

@@ -1,4 +1,4 @@
-"""compensation show · trigger, callback list · redeliver, audit, stats, archive, cleanup"""
+"""compensation show · trigger, callback list · redeliver, audit, stats, archive, cleanup, system"""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def register(subparsers: Subparsers) -> None:
     archive.add_argument("--status", choices=("completed", "failed", "cancelled"))
     archive.add_argument("--request", metavar="ID")
     add_paging(archive)
+    add_command(subparsers, "system", _system, "version, parameters and alarms of the deployment (admin)")
     add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
 
 
@@ -48,6 +49,10 @@ def _day(text: str) -> str:
 
 def _compensation(context: Context, _args: argparse.Namespace) -> None:
     context.output.record(context.client.compensation.get())
+
+
+def _system(context: Context, _args: argparse.Namespace) -> None:
+    context.output.record(context.client.operations.system())
 
 
 def _trigger(context: Context, _args: argparse.Namespace) -> None:

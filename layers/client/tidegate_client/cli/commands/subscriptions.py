@@ -1,4 +1,4 @@
-"""subscription create · show · list · download · tasks · delete, credential put · delete"""
+"""subscription create · show · list · download · tasks · delete, credential put · list · delete"""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def register(subparsers: Subparsers) -> None:
     put.add_argument(
         "--origin", required=True, action="append", metavar="https://HOST", help="they go there only; may be repeated"
     )
+    credential.command("list", _list_credentials, "their names and where they are sent; never a value")
     credential.command("delete", _delete_credential, "forget them").add_argument("name")
 
 
@@ -134,6 +135,10 @@ def _put_credential(context: Context, args: argparse.Namespace) -> None:
     headers = {name.strip(): value.strip() for name, _, value in lines}
     context.client.credentials.put(args.name, headers, args.origin)
     context.output.record({"stored": args.name})
+
+
+def _list_credentials(context: Context, _args: argparse.Namespace) -> None:
+    context.output.table(context.client.credentials.list()["items"], ("name", "origins", "headers", "updated_at"))
 
 
 def _delete_credential(context: Context, args: argparse.Namespace) -> None:

@@ -100,6 +100,16 @@ class JobTargetList(Answer):
     next_cursor: str | None = None
 
 
+class JobMapAnswer(Answer):
+    """`states` has one letter for each of `names` (agent_id, then after a space its container)."""
+
+    names: list[str]
+    states: Annotated[
+        str, Field(description="W waiting, R running, S success, F failed, T timeout, C cancelled; one a target")
+    ]
+    next_shard: int | None = None
+
+
 class RedriveBody(Body):
     statuses: Annotated[list[Literal["Failed", "Timeout", "Cancelled"]], Field(min_length=1, max_length=3)] = [
         "Failed",

@@ -12,6 +12,7 @@ from tidegate.app import app
 from tidegate.web.distribution.job_schemas import (
     JobAnswer,
     JobList,
+    JobMapAnswer,
     JobTargetAnswer,
     JobTargetList,
     RedriveBody,
@@ -67,6 +68,12 @@ def list_targets(
     page = app().distribution.lookup.targets(router.caller.project_id, unquote(job), status, limit, cursor)
     items = [JobTargetAnswer.model_validate(target) for target in page.items]
     return JobTargetList(items=items, next_cursor=page.next_cursor)
+
+
+@router.get("/v1/jobs/<job>/map", scope="read", tags=_TAGS, summary="Every target's state, packed")
+def target_map(job: str, shard: Annotated[int, Query(ge=0, le=100_000)] = 0) -> JobMapAnswer:
+    """For a picture of all targets: thousands a call. `next_shard` is what to ask for next, absent at the end."""
+    return JobMapAnswer.model_validate(app().distribution.lookup.map(router.caller.project_id, unquote(job), shard))
 
 
 @router.get("/v1/jobs", scope="read", tags=_TAGS, summary="List Jobs")

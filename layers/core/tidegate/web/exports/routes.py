@@ -15,6 +15,8 @@ from tidegate.files.model import content_disposition
 from tidegate.web.exports.schemas import (
     Deleted,
     MultipleBody,
+    SampleAnswer,
+    SampleBody,
     SyncBody,
     SyncMultipleBody,
     TaskAccepted,
@@ -52,6 +54,13 @@ def submit(body: TaskBody) -> Response[TaskAccepted]:
 )
 def submit_multiple(body: MultipleBody) -> Response[TaskAccepted]:
     return _submitted(body)
+
+
+@router.post(
+    "/v1/task/sample", scope="write", tags=_TAGS, summary="The first rows of a source; nothing is queued or kept"
+)
+def sample(body: SampleBody) -> SampleAnswer:
+    return SampleAnswer.model_validate(app().exports.sample(router.caller.project_id, body.source_url))
 
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:

@@ -246,6 +246,18 @@ class SyncMultipleBody(MultipleBody):
     name: Name = "sync"
 
 
+class SampleBody(Body):
+    source_url: Url
+
+
+class SampleAnswer(Answer):
+    """`answered` is what the source says of the table itself: header, footer, template."""
+
+    rows: list[dict[str, Any]]
+    total: int | None = None
+    answered: dict[str, Any]
+
+
 class TaskIds(Body):
     task_ids: Annotated[list[Text], Field(min_length=1, max_length=100)]
 

@@ -8,13 +8,17 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path
 
 from tidegate.app import app
+from tidegate.common.ids import iso
 from tidegate.http.credentials import check_origins
 from tidegate.ingest.source_list import Selection
 from tidegate.ingest.subscription_model import Subscription
 from tidegate.projects.audit import act
+from tidegate.projects.credential_records import CredentialRecord
 from tidegate.web.idempotency import idempotent
 from tidegate.web.ingest.schemas import (
+    CredentialAnswer,
     CredentialBody,
+    CredentialList,
     PreviewAnswer,
     PreviewBody,
     PreviewEntry,
@@ -125,6 +129,17 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
     return RequestList(items=items, next_cursor=page.next_cursor)
 
 
+@router.get(
+    "/v1/credentials",
+    scope="read",
+    tags=_TAGS,
+    summary="Stored credentials: names, origins and the names of their headers; never a value",
+)
+def list_credentials() -> CredentialList:
+    found = app().projects.credential_records.list(router.caller.project_id)
+    return CredentialList(items=[CredentialAnswer.model_validate(record) for record in found])
+
+
 @router.put(
     "/v1/credentials/<name>",
     scope="write",
@@ -137,19 +152,18 @@ def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any
     taken from projects with private URLs only, since anyone on the way could read the headers."""
     project_id = router.caller.project_id
     check_origins(body.origins, plain_text=app().projects.projects.get(project_id).allow_private_urls)
-    _record(name, "credential.put")
+    now, who = app().clock(), router.caller.key_id
+    record = CredentialRecord(name, body.origins, sorted(body.headers), iso(now), who)
+    app().projects.credential_records.put(project_id, record, act(project_id, name, now, who, "credential.put"))
     app().projects.credentials.put(project_id, name, body.headers, body.origins)
     return answer(None, 204)
 
 
 @router.delete("/v1/credentials/<name>", scope="write", tags=_TAGS, summary="Forget them", status_code=204)
 def delete_credential(name: CredentialInPath) -> Response[Any]:
-    _record(name, "credential.delete")
-    app().projects.credentials.delete(router.caller.project_id, name)
-    return answer(None, 204)
-
-
-def _record(name: str, action: str) -> None:
-    """Credentials are in Secrets Manager: no transaction of the table holds their change."""
+    # The secret first: a crash in between leaves a name in the list, which can be deleted again.
     caller = router.caller
-    app().projects.audit.record(act(caller.project_id, name, app().clock(), caller.key_id, action))
+    app().projects.credentials.delete(caller.project_id, name)
+    line = act(caller.project_id, name, app().clock(), caller.key_id, "credential.delete")
+    app().projects.credential_records.delete(caller.project_id, name, line)
+    return answer(None, 204)

@@ -153,6 +153,9 @@ class SubscriptionAnswer(Answer):
     status: str
     create_time: str
     last_scan: str | None = None
+    next_run: (
+        Annotated[str, Field(description="when its schedule fires next; absent without one, or paused")] | None
+    ) = None
 
 
 class SubscriptionList(Answer):
@@ -168,3 +171,18 @@ class CredentialBody(Body):
             min_length=1, max_length=20, description="the headers go to these only: https://host or https://host:port"
         ),
     ]
+
+
+class CredentialAnswer(Answer):
+    """`headers` are names only; a value is never shown."""
+
+    name: str
+    origins: list[str]
+    headers: list[str]
+    updated_at: str
+    updated_by: str
+
+
+class CredentialList(Answer):
+    items: list[CredentialAnswer]
+    next_cursor: str | None = None

@@ -3,11 +3,13 @@ import { session } from "./session.js";
 import { t } from "./i18n.js";
 
 export class ApiError extends Error {
-  constructor(status, problem) {
+  constructor(status, problem, requestId) {
     super(problem.detail || problem.title || t("error.unknown"));
     this.status = status;
     this.code = problem.code || "unknown";
     this.fields = problem.errors || [];
+    // What operators find the call by in the logs.
+    this.requestId = requestId || null;
   }
 }
 
@@ -30,7 +32,7 @@ export async function call(method, path, { body, query, key, once } = {}) {
   const data = parsed(text);
   if (answer.ok) return data;
   if (answer.status === 401 && !key) session.end("error.expired");
-  throw new ApiError(answer.status, data || { detail: t("error.status", { n: answer.status }) });
+  throw new ApiError(answer.status, data || { detail: t("error.status", { n: answer.status }) }, answer.headers.get("x-request-id"));
 }
 
 function parsed(text) {
@@ -43,6 +45,8 @@ function parsed(text) {
 
 export const get = (path, query) => call("GET", path, { query });
 export const post = (path, body) => call("POST", path, { body: body ?? {} });
+export const put = (path, body) => call("PUT", path, { body });
+export const remove = (path) => call("DELETE", path);
 export const patch = (path, body) => call("PATCH", path, { body });
 // A press of a button twice, or a retry after a lost answer, makes one record.
 export const create = (path, body, once) => call("POST", path, { body, once });

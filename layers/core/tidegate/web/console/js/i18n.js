@@ -1,8 +1,10 @@
 // The page's words, by the browser's language or the person's choice.
 import { en } from "./words/en.js";
+import { enPages } from "./words/en_pages.js";
 import { zh } from "./words/zh.js";
+import { zhPages } from "./words/zh_pages.js";
 
-const DICTIONARIES = { en, zh };
+const DICTIONARIES = { en: together(en, enPages), zh: together(zh, zhPages) };
 const CHOICE = "tidegate.language";
 let current = null;
 
@@ -22,7 +24,7 @@ export function speak(chosen) {
 }
 
 export function t(key, values) {
-  const found = word(DICTIONARIES[language()], key) ?? word(en, key);
+  const found = word(DICTIONARIES[language()], key) ?? word(DICTIONARIES.en, key);
   if (found === undefined) return key;
   return values ? found.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "") : found;
 }
@@ -31,6 +33,11 @@ export function t(key, values) {
 export function named(group, value) {
   const text = String(value ?? "");
   return word(DICTIONARIES[language()], `${group}.${text}`) ?? text;
+}
+
+function together(one, other) {
+  const groups = [...new Set([...Object.keys(one), ...Object.keys(other)])];
+  return Object.fromEntries(groups.map((name) => [name, { ...one[name], ...other[name] }]));
 }
 
 function word(dictionary, key) {

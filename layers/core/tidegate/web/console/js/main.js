@@ -4,35 +4,48 @@ import { call } from "./api.js";
 import { language, t } from "./i18n.js";
 import { live } from "./live.js";
 import { failure, skeleton } from "./parts/basics.js";
+import { palette } from "./palette.js";
 import { go, here } from "./router.js";
 import { session } from "./session.js";
 import { shell, switches, wearTheme } from "./shell.js";
 import { batchPage } from "./views/batch.js";
 import { batches } from "./views/batches.js";
+import { businesses } from "./views/businesses.js";
 import { callbacks } from "./views/callbacks.js";
 import { exportForm } from "./views/export_form.js";
 import { exportPage } from "./views/export.js";
 import { exportsList } from "./views/exports.js";
 import { files } from "./views/files.js";
+import { fleet } from "./views/fleet.js";
+import { host } from "./views/host.js";
 import { job } from "./views/job.js";
 import { jobs } from "./views/jobs.js";
+import { operate } from "./views/operate.js";
 import { overview } from "./views/overview.js";
 import { queue } from "./views/queue.js";
 import { requestPage } from "./views/request.js";
 import { signIn } from "./views/signin.js";
+import { subscription } from "./views/subscription.js";
+import { changeSubscription, newSubscription } from "./views/subscription_form.js";
+import { subscriptions } from "./views/subscriptions.js";
 import { submit } from "./views/submit.js";
 import { task } from "./views/task.js";
+import { unknown } from "./views/unknown.js";
 
 const root = document.getElementById("app");
 const VIEWS = {
   overview: { list: overview },
   distribution: { list: jobs, one: job, new: submit },
   tasks: { list: jobs, one: task, under: "distribution" },
+  fleet: { list: fleet, one: host },
+  ingest: { list: subscriptions, one: subscription, new: newSubscription, change: changeSubscription },
   exports: { list: exportsList, one: exportPage, new: exportForm },
   batches: { list: batches, one: batchPage },
+  businesses: { list: businesses, under: "batches" },
   queue: { list: queue, one: requestPage },
   callbacks: { list: callbacks },
   files: { list: files },
+  operate: { list: operate, one: operate },
 };
 let shown = null;
 let frame = null;
@@ -50,19 +63,27 @@ function show({ moved = false } = {}) {
   language();
   if (!session.me) return session.key ? resume() : door();
   const { area: asked, id, query } = here();
-  const views = VIEWS[asked] || VIEWS.overview;
-  const area = views.under || (VIEWS[asked] ? asked : "overview");
+  const view = viewOf(asked, id);
+  const area = VIEWS[asked]?.under || asked;
   frame = shell(root, area, () => show());
-  document.title = `${t(`nav.${area}`)} · Tidegate`;
+  document.title = `${t(view === unknown ? "unknown.title" : `nav.${area}`)} · Tidegate`;
   const before = place;
   place = `${asked}/${id}`;
   if (!moved || place !== before) draw(frame.view);
   if (moved && place !== before) enter(frame.view);
-  const view = id === "new" && views.new ? views.new : id && views.one ? views.one : views.list;
-  shown = view(frame.view, { id, query, go });
+  shown = view(frame.view, { id: id?.replace(/\/change$/, "") ?? null, query, go });
   // What was asked for comes first, the socket after it.
   Promise.resolve(shown.first).then(() => { if (session.me) live.start(); });
   return undefined;
+}
+
+function viewOf(area, id) {
+  const views = Object.hasOwn(VIEWS, area) ? VIEWS[area] : null;
+  if (!views) return unknown;
+  if (!id) return views.list;
+  if (id === "new" && views.new) return session.can("write") ? views.new : unknown;
+  if (id.endsWith("/change") && views.change) return views.change;
+  return views.one || unknown;
 }
 
 function enter(view) {
@@ -88,5 +109,13 @@ async function resume() {
 
 wearTheme();
 session.onEnd((reason) => { live.stop(); leave(); door(reason); });
+// `/` and ⌘K find anything, from anywhere but a field that is being typed in.
+window.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+  const asked = (event.key === "k" && (event.metaKey || event.ctrlKey)) || (event.key === "/" && !typing && !event.metaKey && !event.ctrlKey);
+  if (!asked || !session.me || document.querySelector("dialog[open]")) return;
+  event.preventDefault();
+  palette();
+});
 window.addEventListener("hashchange", () => show({ moved: true }));
 show();

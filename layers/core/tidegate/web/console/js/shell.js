@@ -3,11 +3,12 @@ import { draw, h } from "./dom.js";
 import { get } from "./api.js";
 import { language, speak, t } from "./i18n.js";
 import { live } from "./live.js";
+import { palette } from "./palette.js";
 import { icon } from "./parts/basics.js";
 import { logo } from "./parts/logo.js";
 import { session } from "./session.js";
 
-const AREAS = ["overview", "distribution", "exports", "batches", "queue", "callbacks", "files"];
+export const AREAS = ["overview", "distribution", "fleet", "files", "ingest", "exports", "batches", "queue", "callbacks", "operate"];
 const THEME = "tidegate.theme";
 
 export function wearTheme() {
@@ -42,7 +43,7 @@ export function shell(root, area, redraw) {
           h("a", { href: `#/${each}`, "aria-current": each === area ? "page" : null }, icon(each), h("span", null, t(`nav.${each}`))))),
         h("a", { class: "docs", href: "docs", target: "_blank", rel: "noreferrer" }, t("nav.docs")))),
       h("div", { class: "body" },
-        h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("span", { id: "live" }), switches(redraw),
+        h("header", { class: "top" }, h("div", { class: "project", id: "project" }), h("div", { class: "top-tools" }, h("button", { type: "button", class: "button find", "aria-label": t("find.title"), title: t("find.keys"), onclick: () => palette() }, icon("search"), h("span", null, t("find.short")), h("kbd", null, "/")), h("span", { id: "live" }), switches(redraw),
           h("button", { type: "button", class: "button quiet", "aria-label": t("nav.signOut"), title: t("nav.signOut"), onclick: () => session.end() }, icon("out")))),
         h("main", { id: "view", tabindex: "-1" }))));
   said();

@@ -1,12 +1,12 @@
 // The small things every view is made of.
 import { h, svg } from "../dom.js";
-import { ago, moment } from "../format.js";
+import { ago, moment, short } from "../format.js";
 import { named, t } from "../i18n.js";
 
 const TONES = {
-  good: ["success", "completed", "finished", "ready", "delivered"],
-  bad: ["failed", "dead", "error", "expired", "abandoned"],
-  warn: ["timeout", "stopping", "paused", "retrying", "waiting_biz"],
+  good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok"],
+  bad: ["failed", "dead", "error", "expired", "abandoned", "revoked", "alarm"],
+  warn: ["timeout", "stopping", "paused", "retrying", "waiting_biz", "offline"],
   busy: ["running", "downloading", "coming", "verifying", "sending"],
 };
 
@@ -56,6 +56,37 @@ export function code(text) {
   return h("code", { class: "code" }, text);
 }
 
+// An id: short to the eye, whole on hover, copied by a press.
+export function copyable(text, label) {
+  return h("button", { type: "button", class: "copy", title: `${text}\n${t("action.copy")}`, "aria-label": `${t("action.copy")} ${text}`, onclick: copy }, label || short(text), icon("copy"));
+
+  async function copy(event) {
+    event.preventDefault();
+    const pressed = event.currentTarget;
+    try {
+      await navigator.clipboard.writeText(text);
+      pressed.classList.add("copied");
+      setTimeout(() => pressed.classList.remove("copied"), 1200);
+    } catch {
+      getSelection().selectAllChildren(pressed);
+    }
+  }
+}
+
+// A record by the name that people gave it, its id beside it.
+export function titled(name, href, id) {
+  return [link(name, href, "strong"), h("span", { class: "under" }, copyable(id))];
+}
+
+export function tabs(label, options, chosen) {
+  return h("nav", { class: "tabs", "aria-label": label }, options.map(([name, href, text]) =>
+    h("a", { href, "aria-current": name === chosen ? "page" : null, "data-key": `tab-${name}` }, text)));
+}
+
+export function crumbs(...links) {
+  return h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, links);
+}
+
 export function empty(title, advice, ...actions) {
   return h("div", { class: "state" }, icon("wave"), h("h3", null, title), h("p", null, advice), actions.length ? h("div", { class: "tools" }, actions) : null);
 }
@@ -63,6 +94,7 @@ export function empty(title, advice, ...actions) {
 export function failure(error, retry) {
   return h("div", { class: "state bad", role: "alert" }, icon("alert"),
     h("h3", null, t("state.failed")), h("p", null, error.message), h("p", { class: "muted" }, advice(error)),
+    error.requestId && h("p", { class: "muted" }, t("error.requestId"), " ", copyable(error.requestId)),
     retry && h("div", { class: "tools" }, button(t("action.retryLoad"), retry)));
 }
 
@@ -92,6 +124,12 @@ const ICONS = {
   queue: "M5 5h14M7 10h10M9 15h6M11 20h2",
   callbacks: "M21 12a9 9 0 1 1-3-6.700M21 4v5h-5",
   files: "M3 6h6l2 2h10v11H3z",
+  fleet: "M4 5h16v5H4zM4 14h16v5H4zM8 7.500v.1M8 16.500v.1",
+  ingest: "M12 3v10M8 9l4 4 4-4M4 15v5h16v-5",
+  operate: "M5 6h8M17 6h2M5 12h2M11 12h8M5 18h9M18 18h1M15 4v4M9 10v4M16 16v4",
+  search: "M11 5a6 6 0 1 0 0 12 6 6 0 0 0 0-12zM20 20l-4.700-4.700",
+  copy: "M9 9h10v11H9zM5 15V4h10",
+  grip: "M9 6v.1M9 12v.1M9 18v.1M15 6v.1M15 12v.1M15 18v.1",
   wave: "M3 10c3-3 6-3 9 0s6 3 9 0M3 16c3-3 6-3 9 0s6 3 9 0",
   alert: "M12 4 2.500 20h19zM12 10v4M12 17v.5",
   upload: "M12 16V5M7 10l5-5 5 5M4 19h16",

@@ -1,7 +1,7 @@
 // Dialogs and short messages.
 import { draw, h } from "../dom.js";
 import { t } from "../i18n.js";
-import { button } from "./basics.js";
+import { button, copyable } from "./basics.js";
 
 export function dialog(title, make, { wide = false } = {}) {
   const box = h("dialog", { class: wide ? "dialog wide" : "dialog", "aria-label": title });
@@ -19,6 +19,15 @@ export function confirm(question, label, act) {
   dialog(question, (close) => [
     h("p", null, t("confirm.sure")),
     h("div", { class: "tools end" }, button(t("action.cancelDialog"), close), button(label, async () => { close(); await act(); }, { kind: "danger" })),
+  ]);
+}
+
+// Something that is shown this once: pressed to copy, and gone with the dialog.
+export function showOnce(title, note, pairs) {
+  dialog(title, (close) => [
+    h("p", { class: "notice warn" }, note),
+    h("dl", { class: "secrets" }, pairs.filter(([, value]) => value).map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, copyable(value, value))))),
+    h("div", { class: "tools end" }, button(t("action.close"), close, { kind: "primary" })),
   ]);
 }
 
@@ -43,7 +52,7 @@ export async function act(doing, done, refresh) {
     if (done) toast(done);
     return answer;
   } catch (error) {
-    toast(error.message, "bad");
+    toast(error.requestId ? `${error.message} (${t("error.requestId")} ${error.requestId})` : error.message, "bad");
     return null;
   } finally {
     refresh?.();

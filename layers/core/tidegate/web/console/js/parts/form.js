@@ -12,7 +12,8 @@ export function field(name, label, { type = "text", value = "", hint, required, 
   let input;
   if (options) input = h("select", given, options.map(([choice, text]) => h("option", { value: choice, selected: choice === value }, text)));
   else if (rows) input = h("textarea", { ...given, rows, value, spellcheck: "false" });
-  else input = h("input", { ...given, type, value, autocomplete: "off" });
+  else input = h("input", { ...given, type, value: type === "checkbox" ? undefined : value, checked: type === "checkbox" && Boolean(value), autocomplete: "off" });
+  if (type === "checkbox") return h("div", { class: "field tick", "data-field": name }, input, h("label", { for: id }, label, hint && h("span", { class: "hint" }, hint)), h("p", { class: "field-error", role: "alert" }));
   return h("div", { class: "field", "data-field": name },
     h("label", { for: id }, label, required && h("span", { class: "muted", "aria-hidden": "true" }, " *")),
     input,
@@ -72,7 +73,8 @@ function complain(made, say, error) {
     input.setAttribute("aria-invalid", "true");
     first = first || input;
   }
-  if (!first || unplaced.length) draw(say, [error.message, ...unplaced].join(" · "));
+  const told = error.requestId ? [`${t("error.requestId")} ${error.requestId}`] : [];
+  if (!first || unplaced.length) draw(say, [error.message, ...unplaced, ...told].join(" · "));
   (first || say).scrollIntoView({ block: "nearest" });
   first?.focus();
 }

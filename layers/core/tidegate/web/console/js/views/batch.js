@@ -4,29 +4,40 @@ import { at, get, patch, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, code, empty, facts, link, pageHead } from "../parts/basics.js";
+import { badge, button, card, chips, code, copyable, empty, facts, link, pageHead } from "../parts/basics.js";
+import { lineChart, Samples } from "../parts/chart.js";
 import { act, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
+import { Pages, table } from "../parts/table.js";
 import { batchProgress } from "./batches.js";
 
-export function batchPage(root, { id }) {
+const ITEM_STATES = ["", "failed", "abandoned", "recovered"];
+
+export function batchPage(root, { id, query, go }) {
+  const state = query.get("items") || "";
+  const rate = new Samples();
+  const items = new Pages((page) => get(`v1/batches/${at(id)}/items`, { state, ...page }));
+  let business = null;
   return screen(root, {
     async load() {
-      const [batch, logs, outcomes] = await Promise.all([
-        get(`v1/batches/${at(id)}`), get(`v1/batches/${at(id)}/logs`, { limit: 50 }), get(`v1/batches/${at(id)}/items`, { limit: 20 }).catch(() => ({ items: [] })),
-      ]);
-      return { batch, logs: logs.items, outcomes: outcomes.items };
+      const [batch, logs, outcomes] = await Promise.all([get(`v1/batches/${at(id)}`), get(`v1/batches/${at(id)}/logs`, { limit: 50 }), items.read()]);
+      business ??= await get(`v1/biz/${at(batch.biz_id)}`).catch(() => null);
+      if (batch.status === "running") rate.add(batch.progress?.rate_now);
+      return { batch, logs: logs.items, outcomes };
     },
     watch: ({ batch }) => [[id, batch.status]],
     view: ({ batch, logs, outcomes }, refresh) => [
       h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.batches"), "#/batches")),
-      pageHead(batch.name, batch.batch_id, badge(batch.status), session.can("write") && actions(batch, refresh)),
+      pageHead(batch.name, business?.name || batch.biz_id, badge(batch.status), session.can("write") ? actions(batch, refresh) : null),
       h("div", { class: "grid" },
-        card(t("jobs.progress"), { wide: true, id: "progress" }, batchProgress(batch), numbers(batch)),
-        outcomes.length ? card(t("batches.outcomes"), { id: "outcomes" }, outcomeList(outcomes)) : null,
+        card(t("jobs.progress"), { wide: true, id: "progress" }, batchProgress(batch), numbers(batch), chart(batch, rate)),
+        card(t("batches.outcomes"), { id: "outcomes", wide: true },
+          chips(t("batches.outcomes"), ITEM_STATES.map((each) => [each, each ? named("status", each) : t("action.any")]), state, (chosen) => go(`batches/${at(id)}`, chosen ? { items: chosen } : {})),
+          outcomes.items.length ? outcomeTable(outcomes.items) : empty(t("batches.noOutcomes"), t("batches.noOutcomesAdvice")),
+          items.moreButton(outcomes, refresh)),
         card(t("batches.logs"), { id: "logs" }, logs.length ? logList(logs) : empty(t("batches.noLogs"), t("batches.noLogsAdvice"))),
-        card(t("jobs.details"), { id: "details" }, details(batch))),
+        card(t("jobs.details"), { id: "details" }, details(batch, business))),
     ],
     quick: 1500,
     slow: 3000,
@@ -42,6 +53,7 @@ function actions(batch, refresh) {
     made.push(button(t("batches.results"), () => act(async () => window.open((await get(`${path}/results`)).url, "_blank", "noopener")), { key: "results" }));
     made.push(button(t("batches.redrive"), () => act(async () => { location.hash = `#/batches/${at((await post(`${path}/redrive`)).batch_id)}`; }, t("batches.redriven"), refresh), { key: "redrive" }));
   }
+  made.push(button(t("batches.exportLogs"), () => act(async () => { location.hash = `#/exports/${at((await post(`${path}/logs/export`)).task_id)}`; }), { key: "logs" }));
   if (batch.status !== "finished") made.push(button(t("batches.changeRate"), () => rateDialog(batch, refresh), { key: "rate" }));
   return made;
 }
@@ -65,14 +77,25 @@ function numbers(batch) {
     figure(t("batches.rate"), t("batches.perSecond", { n: batch.rate })),
     figure(t("batches.errors"), count(errors)),
     figure(t("batches.failedCalls"), retrying ? `${count(failedCalls)} · ${t("batches.retrying", { n: count(retrying) })}` : count(failedCalls)),
-    figure(t("batches.left"), batch.status === "running" && left ? duration(left) : "–"));
+    figure(t("batches.left"), batch.status === "running" && left ? duration(left) : "–"),
+    figure(t("batches.eta"), batch.status === "running" && eta ? moment(eta) : "–"));
 }
 
 const figure = (label, value) => h("li", null, h("span", { class: "muted" }, label), h("strong", null, value));
 
-function outcomeList(items) {
-  return h("ul", { class: "logs" }, items.map((item) => h("li", { "data-key": String(item.index) },
-    code(`#${item.index}`), badge(item.state), h("span", { class: "reason" }, item.answer.msg || item.answer.result))));
+function outcomeTable(items) {
+  return table(t("batches.outcomes"), [
+    { title: t("batches.item"), kind: "main", cell: (item) => code(`#${item.index}`) },
+    { title: t("field.status"), cell: (item) => badge(item.state) },
+    { title: t("field.attempts"), cell: (item) => count(item.attempts) },
+    { title: t("batches.answer"), kind: "grow", cell: (item) => item.answer.msg || item.answer.result || JSON.stringify(item.answer) },
+  ], items, { keyOf: (item) => item.index });
+}
+
+// The rate as it was since the page was opened, against the one that was asked for.
+function chart(batch, rate) {
+  const drawn = lineChart(rate, t("batches.rateNow"), { goal: batch.rate, format: (value) => t("batches.perSecond", { n: Math.round(value * 10) / 10 }) });
+  return drawn && [drawn, h("p", { class: "hint" }, t("batches.chartHint"))];
 }
 
 function logList(logs) {
@@ -82,9 +105,10 @@ function logList(logs) {
     h("span", { class: line.level === "error" ? "reason" : null }, line.message))));
 }
 
-function details(batch) {
+function details(batch, business) {
   return facts([
-    [t("batches.business"), code(batch.biz_id)],
+    [t("batches.id"), copyable(batch.batch_id)],
+    [t("batches.business"), [business?.name, " ", copyable(batch.biz_id)]],
     [t("batches.total"), count(batch.total)],
     [t("batches.startIndex"), batch.start_index],
     [t("batches.maxErrors"), batch.max_errors],

@@ -2,17 +2,21 @@
 import { h } from "../dom.js";
 import { at, create, get } from "../api.js";
 import { count, percent } from "../format.js";
-import { t } from "../i18n.js";
+import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, chips, copyable, empty, link, pageHead, titled, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { dialog, toast } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
+import { businessDialog } from "./businesses.js";
 
-export function batches(root, { go }) {
-  const pages = new Pages((page) => get("v1/batches", page));
+const STATUSES = ["", "created", "waiting_biz", "running", "stopped", "finished"];
+
+export function batches(root, { query, go }) {
+  const status = query.get("status") || "";
+  const pages = new Pages((page) => get("v1/batches", { status, ...page }));
   return screen(root, {
     async load() {
       const [shown, businesses] = await Promise.all([pages.read(), get("v1/biz", { limit: 100 })]);
@@ -20,8 +24,9 @@ export function batches(root, { go }) {
     },
     watch: (data) => data.items.map((batch) => [batch.batch_id, batch.status]),
     view: (data, refresh) => [
-      pageHead(t("nav.batches"), t("batches.lead"), session.can("write") && tools(data, refresh, go)),
-      data.items.length ? list(data.items) : empty(t("batches.none"), data.businesses.length ? t("batches.noneAdvice") : t("batches.noBusiness"), session.can("write") && tools(data, refresh, go)),
+      pageHead(t("nav.batches"), t("batches.lead"), link(t("batches.businesses"), "#/businesses", "button"), session.can("write") && tools(data, refresh, go)),
+      chips(t("batches.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("batches", chosen ? { status: chosen } : {})),
+      data.items.length ? list(data.items, new Map(data.businesses.map((biz) => [biz.biz_id, biz.name]))) : empty(t("batches.none"), data.businesses.length ? t("batches.noneAdvice") : t("batches.noBusiness"), session.can("write") && tools(data, refresh, go)),
       pages.moreButton(data, refresh),
     ],
     quick: 2000,
@@ -31,14 +36,15 @@ export function batches(root, { go }) {
 
 function tools(data, refresh, go) {
   return [
-    button(t("batches.newBusiness"), () => businessDialog(refresh)),
+    data.businesses.length ? null : button(t("batches.newBusiness"), () => businessDialog(refresh), { kind: "primary" }),
     data.businesses.length ? button(t("batches.new"), () => batchDialog(data.businesses, go), { kind: "primary" }) : null,
   ];
 }
 
-function list(items) {
+function list(items, names) {
   return table(t("nav.batches"), [
-    { title: t("field.name"), kind: "main", cell: (batch) => [link(batch.name, `#/batches/${at(batch.batch_id)}`, "strong"), h("span", { class: "under clip" }, batch.batch_id)] },
+    { title: t("field.name"), kind: "main", cell: (batch) => titled(batch.name, `#/batches/${at(batch.batch_id)}`, batch.batch_id) },
+    { title: t("batches.business"), cell: (batch) => names.get(batch.biz_id) || copyable(batch.biz_id) },
     { title: t("field.status"), cell: (batch) => badge(batch.status) },
     { title: t("jobs.progress"), kind: "grow", cell: batchProgress },
     { title: t("batches.rate"), cell: (batch) => t("batches.perSecond", { n: batch.rate }) },
@@ -54,36 +60,33 @@ export function batchProgress(batch) {
     h("span", { class: "nowrap muted" }, total ? `${count(processed)} / ${count(total)}` : `${count(processed)} · ${percent(share)}`));
 }
 
-function businessDialog(refresh) {
-  const urls = ["before_create_url", "before_run_url", "process_stop_url"];
-  const close = dialog(t("batches.newBusiness"), () => form([
-    field("name", t("field.name"), { required: true }),
-    field("process_url", t("batches.process_url"), { type: "url", required: true, hint: t("batches.processHint"), placeholder: "https://" }),
-    h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
-      urls.map((name) => field(name, t(`batches.${name}`), { type: "url" })),
-      field("auth_code", t("batches.authCode")))),
-  ], t("action.save"), async (given, once) => {
-    await create("v1/biz", Object.fromEntries(Object.entries(given).filter(([, value]) => value)), once);
-    toast(t("batches.businessMade"));
-    close();
-    refresh();
-  }));
-}
-
 function batchDialog(businesses, go) {
   const close = dialog(t("batches.new"), () => form([
     field("biz_id", t("batches.business"), { options: businesses.map((biz) => [biz.biz_id, biz.name]), required: true }),
     field("name", t("field.name"), { required: true }),
     h("div", { class: "pair" },
-      field("total", t("batches.total"), { type: "number", min: 1, required: true }),
+      field("total", t("batches.total"), { type: "number", min: 1, required: true, hint: t("batches.totalHint") }),
       field("rate", t("batches.rate"), { type: "number", min: 1, value: "10", required: true, hint: t("batches.rateHint") })),
     h("div", { class: "pair" },
       field("max_errors", t("batches.maxErrors"), { type: "number", min: 0 }),
       field("start_index", t("batches.startIndex"), { type: "number", min: 0 })),
-    field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON" }),
+    h("div", { class: "pair" },
+      field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]] }),
+      field("retries", t("batches.retries"), { type: "number", min: 1, max: 100, value: "5" })),
+    h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
+      h("div", { class: "pair" },
+        field("max_failed", t("batches.maxFailed"), { type: "number", min: 0 }),
+        field("max_failed_percent", t("batches.maxFailedPercent"), { type: "number", min: 0, max: 100, step: "any" })),
+      h("div", { class: "pair" },
+        field("concurrency", t("batches.concurrency"), { type: "number", min: 1 }),
+        field("items_per_call", t("batches.itemsPerCall"), { type: "number", min: 1, max: 100 })),
+      h("div", { class: "pair" },
+        field("item_timeout", t("batches.itemTimeout"), { type: "number", min: 1, max: 900 }),
+        field("ack", t("batches.ack"), { options: [["sync", t("batches.ackSync")], ["async", t("batches.ackAsync")]] })),
+      field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON" }))),
   ], t("batches.create"), async (given, once) => {
-    const body = { biz_id: given.biz_id, name: given.name, job_data: readJson("job_data", given.job_data) };
-    for (const name of ["total", "rate", "max_errors", "start_index"]) if (given[name]) body[name] = Number(given[name]);
+    const body = { biz_id: given.biz_id, name: given.name, on_item_failure: given.on_item_failure, ack: given.ack, job_data: readJson("job_data", given.job_data) };
+    for (const name of ["total", "rate", "max_errors", "start_index", "retries", "max_failed", "max_failed_percent", "concurrency", "items_per_call", "item_timeout"]) if (given[name]) body[name] = Number(given[name]);
     const made = await create("v1/batches", body, once);
     close();
     toast(t("batches.made"));

@@ -1,10 +1,11 @@
 // Ask for an export, and see the sheet while its template is still being typed.
 import { draw, h } from "../dom.js";
 import { create } from "../api.js";
-import { readTemplate, TemplateError } from "../header_tree.js";
+import { flatRows, readTemplate, TemplateError } from "../header_tree.js";
 import { language, t } from "../i18n.js";
 import { button, card, link, pageHead } from "../parts/basics.js";
-import { toast } from "../parts/dialog.js";
+import { ColumnsEditor } from "../parts/columns_editor.js";
+import { act, toast } from "../parts/dialog.js";
 import { field, FieldError, form, readJson } from "../parts/form.js";
 import { sheet } from "../parts/sheet.js";
 import { pretty, samples } from "./export_samples.js";
@@ -15,15 +16,25 @@ const OBJECTS = ["source_data", "template", "header", "footer"];
 
 export function exportForm(root, { go }) {
   const preview = h("div", { class: "preview", "aria-live": "polite" });
-  const asked = form(fields(), t("exports.send"), async (given, once) => {
+  const editor = new ColumnsEditor((template) => {
+    asked.elements.template.value = template.length || template.col ? pretty(template, 58) : "";
+    again();
+  });
+  const asked = form(fields(editor, () => pull(asked, editor, again)), t("exports.send"), async (given, once) => {
     const made = await create("v1/task", bodyOf(given), once);
     toast(t("exports.sent"));
     go(`exports/${encodeURIComponent(made.task_id)}`);
   });
-  const again = () => show(preview, Object.fromEntries(new FormData(asked)));
-  asked.addEventListener("input", again);
+  const again = () => show(preview, { sample: asked.dataset.sample, ...Object.fromEntries(new FormData(asked)) });
+  asked.addEventListener("input", (event) => {
+    if (event.target.name === "template") take(editor, asked);
+    if (event.target.name === "source_data") learn(editor, asked);
+    again();
+  });
   const fill = (sample) => {
     for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : pretty(value, name === "template" ? 58 : 110);
+    learn(editor, asked);
+    take(editor, asked);
     again();
   };
   const examples = samples(language());
@@ -37,14 +48,48 @@ export function exportForm(root, { go }) {
   return { stop() {} };
 }
 
-function fields() {
+// What is typed as JSON shows in the editor, once it can be read.
+function take(editor, asked) {
+  try {
+    editor.take(readJson("template", asked.elements.template.value));
+  } catch {
+    // The preview says what is wrong with it.
+  }
+}
+
+function learn(editor, asked) {
+  try {
+    const rows = flatRows(readJson("source_data", asked.elements.source_data.value));
+    editor.know([...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].filter((key) => !key.startsWith("_")));
+  } catch {
+    // The preview says what is wrong with them.
+  }
+}
+
+// The first rows of the source, put where rows are typed, so that the preview shows real ones.
+async function pull(asked, editor, again) {
+  const { rows, total, answered } = await create("v1/task/sample", { source_url: asked.elements.source_url.value.trim() });
+  editor.sampled = rows;
+  editor.know([...new Set(rows.flatMap((row) => Object.keys(row)))]);
+  if (answered.template) asked.elements.template.value = pretty(answered.template, 58);
+  if (answered.template) take(editor, asked);
+  else if (!editor.nodes.length || !asked.elements.source_data.value.trim() || asked.dataset.sample) editor.fromKeys();
+  asked.elements.source_data.value = "";
+  asked.dataset.sample = JSON.stringify(rows);
+  again();
+  toast(t("exports.pulled", { n: rows.length, total: total ?? "?" }));
+}
+
+function fields(editor, pullSample) {
   return [
     h("div", { class: "pair" },
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
       field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"]], value: "excel" })),
-    field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }),
+    h("fieldset", { class: "columns" }, h("legend", null, t("exports.columns")), editor.root),
+    h("details", null, h("summary", null, t("exports.asJson")), h("div", null, field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }))),
     field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
     field("source_url", t("exports.url"), { type: "url", hint: t("exports.urlHint"), placeholder: "https://" }),
+    h("div", { class: "action-row" }, button(t("exports.pull"), () => act(pullSample), { kind: "small", key: "pull" })),
     h("div", { class: "pair" }, field("title", t("exports.title")), field("summary", t("exports.summary"))),
     h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
       h("div", { class: "pair" }, field("header", t("exports.header"), { hint: t("exports.pairsHint") }), field("footer", t("exports.footer"), { hint: t("exports.pairsHint") })),
@@ -79,7 +124,7 @@ function bodyOf(given) {
 function show(preview, given) {
   try {
     const read = Object.fromEntries(OBJECTS.map((name) => [name, readJson(name, given[name])]));
-    const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data, template: readTemplate(read.template) };
+    const parts = { ...read, title: given.title, summary: given.summary, data: read.source_data ?? (given.source_url && given.sample ? JSON.parse(given.sample) : undefined), template: readTemplate(read.template) };
     draw(preview, given.type !== "excel" && h("p", { class: "notice" }, t("exports.csvPlain")), sheet(parts));
   } catch (error) {
     const fault = error instanceof TemplateError ? t("exports.badNode", { where: error.message }) : error.message;

@@ -4,7 +4,7 @@ import { at, get, post } from "../api.js";
 import { bytes, count, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, chips, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, chips, copyable, empty, link, pageHead, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { act, confirm } from "../parts/dialog.js";
 import { saveFrom } from "../parts/saving.js";
@@ -36,7 +36,7 @@ export function exportsList(root, { query, go }) {
 
 function list(items, refresh) {
   return table(t("nav.exports"), [
-    { title: t("field.name"), kind: "main", cell: (task) => [link(task.name, `#/exports/${at(task.task_id)}`, "strong"), h("span", { class: "under clip" }, task.file_name || task.task_id)] },
+    { title: t("field.name"), kind: "main", cell: (task) => [link(task.name, `#/exports/${at(task.task_id)}`, "strong"), h("span", { class: "under clip" }, task.file_name || ""), task.warnings?.length ? h("span", { class: "under warn-text" }, t("exports.nWarnings", { n: task.warnings.length })) : null, h("span", { class: "under" }, copyable(task.task_id))] },
     { title: t("field.status"), cell: (task) => badge(task.status) },
     { title: t("jobs.progress"), kind: "grow", cell: exportProgress },
     { title: t("field.size"), cell: (task) => bytes(task.size) },

@@ -1,15 +1,16 @@
 // The library: browse, upload by drag and drop, download.
 import { draw, h } from "../dom.js";
-import { at, get } from "../api.js";
-import { bytes, short } from "../format.js";
+import { at, get, remove } from "../api.js";
+import { bytes } from "../format.js";
 import { t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, code, empty, link, pageHead, when } from "../parts/basics.js";
-import { act } from "../parts/dialog.js";
+import { badge, button, copyable, empty, link, pageHead, when } from "../parts/basics.js";
+import { act, confirm } from "../parts/dialog.js";
 import { saveFrom } from "../parts/saving.js";
 import { screen } from "../parts/screen.js";
 import { searchBox } from "../parts/search.js";
 import { Pages, table } from "../parts/table.js";
+import { fetchDialog } from "./fetch_file.js";
 import { dropZone } from "./upload.js";
 
 export function files(root, { query, go }) {
@@ -23,31 +24,32 @@ export function files(root, { query, go }) {
     load: () => pages.read(),
     view: (data, refresh) => [
       h("div", { class: "filters" }, searchBox("path", t("files.search"), file_path, (path) => go("files", path ? { path } : {}))),
-      data.items.length ? list(data.items) : empty(t("files.none"), t("files.noneAdvice")),
+      data.items.length ? list(data.items, refresh) : empty(t("files.none"), t("files.noneAdvice")),
       pages.moreButton(data, refresh),
     ],
     quick: 5000,
     slow: 8000,
   });
-  draw(top, pageHead(t("nav.files"), t("files.lead")), session.can("write") && dropZone(shown.refresh));
+  draw(top, pageHead(t("nav.files"), t("files.lead"), session.can("write") && button(t("files.fetch"), () => fetchDialog(go))), session.can("write") && dropZone(shown.refresh));
   return shown;
 }
 
-function list(items) {
+function list(items, refresh) {
   return table(t("nav.files"), [
     { title: t("field.name"), kind: "main", cell: (file) => [h("span", { class: "strong" }, file.file_name), h("span", { class: "under clip" }, file.file_path)] },
     { title: t("field.status"), cell: (file) => badge(file.state) },
     { title: t("files.place"), cell: (file) => `${file.biz_id} / ${file.app_id}` },
     { title: t("field.size"), cell: (file) => bytes(file.size) },
-    { title: "SHA-256", cell: (file) => (file.signature ? h("span", { title: file.signature }, code(short(file.signature, 8))) : "–") },
+    { title: "SHA-256", cell: (file) => (file.signature ? copyable(file.signature) : "–") },
     { title: t("field.created"), cell: (file) => when(file.created_at) },
-    { title: t("field.actions"), kind: "actions", cell: actions },
+    { title: t("field.actions"), kind: "actions", cell: (file) => actions(file, refresh) },
   ], items, { keyOf: (file) => file.file_id });
 }
 
-function actions(file) {
+function actions(file, refresh) {
   if (file.state !== "ready") return file.error ? h("span", { class: "reason" }, file.error) : null;
   return h("div", { class: "action-row" },
     button(t("action.download"), () => act(() => saveFrom(`v1/files/${at(file.file_id)}/url`)), { kind: "small", iconName: "download" }),
-    session.can("write") && link(t("files.distribute"), `#/distribution/new?file=${at(file.file_id)}`, "button small"));
+    session.can("write") && link(t("files.distribute"), `#/distribution/new?file=${at(file.file_id)}`, "button small"),
+    session.can("write") && button(t("action.delete"), () => confirm(t("files.deleteSure", { name: file.file_name }), t("action.delete"), () => act(() => remove(`v1/files/${at(file.file_id)}`), t("exports.deleted"), refresh)), { kind: "small danger-quiet", key: "delete" }));
 }

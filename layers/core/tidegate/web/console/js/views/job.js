@@ -1,58 +1,112 @@
-// One Job: how far it is, and every target by status.
+// One Job: how far it is, every target on one picture, where its bytes come from; called off or tried again from here.
 import { h } from "../dom.js";
-import { at, get } from "../api.js";
-import { bytes, count, moment } from "../format.js";
+import { at, create, get, onceKey, post } from "../api.js";
+import { bytes, count, duration, moment, percent, secondsUntil } from "../format.js";
 import { t } from "../i18n.js";
-import { badge, card, chips, code, empty, facts, link, pageHead } from "../parts/basics.js";
-import { splitBar, splitLegend, windowBar } from "../parts/bars.js";
+import { badge, button, card, chips, code, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
+import { bar, splitBar, splitLegend, windowBar } from "../parts/bars.js";
+import { lineChart, Rate } from "../parts/chart.js";
+import { act, confirm } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
+import { TargetMap } from "../parts/target_map.js";
+import { session } from "../session.js";
 
 const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout", Cancelled: "cancelled" };
 
 export function job(root, { id, query, go }) {
   const status = query.get("targets") || "";
   const targets = new Pages((page) => get(`v1/jobs/${at(id)}/targets`, { status, ...page }), 50);
+  const choose = (chosen) => go(`distribution/${at(id)}`, chosen ? { targets: chosen } : {});
+  const map = new TargetMap(id, () => {});
+  const speed = new Rate();
   return screen(root, {
     async load() {
-      const [record, shown] = await Promise.all([get(`v1/jobs/${at(id)}`), targets.read()]);
+      const [record, shown] = await Promise.all([get(`v1/jobs/${at(id)}`), targets.read(), map.read()]);
       const tasks = await get("v1/downloads", { job_id: record.job_id, limit: 100 });
+      if (record.status === "Running") speed.add(movedBytes(record));
       return { record, shown, tasks: tasks.items };
     },
     watch: ({ record }) => [[record.job_id, record.status]],
-    view: (data, refresh) => page(data, { status, targets, refresh, choose: (chosen) => go(`distribution/${at(id)}`, chosen ? { targets: chosen } : {}) }),
+    view: (data, refresh) => page(data, { status, targets, refresh, choose, map, speed, go }),
     quick: 2000,
     slow: 5000,
     tick: true,
   });
 }
 
-function page({ record, shown, tasks }, { status, targets, refresh, choose }) {
+const movedBytes = (record) => record.speed?.moved_bytes ?? (record.swarm ? record.swarm.origin_bytes + record.swarm.peer_bytes : null);
+
+function page({ record, shown, tasks }, { status, targets, refresh, choose, map, speed, go }) {
   const counts = record.counts || {};
+  const options = [["", t("action.any"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${name}`), count(counts[name] || 0)])];
   return [
-    h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution")),
-    pageHead(record.file_name || record.file_path, record.file_path, badge(record.status)),
+    crumbs(link(t("nav.distribution"), "#/distribution")),
+    pageHead(record.file_name || record.file_path, record.file_path, badge(record.status), session.can("write") && actions(record, refresh, go)),
     h("div", { class: "grid" },
-      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [splitBar(counts, t("jobs.progress")), splitLegend(counts)]),
+      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [splitBar(counts, t("jobs.progress")), splitLegend(counts), figures(record, speed)]),
+      record.waves?.length ? card(t("jobs.waves"), { wide: true, id: "waves" }, waves(record)) : null,
+      card(t("jobs.map"), { wide: true, id: "map" }, counts.total ? map.view() : empty(t("jobs.noTargets"), t("jobs.noTargetsYet"))),
       card(t("jobs.targets"), { wide: true, id: "targets" },
-        chips(t("jobs.filterTargets"), [["", t("action.any"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${name}`), count(counts[name] || 0)])], status, choose),
+        chips(t("jobs.filterTargets"), options, status, choose),
         shown.items.length ? targetTable(shown.items, tasks) : empty(t("jobs.noTargets"), record.status === "Pending" ? t("jobs.noTargetsYet") : t("jobs.noTargetsAdvice")),
         targets.moreButton(shown, refresh)),
-      card(t("jobs.details"), { wide: true, id: "details" }, details(record))),
+      record.swarm ? card(t("jobs.bytes"), { id: "bytes" }, swarm(record.swarm)) : null,
+      card(t("jobs.details"), { id: "details", wide: !record.swarm }, details(record))),
   ];
 }
 
+function actions(record, refresh, go) {
+  const path = `v1/jobs/${at(record.job_id)}`;
+  const lost = (record.counts?.failed || 0) + (record.counts?.timeout || 0) + (record.counts?.cancelled || 0);
+  const made = [];
+  if (["Pending", "Running"].includes(record.status) && !record.cancelled_at) made.push(button(t("jobs.cancel"), () => confirm(t("jobs.cancelSure"), t("jobs.cancel"), () => act(() => post(`${path}/cancel`), t("jobs.cancelled"), refresh)), { kind: "danger-quiet", key: "cancel" }));
+  if (lost && !["Pending", "Running"].includes(record.status)) {
+    const once = onceKey();
+    made.push(button(t("jobs.redrive", { n: count(lost) }), () => act(async () => {
+      const again = await create(`${path}/redrive`, { statuses: ["Failed", "Timeout", "Cancelled"] }, once);
+      go(`distribution/${at(again.key)}`);
+    }, t("jobs.redriven"), refresh), { kind: "primary", key: "redrive" }));
+  }
+  return made;
+}
+
+// Pending is a window: it says that it is open, for how long, and who is in it.
 function filling(record) {
-  return h("div", { class: "row" }, windowBar(record), h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(record.counts.total) })));
+  const left = Math.max(0, Math.ceil(secondsUntil(record.window_closes_at)));
+  return h("div", { class: "row" },
+    h("p", null, left ? t("jobs.windowOpen", { time: duration(left) }) : t("jobs.windowClosing")),
+    windowBar(record), h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(record.counts.total) })));
+}
+
+function figures(record, speed) {
+  const rate = record.speed;
+  if (!rate && speed.points.length < 2) return null;
+  return [
+    rate && h("ul", { class: "figures" },
+      h("li", null, h("span", { class: "muted" }, t("jobs.moved")), h("strong", null, bytes(rate.moved_bytes))),
+      h("li", null, h("span", { class: "muted" }, t("jobs.meanSpeed")), h("strong", null, `${bytes(rate.mean)}/s`)),
+      h("li", null, h("span", { class: "muted" }, t("jobs.hostsTold")), h("strong", null, count(rate.hosts)))),
+    lineChart(speed, t("jobs.speedNow"), { format: (value) => `${bytes(value)}/s` }),
+  ];
+}
+
+function waves(record) {
+  return h("ol", { class: "waves" }, record.waves.map((wave, index) => {
+    const state = index + 1 < (record.wave || 0) ? "success" : index + 1 === record.wave ? (record.status === "Running" ? "running" : record.status) : "pending";
+    return h("li", { class: "wave", "data-key": `wave-${index}` },
+      h("strong", null, `${wave.percent}%`), badge(state),
+      h("span", { class: "muted" }, [wave.targets !== undefined && wave.targets !== null && t("jobs.waveTargets", { n: count(wave.targets) }), wave.wait_s && t("jobs.waveWait", { time: duration(wave.wait_s) }), t("jobs.waveLimit", { n: wave.max_failed_percent })].filter(Boolean).join(" · ")));
+  }));
 }
 
 function targetTable(items, tasks) {
   const taskOf = new Map(tasks.map((task) => [`${task.target_agent_id}:${task.target_container_id || ""}`, task]));
   return table(t("jobs.targets"), [
-    { title: t("jobs.agent"), kind: "main", cell: (target) => [h("span", { class: "strong" }, target.agent_id), target.container_id && h("span", { class: "under" }, target.container_id)] },
+    { title: t("jobs.agent"), kind: "main", cell: (target) => [link(target.agent_id, `#/fleet/${at(target.agent_id)}`, "strong"), target.container_id && h("span", { class: "under" }, target.container_id)] },
     { title: t("field.status"), cell: (target) => badge(STATUSES[target.status] || target.status) },
     { title: t("jobs.code"), cell: (target) => (target.error_code === undefined || target.error_code === null ? "–" : code(target.error_code)) },
-    { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.progress !== undefined ? `${target.progress}%` : "–") },
+    { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.progress !== undefined && target.progress !== null ? `${target.progress}%` : "–") },
     { title: t("jobs.task"), cell: (target) => taskLink(taskOf.get(`${target.agent_id}:${target.container_id || ""}`)) },
   ], items, { keyOf: (target) => `${target.agent_id}:${target.container_id}` });
 }
@@ -65,25 +119,28 @@ function taskLink(task) {
 
 function details(record) {
   return facts([
-    [t("jobs.id"), code(record.job_id)],
-    [t("field.signature"), code(record.file_signature)],
+    [t("jobs.id"), copyable(record.job_id, record.job_id)],
+    [t("field.signature"), copyable(record.file_signature)],
     [t("jobs.where"), code(`${record.target_user} : ${record.target_file_dir}`)],
-    [t("jobs.transfer"), record.transfer_id && code(record.transfer_id)],
+    [t("jobs.transfer"), record.transfer_id && copyable(record.transfer_id)],
+    [t("jobs.redriveOf"), record.redrive_of && link(t("jobs.job"), `#/distribution/${at(record.redrive_of)}`)],
     [t("field.created"), moment(record.create_time)],
     [t("jobs.executed"), record.execute_time && moment(record.execute_time)],
     [t("field.finished"), record.finish_time && moment(record.finish_time)],
-    ...swarm(record.swarm),
     [t("field.error"), record.error?.detail],
   ]);
 }
 
 // Where the bytes came from, if the Job's hosts gave the file to one another.
-function swarm(figures) {
-  if (!figures) return [];
-  const bad = figures.bad_peers.length ? `${count(figures.bad_pieces)}, ${t("jobs.sentBy", { names: figures.bad_peers.join(", ") })}` : count(figures.bad_pieces);
+function swarm(sums) {
+  const all = sums.origin_bytes + sums.peer_bytes;
   return [
-    [t("jobs.fromStore"), bytes(figures.origin_bytes)],
-    [t("jobs.fromPeers"), bytes(figures.peer_bytes)],
-    [t("jobs.badPieces"), figures.bad_pieces ? bad : null],
+    h("div", { class: "row" }, h("div", { class: "row-head" }, h("span", null, t("jobs.fromPeers")), h("span", null, `${bytes(sums.peer_bytes)} · ${percent(all ? sums.peer_bytes / all : 0)}`)), bar(all ? sums.peer_bytes / all : 0, t("jobs.fromPeers"), "good")),
+    h("div", { class: "row" }, h("div", { class: "row-head" }, h("span", null, t("jobs.fromStore")), h("span", null, `${bytes(sums.origin_bytes)} · ${percent(all ? sums.origin_bytes / all : 0)}`)), bar(all ? sums.origin_bytes / all : 0, t("jobs.fromStore"), "calm")),
+    facts([
+      [t("jobs.hostsTold"), count(sums.hosts)],
+      [t("jobs.fallbacks"), sums.fallbacks ? count(sums.fallbacks) : null],
+      [t("jobs.badPieces"), sums.bad_pieces ? `${count(sums.bad_pieces)}${sums.bad_peers.length ? `, ${t("jobs.sentBy", { names: sums.bad_peers.join(", ") })}` : ""}` : null],
+    ]),
   ];
 }

@@ -43,7 +43,7 @@ function list(items) {
 }
 
 function progress(job) {
-  if (job.status === "Pending") return windowBar(job);
+  if (job.status === "Pending") return [h("span", { class: "under" }, t("jobs.windowIsOpen")), windowBar(job)];
   const counts = job.counts || {};
   return h("div", { class: "progress" }, splitBar(counts, t("jobs.progress")),
     h("span", { class: "nowrap muted" }, `${count(counts.success || 0)} / ${count(counts.total || 0)}`));

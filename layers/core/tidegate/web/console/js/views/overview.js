@@ -1,21 +1,21 @@
 // What is running now, what waits, how it went in the last hour.
 import { h } from "../dom.js";
-import { get, post } from "../api.js";
-import { count, duration, percent, secondsUntil } from "../format.js";
+import { get } from "../api.js";
+import { count, duration, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, code, empty, facts, link, pageHead, when } from "../parts/basics.js";
+import { badge, card, empty, link, pageHead, when } from "../parts/basics.js";
 import { capacity, columns, ring, splitBar, spread, windowBar } from "../parts/bars.js";
-import { act } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { jobLink } from "./jobs.js";
+import { compensationCard } from "./system.js";
 
 export function overview(root) {
   return screen(root, {
     load: () => get("v1/overview"),
     watch: (data) => data.jobs.map((job) => [job.job_id, job.status]),
     view: (data, refresh) => [pageHead(t("nav.overview"), t("overview.lead")), tiles(data), h("div", { class: "grid" },
-      windows(data), channels(data), lastHour(data), recent(data), compensation(data, refresh))],
+      windows(data), channels(data), lastHour(data), recent(data), compensationCard(data.compensation, refresh, session.isAdmin))],
     quick: 3000,
     slow: 4000,
     tick: true,
@@ -46,7 +46,7 @@ function windows(data) {
   const busy = data.jobs.filter((job) => job.status === "Running");
   const body = open.length + busy.length
     ? h("ul", { class: "rows" }, open.map(openWindow), busy.map(movingJob))
-    : empty(t("overview.noWindows"), t("overview.noWindowsAdvice"), link(t("jobs.submit"), "#/distribution/new", "button"));
+    : empty(t("overview.noWindows"), t("overview.noWindowsAdvice"), session.can("write") && link(t("jobs.submit"), "#/distribution/new", "button"));
   return card(t("overview.windows"), { id: "windows", tools: link(t("action.all"), "#/distribution") }, body);
 }
 
@@ -94,19 +94,4 @@ function recent(data) {
 
 function requestPage(request) {
   return request.type === "export" ? `#/exports/${encodeURIComponent(request.request_id)}` : `#/queue/${encodeURIComponent(request.request_id)}`;
-}
-
-function compensation(data, refresh) {
-  const state = data.compensation;
-  if (!state) return null;
-  const tools = session.isAdmin && button(t("overview.pollNow"), () => act(() => post("v1/compensation/trigger"), t("overview.polled"), refresh), { kind: "small" });
-  return card(t("overview.compensation"), { id: "compensation", tools },
-    h("p", { class: "muted" }, t("overview.compensationWhat")),
-    facts([
-      [t("overview.interval"), `${duration(state.interval_s)} (×${state.multiplier})`],
-      [t("overview.lastPoll"), state.last_poll ? when(state.last_poll) : t("overview.never")],
-      [t("overview.nextPoll"), state.next_poll ? t("overview.in", { time: duration(Math.max(0, secondsUntil(state.next_poll))) }) : "–"],
-      [t("overview.overdue"), code(count(state.queue_size))],
-      [t("overview.compensated"), code(count(state.compensated_total))],
-    ]));
 }

@@ -4,12 +4,13 @@ import { at, get, post } from "../api.js";
 import { count, duration } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, chips, empty, link, pageHead, when } from "../parts/basics.js";
+import { badge, button, card, chips, empty, pageHead, titled, when } from "../parts/basics.js";
 import { capacity } from "../parts/bars.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
+import { weekDialog } from "./week.js";
 
 const STATUSES = ["", "pending", "queued", "running", "paused", "failed", "completed", "cancelled"];
 const WAITING = ["pending", "queued"];
@@ -25,12 +26,13 @@ export function queue(root, { query, go }) {
     },
     watch: (data) => data.items.map((request) => [request.request_id, request.status]),
     view: (data, refresh) => [
-      pageHead(t("nav.queue"), t("queue.lead"), session.isAdmin && allTools(refresh)),
+      pageHead(t("nav.queue"), t("queue.lead"), button(t("queue.week"), weekDialog), session.isAdmin && allTools(refresh)),
       h("div", { class: "lanes" }, data.channels.map((lane) => laneCard(lane, refresh))),
       h("div", { class: "filters" },
         chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", given({ channel: chosen, status }))),
         chips(t("queue.filterStatus"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("queue", given({ channel, status: chosen })))),
-      data.items.length ? list(data.items, refresh) : empty(t("queue.none"), t("queue.noneAdvice")),
+      session.can("write") && (channel || status) && data.items.length ? bulkTools({ channel, status }, refresh) : null,
+      data.items.length ? requestTable(data.items, refresh) : empty(t("queue.none"), t("queue.noneAdvice")),
       pages.moreButton(data, refresh),
     ],
     quick: 2500,
@@ -71,9 +73,29 @@ function capacityDialog(lane, refresh) {
   }));
 }
 
-function list(items, refresh) {
+// One act on everything that the filter finds, a hundred at a time.
+export function bulkTools(filter, refresh) {
+  const wanted = given(filter);
+  const all = (action, more) => act(async () => {
+    let cursor;
+    let changed = 0;
+    do {
+      const done = await post("v1/requests/bulk", { action, ...more, ...wanted, ...(cursor ? { cursor } : {}) });
+      changed += done.changed;
+      cursor = done.next_cursor;
+    } while (cursor);
+    toast(t("queue.bulkDone", { n: count(changed) }));
+  }, null, refresh);
+  const may = (status) => !wanted.status || wanted.status === status;
+  return h("div", { class: "action-row" },
+    may("failed") ? button(t("queue.retryAll"), () => all("retry", wanted.status ? {} : { status: "failed" }), { kind: "small", key: "bulk-retry" }) : null,
+    ["failed", "completed", "cancelled"].includes(wanted.status) ? null : button(t("queue.firstAll"), () => all("prioritize", { priority: 1 }), { kind: "small", key: "bulk-first" }),
+    ["failed", "completed", "cancelled"].includes(wanted.status) ? null : button(t("queue.cancelAll"), () => confirm(t("queue.cancelAllSure"), t("queue.cancelAll"), () => all("cancel")), { kind: "small danger-quiet", key: "bulk-cancel" }));
+}
+
+export function requestTable(items, refresh) {
   return table(t("nav.queue"), [
-    { title: t("queue.request"), kind: "main", cell: (request) => [link(named("type", request.type), `#/queue/${at(request.request_id)}`, "strong"), h("span", { class: "under clip" }, request.request_id)] },
+    { title: t("queue.request"), kind: "main", cell: (request) => titled(request.result?.file_name || named("type", request.type), request.type === "export" ? `#/exports/${at(request.request_id)}` : `#/queue/${at(request.request_id)}`, request.request_id) },
     { title: t("field.status"), cell: (request) => badge(request.status) },
     { title: t("queue.why"), kind: "grow", cell: (request) => reason(request) },
     { title: t("queue.channel"), cell: (request) => named("channel", request.channel) },

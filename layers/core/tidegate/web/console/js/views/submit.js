@@ -6,13 +6,14 @@ import { t } from "../i18n.js";
 import { card, failure, link, pageHead, skeleton } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
 import { field, FieldError, form } from "../parts/form.js";
+import { labelsOf, wordsOf } from "./fleet.js";
 
 const MOST_TARGETS = 1000;
 
 export function submit(root, { query, go }) {
   draw(root, head(), skeleton(5));
   get("v1/files", { limit: 100 }).then(
-    ({ items }) => draw(root, head(), h("div", { class: "narrow", "data-key": "asked" }, card(t("jobs.what"), {}, asked(items.filter((file) => file.state === "ready"), query.get("file"), go)))),
+    ({ items }) => draw(root, head(), h("div", { class: "narrow", "data-key": "asked" }, card(t("jobs.what"), {}, asked(items.filter((file) => file.state === "ready"), query, go)))),
     (error) => draw(root, head(), failure(error, () => submit(root, { query, go }))),
   );
   return { stop() {} };
@@ -22,20 +23,25 @@ function head() {
   return [h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.distribution"), "#/distribution")), pageHead(t("jobs.submit"), t("jobs.submitLead"))];
 }
 
-function asked(files, chosen, go) {
+function asked(files, query, go) {
+  const chosen = query.get("file");
   if (!files.length) return h("p", null, t("jobs.noFiles"), " ", link(t("files.upload"), "#/files"));
   const options = files.map((file) => [file.file_id, `${file.file_name} · ${file.file_path} · ${bytes(file.size)}`]);
   return form([
     field("file", t("jobs.file"), { options, value: chosen || options[0][0], required: true }),
-    field("targets", t("jobs.targets"), { rows: 5, required: true, hint: t("jobs.targetsHint"), placeholder: "agent-1\nagent-2 container-7" }),
+    field("targets", t("jobs.targets"), { rows: 5, value: query.get("hosts") || "", hint: t("jobs.targetsHint"), placeholder: "agent-1\nagent-2 container-7" }),
     h("div", { class: "pair" },
       field("target_user", t("jobs.targetUser"), { value: "root", required: true }),
       field("target_file_dir", t("jobs.targetDir"), { value: "/data", required: true })),
+    h("details", null, h("summary", null, t("jobs.groupsAndWaves")), h("div", null,
+      h("div", { class: "pair" }, field("groups", t("fleet.groups"), { hint: t("jobs.groupsHint") }), field("labels", t("fleet.labels"), { hint: t("fleet.labelsHint") })),
+      field("waves", t("jobs.waves"), { rows: 3, hint: t("jobs.wavesHint"), placeholder: "5 60 0\n50 60 5\n100" }),
+      h("div", { class: "pair" }, field("mode", t("jobs.mode"), { placeholder: "0640", pattern: "[0-7]{3,4}" }), field("swarm", t("projects.swarm"), { options: [["", t("jobs.asProject")], ["auto", t("projects.swarmAuto")], ["off", t("projects.swarmOff")]] })))),
     field("callback", t("field.callback"), { type: "url", hint: t("field.callbackHint"), placeholder: "https://" }),
   ], t("jobs.send"), async (given, once) => {
     const file = files.find((each) => each.file_id === given.file);
     const made = await create("v1/downloads/batch", bodyOf(file, given), once);
-    toast(t("jobs.sent", { n: made.tasks.length }));
+    toast(t("jobs.sent", { n: made.tasks?.length ?? made.targets ?? "" }));
     go(`distribution/${encodeURIComponent(made.job_id)}`);
   });
 }
@@ -49,9 +55,30 @@ function bodyOf(file, given) {
     file_signature: file.signature,
     target_user: given.target_user,
     target_file_dir: given.target_file_dir,
-    targets: targetsOf(given.targets),
+    ...receivers(given),
+    ...(given.waves.trim() ? { waves: wavesOf(given.waves) } : {}),
+    ...(given.mode ? { mode: given.mode } : {}),
+    ...(given.swarm ? { swarm: given.swarm } : {}),
     ...(given.callback ? { callback: given.callback } : {}),
   };
+}
+
+// Hosts by name, or whoever is in the groups and has the labels.
+function receivers(given) {
+  const groups = wordsOf(given.groups);
+  const labels = labelsOf(given.labels);
+  if (given.targets.trim()) return { targets: targetsOf(given.targets) };
+  if (!groups.length && !Object.keys(labels).length) throw new FieldError("targets", t("jobs.targetsHint"));
+  return { ...(groups.length ? { groups } : {}), ...(Object.keys(labels).length ? { labels } : {}) };
+}
+
+// One wave a line: percent, seconds to wait after it, the share that may fail.
+function wavesOf(text) {
+  return text.split("\n").filter((line) => line.trim()).map((line) => {
+    const [percent, wait_s, max_failed_percent] = line.trim().split(/[\s,%]+/).filter(Boolean).map(Number);
+    if (!percent || [wait_s, max_failed_percent].some(Number.isNaN)) throw new FieldError("waves", t("jobs.wavesHint"));
+    return { percent, ...(wait_s === undefined ? {} : { wait_s }), ...(max_failed_percent === undefined ? {} : { max_failed_percent }) };
+  });
 }
 
 // One target a line: the agent, and after a space its container.

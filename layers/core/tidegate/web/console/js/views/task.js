@@ -3,7 +3,7 @@ import { h } from "../dom.js";
 import { at, get } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
-import { badge, card, code, facts, link, pageHead } from "../parts/basics.js";
+import { badge, card, code, copyable, facts, link, pageHead } from "../parts/basics.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
 
@@ -21,8 +21,8 @@ export function task(root, { id }) {
       h("div", { class: "grid" },
         card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
         card(t("jobs.details"), { id: "details" }, facts([
-          [t("jobs.taskId"), code(record.task_id)],
-          [t("jobs.agent"), code(record.target_agent_id)],
+          [t("jobs.taskId"), copyable(record.task_id)],
+          [t("jobs.agent"), link(record.target_agent_id, `#/fleet/${at(record.target_agent_id)}`)],
           [t("jobs.container"), record.target_container_id && code(record.target_container_id)],
           [t("field.signature"), code(record.file_signature)],
           [t("jobs.code"), record.error_code !== undefined && record.error_code !== null && code(record.error_code)],

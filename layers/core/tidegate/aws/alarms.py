@@ -1,0 +1,35 @@
+"""The stack's alarms as CloudWatch knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.common.ids import iso
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """`state` is ok, alarm or insufficient_data."""
+
+    name: str
+    state: str
+    description: str
+    reason: str
+    since: str | None
+
+
+def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
+    """CloudFormation names them `{stack}-{logical id}-{random}`; the middle part is the name shown."""
+    prefix = f"{stack_name}-"
+    for page in client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix):
+        for alarm in page["MetricAlarms"]:
+            since = alarm.get("StateUpdatedTimestamp")
+            yield Alarm(
+                name=alarm["AlarmName"].removeprefix(prefix).rsplit("-", 1)[0].removesuffix("Alarm"),
+                state=alarm["StateValue"].lower(),
+                description=alarm.get("AlarmDescription", ""),
+                reason=alarm.get("StateReason", ""),
+                since=iso(since) if since else None,
+            )

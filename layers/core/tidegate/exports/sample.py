@@ -1,0 +1,33 @@
+"""The first rows of a source, for whoever lays out the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.common.ids import Clock, new_id
+from tidegate.exports.model import PREFIX
+from tidegate.exports.source import SignedSource
+from tidegate.exports.source_json import plain
+from tidegate.exports.source_page import Place, read_page
+
+# The smallest page that an export may ask for; a sample is its first rows.
+STEP = 100
+ROWS = 20
+_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`answered` is what the source says of the table itself: header, footer, template."""
+
+    rows: list[Any]
+    total: int | None
+    answered: dict[str, Any]
+
+
+def sample(source: SignedSource, project_id: str, source_url: str, clock: Clock) -> Sample:
+    """Asks for the first page as an export would, signature included; keeps and queues nothing."""
+    read = source.reader(project_id, new_id(PREFIX, clock()))
+    page = read_page(read(source_url, Place(0), STEP, _SECONDS), 0)
+    return Sample([plain(row) for row in page.rows[:ROWS]], page.total, page.answered)

@@ -1,0 +1,47 @@
+"""What may be shown of stored credentials: names and origins, never a header's value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+from tidegate.aws import keys
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, delete, put
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRecord:
+    """`headers` are the names of the headers that it holds."""
+
+    name: str
+    origins: Sequence[str]
+    headers: Sequence[str]
+    updated_at: str
+    updated_by: str
+
+
+_FIELDS = tuple(field.name for field in fields(CredentialRecord))
+
+
+class CredentialRecords:
+    """Written before the secret is: after a crash in between, a credential is listed that a repeated PUT completes."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def put(self, project_id: str, record: CredentialRecord, line: AuditLine) -> None:
+        self._write(put(keys.credential(project_id, record.name) | asdict(record)), line)
+
+    def delete(self, project_id: str, name: str, line: AuditLine) -> None:
+        self._write(delete(keys.credential(project_id, name)), line)
+
+    def _write(self, write: Write, line: AuditLine) -> None:
+        self._table.transact([write, audit_write(line)])
+
+    def list(self, project_id: str) -> list[CredentialRecord]:
+        """In the order of their names. Those stored before there was a list are not in it."""
+        found = self._table.query_all(keys.credentials(project_id))
+        return [CredentialRecord(**{name: item[name] for name in _FIELDS}) for item in found]

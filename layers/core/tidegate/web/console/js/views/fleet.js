@@ -1,0 +1,79 @@
+// The fleet: every host, whether it can be reached, what runs on it, and tokens for new ones.
+import { h } from "../dom.js";
+import { at, create, get } from "../api.js";
+import { bytes, moment } from "../format.js";
+import { named, t } from "../i18n.js";
+import { badge, button, chips, empty, link, pageHead, when } from "../parts/basics.js";
+import { dialog, showOnce } from "../parts/dialog.js";
+import { field, FieldError, form } from "../parts/form.js";
+import { screen } from "../parts/screen.js";
+import { searchBox } from "../parts/search.js";
+import { Pages, table } from "../parts/table.js";
+import { session } from "../session.js";
+
+const STATES = ["", "online", "offline"];
+
+export function fleet(root, { query, go }) {
+  const wanted = { state: query.get("state") || "", group: query.get("group") || "" };
+  const filter = (changes) => go("fleet", Object.fromEntries(Object.entries({ ...wanted, ...changes }).filter(([, value]) => value)));
+  const pages = new Pages((page) => get("v1/agents", { ...wanted, ...page }), 50);
+  const enrol = () => session.isAdmin && button(t("fleet.enrol"), enrolDialog, { kind: "primary" });
+  return screen(root, {
+    load: () => pages.read(),
+    view: (data, refresh) => [
+      pageHead(t("nav.fleet"), t("fleet.lead"), enrol()),
+      h("div", { class: "filters" },
+        chips(t("fleet.filter"), STATES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.state, (state) => filter({ state })),
+        searchBox("group", t("fleet.group"), wanted.group, (group) => filter({ group })),
+        searchBox("host", t("fleet.goTo"), "", (host) => go(`fleet/${at(host)}`))),
+      data.items.length ? list(data.items, filter) : empty(t("fleet.none"), t(session.isAdmin ? "fleet.noneAdvice" : "fleet.noneAsk"), enrol()),
+      pages.moreButton(data, refresh),
+    ],
+    quick: 5000,
+    slow: 8000,
+  });
+}
+
+function list(items, filter) {
+  return table(t("nav.fleet"), [
+    { title: t("fleet.host"), kind: "main", cell: (agent) => link(agent.agent_id, `#/fleet/${at(agent.agent_id)}`, "strong") },
+    { title: t("field.status"), cell: (agent) => badge(agent.state) },
+    { title: t("fleet.groups"), cell: (agent) => (agent.groups.length ? h("span", { class: "chips" }, agent.groups.map((group) => h("button", { type: "button", class: "chip", onclick: () => filter({ group }) }, group))) : "–") },
+    { title: t("fleet.zone"), cell: (agent) => agent.zone || "–" },
+    { title: t("fleet.version"), cell: (agent) => agent.version || "–" },
+    { title: t("fleet.free"), cell: (agent) => bytes(agent.free_bytes) },
+    { title: t("fleet.lastSeen"), cell: (agent) => (agent.last_seen ? when(agent.last_seen) : t("overview.never")) },
+  ], items, { keyOf: (agent) => agent.agent_id });
+}
+
+// `name=value` a line.
+export function labelsOf(text, name = "labels") {
+  const lines = text.split(/[\n,]+/).map((line) => line.trim()).filter(Boolean);
+  return Object.fromEntries(lines.map((line) => {
+    const [label, value] = line.split("=").map((part) => part.trim());
+    if (!label || !value) throw new FieldError(name, t("fleet.labelsHint"));
+    return [label, value];
+  }));
+}
+
+export const wordsOf = (text) => text.split(/[\s,]+/).filter(Boolean);
+
+function enrolDialog() {
+  const close = dialog(t("fleet.enrol"), () => form([
+    h("p", { class: "muted" }, t("fleet.enrolWhat")),
+    h("div", { class: "pair" },
+      field("uses", t("fleet.uses"), { type: "number", min: 1, max: 100000, value: "1", required: true }),
+      field("expires_in", t("keys.expires"), { options: [["3600", t("unit.h", { n: 1, m: 0 })], ["86400", t("keys.days", { n: 1 })], ["604800", t("keys.days", { n: 7 })]] })),
+    field("groups", t("fleet.groups"), { hint: t("fleet.groupsHint") }),
+    field("labels", t("fleet.labels"), { hint: t("fleet.labelsHint") }),
+  ], t("fleet.makeToken"), async (given, once) => {
+    const body = { uses: Number(given.uses), expires_in: Number(given.expires_in), groups: wordsOf(given.groups), labels: labelsOf(given.labels) };
+    const made = await create("v1/enrolments", body, once);
+    close();
+    const server = new URL(".", document.baseURI).href.replace(/\/$/, "");
+    showOnce(t("fleet.token"), t("fleet.tokenOnce", { until: moment(made.expires_at) }), [
+      [t("fleet.token"), made.token],
+      [t("fleet.onTheHost"), `tidegate agent --url ${server} --enrol ${made.token} --agent-id $(hostname)`],
+    ]);
+  }));
+}

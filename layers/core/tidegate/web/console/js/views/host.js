@@ -1,0 +1,61 @@
+// One host: whether it can be reached, what it fetches now, what it belongs to.
+import { h } from "../dom.js";
+import { at, get, patch, remove } from "../api.js";
+import { bytes, moment } from "../format.js";
+import { t } from "../i18n.js";
+import { badge, button, card, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
+import { bar } from "../parts/bars.js";
+import { act, confirm, dialog, toast } from "../parts/dialog.js";
+import { field, form } from "../parts/form.js";
+import { screen } from "../parts/screen.js";
+import { timeline } from "../parts/timeline.js";
+import { session } from "../session.js";
+import { labelsOf, wordsOf } from "./fleet.js";
+
+export function host(root, { id, go }) {
+  const path = `v1/agents/${at(id)}`;
+  return screen(root, {
+    async load() {
+      const [agent, audit] = await Promise.all([get(path), get("v1/audit", { record: id, limit: 50 })]);
+      return { agent, lines: audit.items };
+    },
+    view: ({ agent, lines }, refresh) => [
+      crumbs(link(t("nav.fleet"), "#/fleet")),
+      pageHead(agent.agent_id, agent.groups.join(", "), badge(agent.state), session.can("write") && [
+        button(t("fleet.change"), () => changeDialog(agent, path, refresh), { key: "change" }),
+        button(t("fleet.forget"), () => confirm(t("fleet.forgetSure", { name: id }), t("fleet.forget"), () => act(async () => { await remove(path); go("fleet"); }, t("fleet.forgotten"))), { kind: "danger-quiet", key: "forget" }),
+      ]),
+      h("div", { class: "grid" },
+        card(t("fleet.now"), { id: "now" }, agent.current?.length ? h("ul", { class: "rows" }, agent.current.map(transfer)) : empty(t("fleet.idle"), t("fleet.idleAdvice"), session.can("write") && link(t("jobs.submit"), `#/distribution/new?hosts=${at(id)}`, "button"))),
+        card(t("jobs.details"), { id: "details" }, facts([
+          [t("fleet.version"), agent.version || "–"],
+          [t("fleet.zone"), agent.zone],
+          [t("fleet.free"), bytes(agent.free_bytes)],
+          [t("fleet.lastSeen"), agent.last_seen ? moment(agent.last_seen) : t("overview.never")],
+          [t("fleet.groups"), agent.groups.join(", ")],
+          [t("fleet.labels"), Object.entries(agent.labels).map(([name, value]) => `${name}=${value}`).join(", ")],
+        ])),
+        card(t("jobs.timeline"), { id: "timeline", wide: true }, timeline(lines))),
+    ],
+    quick: 3000,
+    slow: 5000,
+  });
+}
+
+function transfer(one) {
+  return h("li", { class: "row", "data-key": one.transfer_id + one.container_id },
+    h("div", { class: "row-head" }, one.job_id ? link(one.file_name, `#/distribution/${at(one.job_id)}`, "strong") : h("span", null, one.file_name), copyable(one.transfer_id)),
+    bar((one.progress || 0) / 100, one.file_name), h("span", { class: "muted" }, `${one.container_id ? `${one.container_id} · ` : ""}${one.progress || 0}%`));
+}
+
+function changeDialog(agent, path, refresh) {
+  const close = dialog(t("fleet.change"), () => form([
+    field("groups", t("fleet.groups"), { value: agent.groups.join(", "), hint: t("fleet.groupsHint") }),
+    field("labels", t("fleet.labels"), { rows: 3, value: Object.entries(agent.labels).map(([name, value]) => `${name}=${value}`).join("\n"), hint: t("fleet.labelsHint") }),
+  ], t("action.save"), async (given) => {
+    await patch(path, { groups: wordsOf(given.groups), labels: labelsOf(given.labels) });
+    close();
+    toast(t("action.saved"));
+    refresh();
+  }));
+}

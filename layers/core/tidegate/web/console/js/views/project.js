@@ -1,0 +1,125 @@
+// One project: its keys, its quotas and what it uses of them, its callback secret, whether its hosts feed each other.
+import { h } from "../dom.js";
+import { at, call, get, patch, put } from "../api.js";
+import { bytes, count } from "../format.js";
+import { named, t } from "../i18n.js";
+import { badge, button, card, copyable, crumbs, facts, link, pageHead, when } from "../parts/basics.js";
+import { bar } from "../parts/bars.js";
+import { act, confirm, dialog, showOnce, toast } from "../parts/dialog.js";
+import { field, FieldError, form } from "../parts/form.js";
+import { screen } from "../parts/screen.js";
+import { keyTable, newKeyDialog } from "./keys.js";
+
+export function project(root, { id, tabs }) {
+  const path = `v1/projects/${at(id)}`;
+  return screen(root, {
+    async load() {
+      const [record, keys, swarm] = await Promise.all([get(path), get(`${path}/keys`, { limit: 100 }), get(`${path}/swarm`)]);
+      return { record, keys, swarm };
+    },
+    view: ({ record, keys, swarm }, refresh) => [
+      crumbs(link(t("operate.projects"), "#/operate/projects")),
+      pageHead(record.name, copyable(id, id), button(t("projects.change"), () => changeDialog(record, path, refresh))),
+      tabs("projects"),
+      h("div", { class: "grid" },
+        card(t("keys.title"), { wide: true, id: "keys", tools: button(t("keys.new"), () => newKeyDialog(path, refresh), { kind: "primary small" }) }, keyTable(keys.items, refresh, () => newKeyDialog(path, refresh))),
+        card(t("projects.quotas"), { id: "quotas", tools: button(t("action.change"), () => quotaDialog(record, path, refresh), { kind: "small" }) }, quotas(record)),
+        card(t("projects.swarm"), { id: "swarm", tools: button(t("action.change"), () => swarmDialog(swarm, path, refresh), { kind: "small" }) }, swarmFacts(swarm)),
+        card(t("projects.secret"), { id: "secret" }, h("p", { class: "muted" }, t("projects.secretWhat")), secretTools(path)),
+        card(t("jobs.details"), { id: "details" }, facts([
+          [t("projects.group"), record.group],
+          [t("projects.private"), t(record.allow_private_urls ? "action.yes" : "action.no")],
+          [t("field.created"), when(record.created_at)],
+        ]))),
+    ],
+    quick: 5000,
+    slow: 10000,
+  });
+}
+
+// A bar where there is a limit, the figure alone where there is none.
+function quotas({ quotas: limits, usage }) {
+  const shares = limits.share || {};
+  const rows = [
+    [t("projects.stored_bytes"), usage.stored_bytes, limits.stored_bytes, bytes],
+    [t("projects.queued"), usage.queued, limits.queued, count],
+    [t("projects.requests_per_s"), undefined, limits.requests_per_s, count],
+    ...Object.keys({ ...shares, ...usage.running }).map((channel) => [named("channel", channel), usage.running?.[channel] || 0, shares[channel], count]),
+  ];
+  return h("ul", { class: "rows" }, rows.map(([label, used, limit, shown]) => {
+    const share = limit ? (used || 0) / limit : 0;
+    return h("li", { class: "row" },
+      h("div", { class: "row-head" }, h("span", null, label), h("span", { class: "nowrap" }, used === undefined ? "" : shown(used), limit === undefined || limit === null ? `${used === undefined ? "" : " · "}${t("projects.noLimit")}` : `${used === undefined ? "" : " / "}${shown(limit)}`)),
+      limit && used !== undefined ? bar(share, label, share >= 1 ? "bad" : share >= 0.8 ? "warn" : "good") : null);
+  }));
+}
+
+function swarmFacts(swarm) {
+  return facts([
+    [t("projects.swarmMode"), badge(swarm.swarm === "auto" ? "active" : "off")],
+    [t("projects.peerNetworks"), swarm.peer_networks.join(", ") || "–"],
+    [t("projects.freeSites"), swarm.free_sites.join(", ") || "–"],
+  ]);
+}
+
+function secretTools(path) {
+  return h("div", { class: "action-row" },
+    button(t("projects.newSecret"), () => confirm(t("projects.newSecret"), t("projects.newSecret"), () => act(async () => {
+      const made = await call("POST", `${path}/callback-secrets`, { body: {} });
+      showOnce(t("projects.newSecret"), t("projects.secretOnce"), [[t("projects.secret"), made.callback_secret]]);
+    })), { kind: "small" }),
+    button(t("projects.endSecret"), () => confirm(t("projects.endSecret"), t("projects.endSecret"), () => act(() => call("DELETE", `${path}/callback-secrets/previous`), t("projects.secretEnded"))), { kind: "small danger-quiet" }));
+}
+
+function changeDialog(record, path, refresh) {
+  const close = dialog(t("projects.change"), () => form([
+    field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60, value: record.name }),
+    field("group", t("projects.group"), { value: record.group || "" }),
+    field("allow_private_urls", t("projects.private"), { type: "checkbox", value: record.allow_private_urls, hint: t("projects.privateHint") }),
+  ], t("action.save"), async (given) => {
+    await patch(path, { name: given.name, group: given.group || null, allow_private_urls: given.allow_private_urls === "on" });
+    saved(close, refresh);
+  }));
+}
+
+const LIMITS = ["stored_bytes", "queued", "requests_per_s"];
+
+function quotaDialog(record, path, refresh) {
+  const shares = Object.entries(record.quotas.share || {}).map(([channel, slots]) => `${channel} ${slots}`).join("\n");
+  const close = dialog(t("projects.quotas"), () => form([
+    ...LIMITS.map((name) => field(name, t(`projects.${name}`), { type: "number", min: name === "requests_per_s" ? 1 : 0, value: String(record.quotas[name] ?? ""), hint: t("projects.limitHint") })),
+    field("share", t("projects.share"), { rows: 3, value: shares, hint: t("projects.shareHint"), placeholder: "export 2" }),
+  ], t("action.save"), async (given) => {
+    const limits = Object.fromEntries(LIMITS.map((name) => [name, given[name] === "" ? null : Number(given[name])]));
+    await patch(path, { quotas: { ...limits, share: sharesOf(given.share) } });
+    saved(close, refresh);
+  }));
+}
+
+function sharesOf(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  if (!lines.length) return null;
+  return Object.fromEntries(lines.map((line) => {
+    const [channel, slots] = line.split(/[\s:=]+/);
+    if (!/^\d+$/.test(slots || "")) throw new FieldError("share", t("projects.shareHint"));
+    return [channel, Number(slots)];
+  }));
+}
+
+function swarmDialog(swarm, path, refresh) {
+  const close = dialog(t("projects.swarm"), () => form([
+    field("swarm", t("projects.swarmMode"), { options: [["auto", t("projects.swarmAuto")], ["off", t("projects.swarmOff")]], value: swarm.swarm }),
+    field("peer_networks", t("projects.peerNetworks"), { rows: 3, value: swarm.peer_networks.join("\n"), hint: t("projects.perLine"), placeholder: "10.0.0.0/8" }),
+    field("free_sites", t("projects.freeSites"), { rows: 2, value: swarm.free_sites.join("\n"), hint: t("projects.perLine") }),
+  ], t("action.save"), async (given) => {
+    const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+    await put(`${path}/swarm`, { swarm: given.swarm, peer_networks: lines(given.peer_networks), free_sites: lines(given.free_sites) });
+    saved(close, refresh);
+  }));
+}
+
+function saved(close, refresh) {
+  close();
+  toast(t("action.saved"));
+  refresh();
+}

@@ -1,0 +1,62 @@
+// One source: when it is looked at, and every request it led to.
+import { h } from "../dom.js";
+import { at, get, post, remove } from "../api.js";
+import { moment } from "../format.js";
+import { t } from "../i18n.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
+import { act, confirm } from "../parts/dialog.js";
+import { screen } from "../parts/screen.js";
+import { Pages } from "../parts/table.js";
+import { session } from "../session.js";
+import { bulkTools, requestTable } from "./queue.js";
+import { nextRun } from "./subscriptions.js";
+
+export function subscription(root, { id, go }) {
+  const path = `v1/subscriptions/${at(id)}`;
+  const pages = new Pages((page) => get(`${path}/tasks`, page));
+  return screen(root, {
+    async load() {
+      const [record, shown] = await Promise.all([get(path), pages.read()]);
+      return { record, shown };
+    },
+    watch: ({ shown }) => shown.items.map((request) => [request.request_id, request.status]),
+    view: ({ record, shown }, refresh) => [
+      crumbs(link(t("nav.ingest"), "#/ingest")),
+      pageHead(record.name, record.source_url, badge(record.status), session.can("write") && actions(record, path, refresh, go)),
+      h("div", { class: "grid" },
+        card(t("ingest.when"), { id: "when" }, facts([
+          [t("ingest.schedule"), record.schedule ? code(record.schedule) : t("ingest.byHand")],
+          [t("ingest.next"), nextRun(record)],
+          [t("ingest.lastScan"), record.last_scan ? moment(record.last_scan) : t("overview.never")],
+        ])),
+        card(t("jobs.details"), { id: "details" }, facts([
+          [t("ingest.id"), copyable(record.subscription_id)],
+          [t("ingest.format"), t(`ingest.format_${record.format}`)],
+          [t("ingest.include"), record.include?.join(", ")],
+          [t("ingest.exclude"), record.exclude?.join(", ")],
+          [t("ingest.path"), record.file_path && code(record.file_path)],
+          [t("files.place"), `${record.biz_id} / ${record.app_id}`],
+          [t("ingest.credential"), record.credentials],
+          [t("queue.priority"), record.priority],
+          [t("field.created"), moment(record.create_time)],
+        ])),
+        card(t("ingest.requests"), { id: "requests", wide: true, tools: session.can("write") && bulkTools({ subscription_id: id }, refresh) },
+          shown.items.length ? requestTable(shown.items, refresh) : empty(t("ingest.noRequests"), t("ingest.noRequestsAdvice")),
+          pages.moreButton(shown, refresh))),
+    ],
+    quick: 3000,
+    slow: 6000,
+  });
+}
+
+function actions(record, path, refresh, go) {
+  const toggle = record.status === "paused"
+    ? button(t("action.resume"), () => act(() => post(`${path}/resume`), t("queue.resumed"), refresh), { key: "toggle" })
+    : button(t("action.pause"), () => act(() => post(`${path}/pause`), t("queue.paused"), refresh), { key: "toggle" });
+  return [
+    button(t("ingest.scanNow"), () => act(() => post(`${path}/download`), t("ingest.scanning"), refresh), { kind: "primary", key: "scan" }),
+    record.schedule ? toggle : null,
+    link(t("action.change"), `#/ingest/${at(record.subscription_id)}/change`, "button"),
+    button(t("action.delete"), () => confirm(t("ingest.deleteSure", { name: record.name }), t("action.delete"), () => act(async () => { await remove(path); go("ingest"); }, t("exports.deleted"))), { kind: "danger-quiet", key: "delete" }),
+  ];
+}

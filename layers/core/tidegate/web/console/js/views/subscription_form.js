@@ -1,0 +1,93 @@
+// Describe a source, see what it would bring, then save it.
+import { draw, h } from "../dom.js";
+import { at, create, get, patch, post } from "../api.js";
+import { bytes, count } from "../format.js";
+import { t } from "../i18n.js";
+import { button, card, crumbs, empty, failure, link, pageHead, skeleton } from "../parts/basics.js";
+import { toast } from "../parts/dialog.js";
+import { field, form } from "../parts/form.js";
+import { table } from "../parts/table.js";
+
+const FORMATS = ["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"];
+const SCHEDULES = [["", "byHand"], ["rate(15 minutes)", "every15"], ["rate(1 hour)", "hourly"], ["cron(0 2 * * ? *)", "daily2"], ["cron(0 6 ? * MON *)", "weekly"], ["other", "other"]];
+const globs = (text) => text.split(/[\n,]+/).map((line) => line.trim()).filter(Boolean);
+
+export function newSubscription(root, { go }) {
+  return describe(root, {}, t("ingest.new"), async (body, once) => {
+    const made = await create("v1/subscriptions", body, once);
+    toast(t("ingest.made"));
+    go(`ingest/${at(made.subscription_id)}`);
+  });
+}
+
+export function changeSubscription(root, { id, go }) {
+  draw(root, skeleton(5));
+  get(`v1/subscriptions/${at(id)}`).then((known) => describe(root, known, known.name, async (body) => {
+    await patch(`v1/subscriptions/${at(id)}`, { ...body, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null });
+    toast(t("action.saved"));
+    go(`ingest/${at(id)}`);
+  }), (error) => draw(root, failure(error)));
+  return { stop() {} };
+}
+
+function describe(root, known, title, save) {
+  const seen = h("div", { class: "stack", "aria-live": "polite" });
+  const asked = form(fields(known), t("action.save"), (given, once) => save(bodyOf(given), once));
+  const read = () => bodyOf(Object.fromEntries(new FormData(asked)));
+  const look = button(t("ingest.preview"), () => preview(seen, read()), { key: "preview" });
+  draw(root);
+  draw(root,
+    crumbs(link(t("nav.ingest"), "#/ingest")),
+    pageHead(title, t("ingest.formLead")),
+    h("div", { class: "split" },
+      card(t("ingest.source"), {}, asked),
+      h("div", { class: "sticky" }, card(t("ingest.preview"), { tools: look }, seen))));
+  draw(seen, h("p", { class: "muted" }, t("ingest.previewHint")));
+  return { stop() {} };
+}
+
+function fields(known) {
+  const fixed = SCHEDULES.some(([value]) => value === (known.schedule || ""));
+  const other = field("schedule_other", t("ingest.scheduleOther"), { value: fixed ? "" : known.schedule, hint: t("ingest.scheduleHint"), placeholder: "cron(0 2 * * ? *)" });
+  const turn = (value) => { other.hidden = value !== "other"; };
+  turn(fixed ? "" : "other");
+  return [
+    field("name", t("field.name"), { required: true, value: known.name || "" }),
+    field("source_url", t("ingest.url"), { type: "url", required: true, value: known.source_url || "", placeholder: "https://", hint: t("ingest.urlHint") }),
+    h("div", { class: "pair" },
+      field("format", t("ingest.format"), { options: FORMATS.map((name) => [name, t(`ingest.format_${name}`)]), value: known.format || "auto" }),
+      field("schedule", t("ingest.schedule"), { options: SCHEDULES.map(([value, name]) => [value, t(`ingest.${name}`)]), value: fixed ? known.schedule || "" : "other", onchange: (event) => turn(event.target.value) })),
+    other,
+    h("div", { class: "pair" },
+      field("include", t("ingest.include"), { rows: 2, value: (known.include || []).join("\n"), hint: t("ingest.globHint"), placeholder: "*.iso" }),
+      field("exclude", t("ingest.exclude"), { rows: 2, value: (known.exclude || []).join("\n"), placeholder: "*.tmp" })),
+    field("file_path", t("ingest.path"), { value: known.file_path || "", hint: t("ingest.pathHint"), placeholder: "/podcasts/{year}/{name}" }),
+    h("div", { class: "triple" },
+      field("biz_id", t("files.biz"), { type: "number", min: 0, value: String(known.biz_id ?? 0) }),
+      field("app_id", t("files.app"), { type: "number", min: 0, value: String(known.app_id ?? 0) }),
+      field("credentials", t("ingest.credential"), { value: known.credentials || "", hint: t("ingest.credentialHint") })),
+  ];
+}
+
+function bodyOf(given) {
+  const schedule = given.schedule === "other" ? given.schedule_other.trim() : given.schedule;
+  const body = { name: given.name, source_url: given.source_url, format: given.format, include: globs(given.include), exclude: globs(given.exclude), biz_id: Number(given.biz_id), app_id: Number(given.app_id) };
+  for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()]]) if (value) body[name] = value;
+  return body;
+}
+
+async function preview(seen, { source_url, format, include, exclude, file_path }) {
+  draw(seen, skeleton(3));
+  try {
+    const found = await post("v1/subscriptions/preview", { source_url, format, include, exclude, ...(file_path ? { file_path } : {}) });
+    draw(seen,
+      h("p", null, t("ingest.found", { format: found.format, chosen: count(found.chosen), listed: count(found.listed) })),
+      found.items.length ? table(t("ingest.preview"), [
+        { title: t("field.name"), kind: "main", cell: (entry) => [h("span", { class: "strong", title: entry.url }, entry.file_name), h("span", { class: "under clip" }, entry.file_path)] },
+        { title: t("field.size"), cell: (entry) => bytes(entry.size) },
+        { title: "SHA-256", cell: (entry) => (entry.signature ? t("action.yes") : "–") },
+      ], found.items) : empty(t("ingest.nothing"), t("ingest.nothingAdvice")));
+  } catch (error) {
+    draw(seen, failure(error));
+  }
+}

@@ -1,0 +1,42 @@
+// Ingest: sources that are looked at on a schedule, and what they bring.
+import { h } from "../dom.js";
+import { at, get } from "../api.js";
+import { duration, moment, secondsUntil } from "../format.js";
+import { t } from "../i18n.js";
+import { badge, empty, link, pageHead, titled, when } from "../parts/basics.js";
+import { screen } from "../parts/screen.js";
+import { Pages, table } from "../parts/table.js";
+import { session } from "../session.js";
+
+export function subscriptions(root) {
+  const pages = new Pages((page) => get("v1/subscriptions", page), 50);
+  const add = () => session.can("write") && link(t("ingest.new"), "#/ingest/new", "button primary");
+  return screen(root, {
+    load: () => pages.read(),
+    view: (data, refresh) => [
+      pageHead(t("nav.ingest"), t("ingest.lead"), add()),
+      data.items.length ? list(data.items) : empty(t("ingest.none"), t("ingest.noneAdvice"), add()),
+      pages.moreButton(data, refresh),
+    ],
+    quick: 8000,
+    slow: 15000,
+  });
+}
+
+function list(items) {
+  return table(t("nav.ingest"), [
+    { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/ingest/${at(item.subscription_id)}`, item.subscription_id) },
+    { title: t("field.status"), cell: (item) => badge(item.status) },
+    { title: t("ingest.source"), kind: "grow", cell: (item) => h("span", { title: item.source_url }, item.source_url) },
+    { title: t("ingest.schedule"), cell: (item) => item.schedule || t("ingest.byHand") },
+    { title: t("ingest.next"), cell: nextRun },
+    { title: t("ingest.lastScan"), cell: (item) => (item.last_scan ? when(item.last_scan) : t("overview.never")) },
+  ], items, { keyOf: (item) => item.subscription_id });
+}
+
+// In the viewer's own time zone, which the hover names.
+export function nextRun(item) {
+  if (!item.next_run) return "–";
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return h("time", { datetime: item.next_run, title: zone }, `${moment(item.next_run)} (${t("overview.in", { time: duration(Math.max(0, secondsUntil(item.next_run))) })})`);
+}

@@ -1,0 +1,54 @@
+// The deployment: its version and parameters, its alarms, and the poll for overdue work.
+import { h } from "../dom.js";
+import { get, post } from "../api.js";
+import { count, duration, secondsUntil } from "../format.js";
+import { t } from "../i18n.js";
+import { badge, button, card, code, facts, pageHead, when } from "../parts/basics.js";
+import { act } from "../parts/dialog.js";
+import { screen } from "../parts/screen.js";
+import { table } from "../parts/table.js";
+
+const ORDER = { alarm: 0, insufficient_data: 1, ok: 2 };
+
+export function system(root, { tabs }) {
+  return screen(root, {
+    async load() {
+      const [stack, poll] = await Promise.all([get("v1/system"), get("v1/compensation")]);
+      return { stack, poll };
+    },
+    view: ({ stack, poll }, refresh) => [
+      pageHead(t("operate.system"), t("system.lead", { stack: stack.stack_name, version: stack.version })),
+      tabs("system"),
+      h("div", { class: "grid" },
+        card(t("system.alarms"), { wide: true, id: "alarms" }, stack.alarms_error && h("p", { class: "notice warn" }, stack.alarms_error), stack.alarms.length ? alarmTable(stack.alarms) : null),
+        compensationCard(poll, refresh),
+        card(t("system.parameters"), { id: "parameters" }, h("p", { class: "muted" }, t("system.parametersWhat")),
+          facts(Object.entries(stack.parameters).filter(([, value]) => value !== "").map(([name, value]) => [name, code(value)])))),
+    ],
+    quick: 10000,
+    slow: 20000,
+  });
+}
+
+function alarmTable(alarms) {
+  const sorted = [...alarms].sort((one, other) => ORDER[one.state] - ORDER[other.state] || one.name.localeCompare(other.name));
+  return table(t("system.alarms"), [
+    { title: t("field.name"), kind: "main", cell: (alarm) => h("span", { class: "strong" }, alarm.name) },
+    { title: t("field.status"), cell: (alarm) => badge(alarm.state) },
+    { title: t("system.means"), kind: "grow", cell: (alarm) => alarm.description },
+    { title: t("system.since"), cell: (alarm) => (alarm.since ? when(alarm.since) : "–") },
+  ], sorted, { keyOf: (alarm) => alarm.name });
+}
+
+export function compensationCard(state, refresh, canTrigger = true) {
+  const tools = canTrigger && button(t("overview.pollNow"), () => act(() => post("v1/compensation/trigger"), t("overview.polled"), refresh), { kind: "small" });
+  return card(t("overview.compensation"), { id: "compensation", tools },
+    h("p", { class: "muted" }, t("overview.compensationWhat")),
+    facts([
+      [t("overview.interval"), `${duration(state.interval_s)} (×${state.multiplier})`],
+      [t("overview.lastPoll"), state.last_poll ? when(state.last_poll) : t("overview.never")],
+      [t("overview.nextPoll"), state.next_poll ? t("overview.in", { time: duration(Math.max(0, secondsUntil(state.next_poll))) }) : "–"],
+      [t("overview.overdue"), code(count(state.queue_size))],
+      [t("overview.compensated"), code(count(state.compensated_total))],
+    ]));
+}

@@ -1,0 +1,22 @@
+// How requests of each type went over the last seven days.
+import { h } from "../dom.js";
+import { get } from "../api.js";
+import { count, duration, percent } from "../format.js";
+import { named, t } from "../i18n.js";
+import { empty } from "../parts/basics.js";
+import { act, dialog } from "../parts/dialog.js";
+import { table } from "../parts/table.js";
+
+export function weekDialog() {
+  return act(async () => {
+    const { types } = await get("v1/stats");
+    const rows = Object.entries(types);
+    dialog(t("queue.week"), () => (rows.length ? table(t("queue.week"), [
+      { title: t("field.type"), kind: "main", cell: ([type]) => h("span", { class: "strong" }, named("type", type)) },
+      { title: t("overview.ended"), cell: ([, sums]) => count(sums.count) },
+      { title: t("overview.success"), cell: ([, sums]) => percent(sums.success_rate, 1) },
+      { title: t("queue.mean"), cell: ([, sums]) => duration(sums.mean_s) },
+      { title: "p95", cell: ([, sums]) => duration(sums.p95_s) },
+    ], rows, { keyOf: ([type]) => type }) : empty(t("queue.none"), t("queue.noneAdvice"))), { wide: true });
+  });
+}

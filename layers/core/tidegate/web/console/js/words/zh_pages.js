@@ -1,0 +1,63 @@
+export const zhPages = {
+  nav: { fleet: "主机", ingest: "采集", operate: "运维" },
+  unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。可用侧边导航或搜索（/）继续。" },
+  find: { title: "搜索", short: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
+  error: { requestId: "请求编号" },
+  action: { copy: "点击复制", create: "创建", change: "修改", saved: "已保存", yes: "是", no: "否" },
+  status: { active: "有效", revoked: "已吊销", online: "在线", offline: "离线", ok: "正常", alarm: "告警", insufficient_data: "暂无数据", allowed: "允许", off: "关闭", waiting: "等待中", deleting: "删除中" },
+  event: { begun: "开始", "goes on": "继续", done: "完成", failed: "失败", stopped: "停止", died: "函数中断" },
+  operate: { projects: "项目", keys: "管理密钥", credentials: "凭证", audit: "审计", archive: "归档", system: "部署" },
+  projects: {
+    lead: "租户：各自只能看到自己的记录。", new: "新建项目", none: "还没有项目", noneAdvice: "先建一个项目，再为它生成密钥。", group: "分组", groupHint: "可选，便于归类。",
+    private: "私有地址", privateHint: "其数据源和回调可位于私有地址（10.…、127.0.0.1）。仅用于可信项目。", made: "{name} 已创建，请为它生成密钥", change: "修改项目",
+    quotas: "配额与用量", stored_bytes: "存储字节", queued: "排队请求", requests_per_s: "每秒请求数", share: "各通道名额", shareHint: "每行一个：通道名，再写他人等待时最多可占的名额。",
+    limitHint: "留空表示不限。", noLimit: "不限", swarm: "主机互传", swarmMode: "互传", swarmAuto: "自动", swarmOff: "关闭", peerNetworks: "互传网段", freeSites: "免流量费站点", perLine: "每行一个。",
+    secret: "回调密钥", secretWhat: "为每个回调签名。新密钥与旧密钥同时使用，直到停用旧密钥。", newSecret: "生成新密钥", secretOnce: "只显示这一次。请先交给接收方，再停用旧密钥。", endSecret: "停用旧密钥", secretEnded: "旧密钥已停用",
+  },
+  keys: {
+    title: "密钥", adminLead: "供整个部署的运维人员使用。项目密钥在项目页面。", new: "新建密钥", none: "没有密钥", noneAdvice: "没有密钥，任何人都无法使用此项目。", unnamed: "未命名", scopes: "权限", lastUsed: "最近使用", expires: "到期",
+    rotate: "轮换", revoke: "吊销", revokeSure: "吊销“{name}”？使用它的一方将无法访问。", revoked: "已吊销", days: "{n} 天", nameHint: "谁或什么在使用它。", readWrite: "读写", readOnly: "只读", agent: "单台主机（agent）", agentHint: "主机密钥需填写主机编号。",
+    rotateWhat: "生成同权限的新密钥；旧密钥在重叠期内继续有效，业务不中断。", overlap: "旧密钥继续有效", atOnce: "立即失效", made: "新密钥", once: "只显示这一次，请立即复制。系统只保存其哈希。",
+  },
+  credentials: {
+    lead: "数据源要求的请求头。只能替换，不能读取，且只发往指定来源。", new: "保存凭证", none: "没有凭证", noneAdvice: "数据源需要 Cookie 或令牌时，请在此保存。", origins: "发往", headers: "请求头", by: "操作者", replace: "替换",
+    deleteSure: "删除“{name}”？依赖它的数据源将失败。", nameHint: "字母、数字、- 与 _，供数据源引用。", originsHint: "每行一个：https://主机 或 https://主机:端口。", headersHint: "每行一个：名称: 值。保存在 Secrets Manager。",
+  },
+  audit: { lead: "每个改变了什么的操作：谁、何时、为何。", since: "时间", last1h: "最近一小时", last24h: "最近一天", last7d: "最近一周", record: "记录", actor: "操作者（密钥编号）", action: "操作", at: "时间", only: "只看它", system: "Tidegate", why: "原因", none: "没有操作", noneAdvice: "请减少筛选条件，或扩大时间范围。" },
+  archive: {
+    lead: "结束的请求到期后离开数据表，按日归档于此。", day: "日期", clean: "立即清理", cleanSure: "清理所有到期内容？", cleaned: "已清理 {n} 条记录和 {objects} 个对象", none: "{day} 没有归档内容", noneAdvice: "请选择其他日期。清理在每天 02:00 运行。",
+    kept: "保留期限", requests: "请求", requestsKept: "按类型，结束后 7 至 30 天，之后归档于此", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "比所涉记录更久",
+  },
+  system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "自", parameters: "参数", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
+  fleet: {
+    lead: "接收文件的主机，以及现在能否到达。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
+    noneAdvice: "生成令牌，在主机上用它启动 tidegate agent。", noneAsk: "请管理员生成令牌，在主机上用它启动 tidegate agent。", enrolWhat: "新主机凭令牌获得各自的密钥。", uses: "可用主机数", groupsHint: "用逗号分隔。", labelsHint: "name=value，用逗号分隔。", makeToken: "生成令牌", token: "令牌",
+    tokenOnce: "只显示这一次，{until} 前有效。", onTheHost: "在主机上", change: "分组与标签", forget: "移除主机", forgetSure: "移除 {name}？它注册所得的密钥随之失效。", forgotten: "已移除", now: "正在获取", idle: "没有待获取的内容", idleAdvice: "发给此主机的传输都已结束。",
+  },
+  jobs: {
+    map: "全部目标", mapHint: "每个方块是一个目标。指向它可见名称，点击进入主机页面。", searchTarget: "主机名", waves: "分批", waveTargets: "{n} 个目标", waveWait: "随后等待 {time}", waveLimit: "失败不超过 {n}% 则继续", bytes: "字节来源", moved: "已传输", meanSpeed: "单机平均速度", speedNow: "速度",
+    hostsTold: "已上报主机", fallbacks: "退回 S3", cancel: "取消 Job", cancelSure: "取消此 Job？已送达的保留。", cancelled: "已取消", redrive: "重试 {n} 个", redriven: "已为失败目标新建 Job", redriveOf: "重试自", windowOpen: "窗口还将打开 {time}：期间请求同一文件的人共用此 Job，之后开始发送。",
+    windowClosing: "窗口已关闭，正在发送。", windowIsOpen: "窗口打开中", groupsAndWaves: "分组、分批及其他", groupsHint: "代替目标列表：这些分组的全部主机。", wavesHint: "每行一批：主机百分比、等待秒数、允许失败百分比。最后一批为 100。", mode: "文件权限", asProject: "按项目设置",
+  },
+  ingest: {
+    lead: "按计划查看的数据源，新内容进入文件库。", new: "新建数据源", none: "还没有数据源", noneAdvice: "填写列表、订阅源、网页目录或存储桶；保存前可预览会带来什么。", source: "数据源", schedule: "计划", byHand: "手动", next: "下次运行", lastScan: "最近查看",
+    formLead: "请先预览：保存前不会获取任何内容。", preview: "预览", previewHint: "点击“预览”，查看数据源有哪些文件、其中哪些会被获取。", url: "地址", urlHint: "JSON 列表、RSS 或 Atom、HTML 目录、SHA256SUMS、站点地图，或 s3://bucket/prefix。", format: "格式",
+    format_auto: "自动识别", format_json: "JSON 列表", format_html: "HTML 目录", format_rss: "RSS", format_atom: "Atom", format_s3: "S3 列表", format_sums: "SHA256SUMS", format_sitemap: "站点地图", every15: "每 15 分钟", hourly: "每小时", daily2: "每天 02:00 UTC", weekly: "每周一 06:00 UTC", other: "其他……",
+    scheduleOther: "计划表达式", scheduleHint: "rate(n minutes) 或 cron(分 时 日 月 周 年)，UTC。", include: "只要这些", exclude: "排除这些", globHint: "每行一个，如 *.iso", path: "库中路径", pathHint: "留空则与数据源一致。", credential: "凭证", credentialHint: "已保存的名称。", found: "{format}：{listed} 个文件中将获取 {chosen} 个。",
+    nothing: "不会获取任何文件", nothingAdvice: "请检查地址、格式和匹配规则。", made: "已保存", when: "时间", id: "订阅编号", requests: "它的请求", noRequests: "还没有请求", noRequestsAdvice: "立即查看数据源，或等待计划运行。", scanNow: "立即查看", scanning: "正在查看数据源", deleteSure: "删除“{name}”并取消其排队内容？",
+  },
+  log: { title: "执行日志", none: "还没有步骤", noneAdvice: "采集请求的每一步都会写一行日志。", attempt: "第 {n} 次", stack: "堆栈" },
+  callbacks: { body: "发送内容" },
+  queue: { week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
+  batches: {
+    businesses: "业务登记", businessesLead: "谁来处理数据项：接收签名 POST 的地址。", noBusinesses: "还没有业务", sharedRate: "全部批次共用速率", sharedRateHint: "合计每秒项数。留空则各批次各自限速。", hooks: "其他通知", authCodeAgain: "请再次填写，否则将被清除。", filter: "按状态筛选批次", onFailure: "数据项失败时",
+    failureStop: "停止批次", failureSkip: "跳过该项", retries: "每项尝试次数", maxFailed: "允许失败项数", maxFailedPercent: "允许失败百分比", concurrency: "并发调用", itemsPerCall: "每次调用项数", itemTimeout: "应答时限（秒）", ack: "应答方式", ackSync: "立即", ackAsync: "稍后通过 POST …/result", totalHint: "批次依次调用序号 0 至总数 − 1。",
+    item: "数据项", answer: "应答", noOutcomes: "目前每项都直接成功", noOutcomesAdvice: "失败、放弃或重试后成功的数据项列在这里。", chartHint: "打开本页以来的每秒项数；虚线为设定速率。", id: "批次编号", exportLogs: "日志导出 CSV", eta: "预计结束",
+  },
+  exports: {
+    warnings: "警告", nWarnings: "{n} 条警告", columns: "列", addColumn: "添加列", addGroup: "添加分组", columnTitle: "标题", columnField: "字段", columnType: "类型", columnFormat: "格式", asJson: "JSON 形式", moveUp: "上移", moveDown: "下移", nest: "并入上一项", unnest: "移出分组", removeColumn: "删除",
+    editorHint: "把一列拖到另一列上即可嵌套，拖到两列之间即可移动。", editorSides: "行表头请在下方以 JSON 编辑。", pull: "拉取示例数据", pulled: "{total} 行中的 {n} 行示例", type_string: "文本", type_number: "数字", type_date: "日期", type_datetime: "日期时间", type_currency: "货币", type_percent: "百分比", type_boolean: "是否", type_link: "链接", type_: "原样",
+    fromRows: "按数据生成列", newGroup: "分组", newColumn: "列", drag: "移动 {name}", typeLabel: "{name} 的类型",
+  },
+  files: { fetch: "从地址拉取", signatureHint: "若已知则填写；不一致时拒绝入库。", fetching: "正在拉取文件", deleteSure: "从文件库删除 {name}？" },
+};

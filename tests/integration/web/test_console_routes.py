@@ -1,0 +1,46 @@
+"""What the console asks for pages of its own: stored credentials, the deployment, a map of a Job's targets."""
+
+from __future__ import annotations
+
+from tests.support.moto.cloud import MotoCloud
+from tidegate.settings import Settings
+from tidegate.web.console.system import parameters
+
+COOKIES = {"headers": {"X-Token": "very-secret", "Cookie": "a=b"}, "origins": ["https://files.example"]}
+
+
+def test_credentials_are_listed_with_their_origins_and_never_a_value(cloud: MotoCloud) -> None:
+    project, other = cloud.project("mine"), cloud.project("others")
+    assert cloud.http("PUT", "/v1/credentials/cookies", json=COOKIES, key=project.key).status == 204
+
+    listed = cloud.http("GET", "/v1/credentials", key=project.key)
+
+    (found,) = listed.json()["items"]
+    assert (found["name"], found["origins"]) == ("cookies", ["https://files.example:443"])
+    assert found["headers"] == ["Cookie", "X-Token"]
+    assert "very-secret" not in listed.body.decode()
+    assert cloud.http("GET", "/v1/credentials", key=other.key).json()["items"] == []
+    assert cloud.http("DELETE", "/v1/credentials/cookies", key=project.key).status == 204
+    assert cloud.http("GET", "/v1/credentials", key=project.key).json()["items"] == []
+
+
+def test_a_subscription_says_when_it_runs_next_unless_it_is_paused(cloud: MotoCloud) -> None:
+    key = cloud.project("mine").key
+    body = {"name": "s", "source_url": "https://files.example/list", "schedule": "rate(1 hour)"}
+    made = cloud.http("POST", "/v1/subscriptions", json=body, key=key).json()
+    assert made["next_run"] > made["create_time"]
+
+    paused = cloud.http("POST", f"/v1/subscriptions/{made['subscription_id']}/pause", key=key).json()
+
+    assert paused.get("next_run") is None
+
+
+def test_the_deployment_shows_its_parameters_and_none_of_its_secrets(cloud: MotoCloud) -> None:
+    shown = cloud.http("GET", "/v1/system", key=cloud.admin_key)
+
+    assert shown.status == 200, shown.body
+    assert shown.json()["parameters"]["CollectWindowSeconds"] > 0
+    hidden = parameters(
+        Settings(admin_key_sha256="aa", callback_root_name="bb", gse_credentials_id="cc", table_name="dd")
+    )
+    assert {"aa", "bb", "cc", "dd"}.isdisjoint(str(value) for value in hidden.values())
