@@ -12,8 +12,8 @@ SAM_BIN := .local/sam/bin
 PYTEST := $(BIN)/pytest -q
 # Of the Python version that is deployed, where it is installed (DEPLOYED_PYTHON names it); else there is none.
 DEPLOYED := .venv-deployed/bin
-# A failure that does not repeat is timing on a busy machine, one that repeats is a fault.
-AGAIN = || $(PYTEST) --last-failed --last-failed-no-failures none -n 0
+# Runs a suite, what failed in it once more, and remembers what that was.
+TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
 .PHONY: help run demo smoke clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
@@ -33,8 +33,10 @@ clean:  ## forget the local cloud and its state
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m local clean; fi
 	@rm -rf .local/pytest .aws-sam
 
-test: checks unit integration workflow faults e2e browser  ## everything that must hold
-	@$(BIN)/python -m local.deployed say
+test: $(STAMP)  ## everything that must hold; ends with the tests that needed a second try
+	@$(BIN)/python -m tests.support.second_try forget
+	@$(MAKE) --no-print-directory checks unit integration workflow faults e2e browser; ended=$$?; \
+	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 
 # Side by side: none of them watches the clock.
 checks: $(STAMP)
@@ -77,16 +79,17 @@ unit: $(STAMP) deployed  ## pure rules, the template, single adapters
 
 unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
-	@$(PYTEST) -n 2 tests/integration $(AGAIN) tests/integration
+	@$(TRY_TWICE) -n 2 tests/integration
 
 workflow: $(STAMP)  ## the state machines on moto
-	@$(PYTEST) -n 2 tests/workflow $(AGAIN) tests/workflow
+	@$(TRY_TWICE) -n 2 tests/workflow
 
 faults: $(STAMP)  ## any AWS call fails, any function dies or is late
 	@$(PYTEST) -n 2 tests/faults
 
 faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 14400 tests/faults
+	@EVERY_POINT=1 $(PYTEST) -n 2 --timeout 3600 tests/integration/exports/test_ranges.py tests/integration/web tests/integration/distribution
 
 mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice
 	@$(BIN)/python -m tests.mutants
@@ -98,7 +101,7 @@ fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an 
 
 # Three at a time on two cores: they mostly wait.
 e2e: $(STAMP)  ## over HTTP against the deployed stack
-	@$(PYTEST) -n 3 --dist loadfile tests/e2e $(AGAIN) tests/e2e
+	@$(TRY_TWICE) -n 3 --dist loadfile tests/e2e
 
 build-test: $(STAMP) $(SAM_BIN)/sam  ## every handler from the built artifacts alone
 	@$(BIN)/python -m local.sam build-here
@@ -120,7 +123,7 @@ bench: $(STAMP)  ## measurements against their bars; QUICK=1 for under three min
 	@QUICK=$(QUICK) $(BIN)/python -m tests.bench
 
 browser: $(STAMP)  ## the console in Chromium, where there is one
-	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then $(PYTEST) tests/browser $(AGAIN) tests/browser; \
+	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then $(TRY_TWICE) tests/browser; \
 	  else echo "  no Chromium here: the console is not tested (make test-browser installs it)"; fi
 
 test-browser:  ## the same, installing Debian's Chromium first

@@ -36,7 +36,7 @@ from tests.faults.modes import (
 from tests.faults.stale import Journal
 from tests.faults.weather import CALM, SkewedClock, Weather, one_item_a_page, remove_expired
 from tests.faults.wire import Wire
-from tests.support.moto.cloud import MotoCloud, load_function
+from tests.support.moto.cloud import MotoCloud, load_function, own_client
 from tidegate import app as composition
 from tidegate.aws import clients
 
@@ -266,7 +266,9 @@ def dying(
     """
     calls = Calls(at, mode, weather, nap=nap)
     one_at_a_time = threading.RLock()
-    make, make_client, invoke = BaseClient._make_api_call, clients.client, cloud.invoke  # type: ignore[attr-defined]
+    make, invoke = BaseClient._make_api_call, cloud.invoke  # type: ignore[attr-defined]
+    # A process that died leaves its clients behind; what is late goes on with its own.
+    make_client = own_client
     ours: dict[int, Any] = {}
     skewed = SkewedClock(cloud.clock)
 

@@ -79,8 +79,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "targets bind to a closed Job",
         f"{_D}/store/jobs.py",
-        'return check(keys.job(project_id, job_key), "#status = :pending", pending=PENDING)',
-        'return check(keys.job(project_id, job_key), "attribute_exists(#pk)")',
+        'collects = "#status = :pending AND attribute_not_exists(#cancelled_at)"',
+        'collects = ":pending = :pending AND attribute_not_exists(#cancelled_at)"',
         (f"{_IT}/distribution/test_window_edges.py",),
     ),
     Mutant(
@@ -192,9 +192,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an inbox is read to its first page",
         f"{_D}/store/agent_inbox.py",
-        'map(_order, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))',
-        'map(_order, self._table.query(keys.inbox(project_id, agent_id), index="gsi1").items)',
-        (f"{_IT}/distribution/test_long_inbox.py",),
+        'map(_entry, self._table.query_all(keys.inbox(project_id, agent_id), index="gsi1"))',
+        'map(_entry, self._table.query(keys.inbox(project_id, agent_id), index="gsi1").items)',
+        (f"{_IT}/distribution/fleet/test_long_inbox.py",),
     ),
     # --- the queue
     Mutant(
@@ -206,23 +206,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an expired request is removed although it changed",
-        f"{_Q}/retention_store.py",
-        'return self._done(delete(key, "#version = :seen", seen=request.version))',
-        "return self._done(delete(key))",
+        f"{_Q}/retention/store.py",
+        'return self._table.try_write(delete(key, "#version = :seen", seen=request.version))',
+        "return self._table.try_write(delete(key))",
         (_RACES,),
     ),
     Mutant(
         "an expired request's archive overwrites a newer version",
-        f"{_Q}/retention_store.py",
-        'condition="#version = :seen", seen=request.version))',
-        'condition="attribute_exists(#pk)"))',
+        f"{_Q}/retention/store.py",
+        'removes=removes, condition="#version = :seen", seen=request.version)',
+        'removes=removes, condition="attribute_exists(#pk)")',
         (_RACES,),
     ),
     Mutant(
         "capacity is off by one",
         f"{_Q}/locks.py",
-        'condition="#running < #capacity AND #paused = :no"',
-        'condition="#running <= #capacity AND #paused = :no"',
+        'has_room = "#running <= #capacity" if extra else "#running < #capacity"',
+        'has_room = "#running <= #capacity"',
         (_RACES,),
     ),
     Mutant(
@@ -257,8 +257,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the fencing token is lost",
         "layers/core/tidegate/batches/run/store.py",
-        'removes=() if progress.verdict else ("verdict",),\n            condition="#fence = :fence",',
-        'removes=() if progress.verdict else ("verdict",),\n            condition=":fence = :fence",',
+        'if attributes[name] is None],\n            condition="#fence = :fence",',
+        'if attributes[name] is None],\n            condition=":fence = :fence",',
         (_RACES,),
     ),
     Mutant(
@@ -296,5 +296,108 @@ MUTANTS: tuple[Mutant, ...] = (
         "if body is not None and len(body) > _LONGEST_BODY:",
         "if False:",
         (f"{_IT}/distribution/test_large_idempotent_answer.py",),
+    ),
+    # --- waves, cancelling, enrolment
+    Mutant(
+        "targets bind to a cancelled Job",
+        f"{_D}/store/jobs.py",
+        'collects = "#status = :pending AND attribute_not_exists(#cancelled_at)"',
+        'collects = "#status = :pending"',
+        (f"{_IT}/distribution/test_cancel_redrive.py", _RACES),
+    ),
+    Mutant(
+        "two polls begin two waves",
+        f"{_D}/store/jobs.py",
+        'here = "#status = :running AND #wave = :wave AND attribute_not_exists(#cancelled_at)"',
+        'here = "#status = :running AND :wave = :wave AND attribute_not_exists(#cancelled_at)"',
+        (f"{_IT}/distribution/test_waves.py", _RACES),
+    ),
+    Mutant(
+        "a cancelled Job begins its next wave",
+        f"{_D}/store/jobs.py",
+        'here = "#status = :running AND #wave = :wave AND attribute_not_exists(#cancelled_at)"',
+        'here = "#status = :running AND #wave = :wave"',
+        (f"{_IT}/distribution/test_waves.py", f"{_IT}/distribution/test_cancel_redrive.py", _RACES),
+    ),
+    Mutant(
+        "an enrolment is used once too often",
+        f"{_D}/store/enrolments.py",
+        'condition="#used < #uses"',
+        'condition="#used <= #uses"',
+        (f"{_IT}/distribution/fleet/test_enrolment.py",),
+    ),
+    # --- uploads in parts
+    Mutant(
+        "an upload of another size than announced is taken",
+        "layers/core/tidegate/files/verify.py",
+        "if file.size is not None and file.size != size:",
+        "if False:",
+        (f"{_IT}/files/test_multipart.py", f"{_IT}/files/test_files.py"),
+    ),
+    Mutant(
+        "a range that S3 cut short is hashed",
+        "layers/core/tidegate/files/verify.py",
+        "if len(got) == last - start + 1:",
+        "if got:",
+        (f"{_IT}/files/test_multipart.py", "tests/unit/files"),
+    ),
+    # --- exports by ranges
+    Mutant(
+        "a range that another worker went on with is not found",
+        "layers/core/tidegate/exports/join.py",
+        "record = kept.get(page) or context.record(page)",
+        "record = kept.get(page)",
+        (f"{_IT}/exports/test_ranges.py",),
+    ),
+    Mutant(
+        "a killed attempt's upload stays",
+        "layers/core/tidegate/exports/join.py",
+        "self._objects.abort_uploads(output_prefix(*here))",
+        "pass",
+        (f"{_IT}/exports/test_ranges.py",),
+    ),
+    # --- outcomes of a batch's items
+    Mutant(
+        "outcomes that no progress counts are shown",
+        "layers/core/tidegate/batches/outcomes.py",
+        "for part in sorted(chosen) if part <= parts]",
+        "for part in sorted(chosen)]",
+        ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
+    ),
+    Mutant(
+        "of two writers of a part of outcomes the fenced one counts",
+        "layers/core/tidegate/batches/outcomes.py",
+        'chosen[int(key.removeprefix(prefix).partition("-")[0])] = key',
+        'chosen.setdefault(int(key.removeprefix(prefix).partition("-")[0]), key)',
+        ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
+    ),
+    # --- fair admission, requests that exist once
+    Mutant(
+        "a project's fixed share is not kept",
+        f"{_Q}/admission/fairness.py",
+        "return capacity if fixed_share is None else min(fixed_share, capacity)",
+        "return capacity",
+        ("tests/unit/queue/test_fairness.py", f"{_IT}/queue/test_fair_admission.py"),
+    ),
+    Mutant(
+        "a project that only runs has no share",
+        f"{_Q}/admission/fairness.py",
+        "return self.waiting > 0 or self.running > 0",
+        "return self.waiting > 0",
+        ("tests/unit/queue/test_fairness.py", f"{_IT}/queue/test_fair_admission.py"),
+    ),
+    Mutant(
+        "two callers with one dedupe key both submit",
+        f"{_Q}/unique.py",
+        'write = put(item, "attribute_not_exists(#pk)")',
+        "write = put(item)",
+        (_RACES,),
+    ),
+    Mutant(
+        "two callers replace what had a dedupe key",
+        f"{_Q}/unique.py",
+        'write = put(item, "#request_id = :held", held=held["request_id"])',
+        "write = put(item)",
+        (_RACES,),
     ),
 )

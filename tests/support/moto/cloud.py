@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json as jsonlib
+import os
 import sys
 import uuid
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch as replace
 from urllib.parse import urlencode
 
 from moto import mock_aws
@@ -23,6 +25,7 @@ from tests.support.moto import machines as moto_machines
 from tests.support.moto import resources as moto_resources
 from tests.support.template import ROOT, queue_functions
 from tidegate import app as composition
+from tidegate.aws import clients
 from tidegate.projects.model import hash_key
 
 ADMIN_KEY = "tg_admin_0123456789abcdef"
@@ -47,6 +50,20 @@ class Project:
 
     def agent_key(self, agent_id: str) -> str:
         return self.cloud.make_key(self.id, ["agent"], agent_id)
+
+
+@cache
+def _shared_client(service: str, endpoint_url: str | None, _environment: tuple[tuple[str, str], ...]) -> Any:
+    return own_client(service, endpoint_url)
+
+
+own_client = clients.client
+
+
+def shared_client(service: str, endpoint_url: str | None = None) -> Any:
+    """One for all clouds of this process: making one takes longer than most of what a test does with it."""
+    aws = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_")))
+    return _shared_client(service, endpoint_url, aws)
 
 
 @cache
@@ -103,11 +120,14 @@ class MotoCloud:
         self._undo_dynamodb = moto_dynamodb.patch()
         self._undo_limits = aws_limits.patch()
         self._undo_machines = moto_machines.patch(self.clock, self._invoked_by_machine, self._world_goes_on)
+        self._sharing = replace.object(clients, "client", shared_client)
+        self._sharing.start()
         composition.install(composition.App(clock=self.clock))
         return self
 
     def __exit__(self, *_: object) -> None:
         composition.install(None)
+        self._sharing.stop()
         self._undo_limits()
         self._undo_dynamodb()
         self._undo_machines()

@@ -22,6 +22,8 @@ from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoHandler
 
+from tests.support.moto import speed
+
 # Held by whoever works on the tables.
 LOCK = threading.RLock()
 _CALLS = ("get_item", "put_item", "update_item", "delete_item", "query", "transact_write_items")
@@ -103,6 +105,7 @@ def patch() -> Callable[[], None]:
     patches.append(replace.object(DynamoDBBackend, "get_keys_value", sized))
     patches.append(replace.object(DynamoHandler, "call_action", _only_text))
     patches.append(replace.object(models, "copy", SimpleNamespace(deepcopy=_copy, copy=copy.copy)))
+    patches += speed.patches()
     for each in patches:
         each.start()
 

@@ -10,25 +10,12 @@ from functools import cache
 from typing import Any
 
 import boto3
-from botocore.loaders import JSONFileLoader
 
 from tests.support.template import ROOT, functions, load_template, resources, variables
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/test"
-
-
-_load_file = JSONFileLoader.load_file
-
-
-@cache
-def _model(path: str) -> Any:
-    return _load_file(JSONFileLoader(), path)
-
-
-# moto makes a new session for each cloud, and each session would read the services' models from disk again.
-JSONFileLoader.load_file = lambda _, path: _model(path)  # type: ignore[method-assign, assignment]
 
 
 @cache

@@ -1,0 +1,62 @@
+"""Runs a suite; what failed is run once more, alone, and is named at the end of `make test` if it passed then.
+
+A failure that does not repeat is timing on a busy machine, one that repeats is a fault. But a test that needs its
+second try again and again is a fault too, in the product or in the test, so nobody may overlook it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+_TESTS_FAILED = 1
+_PLACE = Path(".local/second-tries")
+
+
+def run(suite: str, options: list[str], place: Path = _PLACE) -> int:
+    """pytest's exit code: of the second try, where there was one."""
+    name = suite.strip("/").replace("/", "-")
+    kept = place / name
+    kept.unlink(missing_ok=True)
+    # A cache of its own: suites that run side by side would write over each other's list of failures.
+    cache = place / f"{name}-cache"
+    command = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache.absolute()}"]
+    code = subprocess.run([*command, "--cache-clear", *options, suite], check=False).returncode
+    failed = cache / "v" / "cache" / "lastfailed"
+    if code != _TESTS_FAILED or not failed.exists():
+        return code
+    place.mkdir(parents=True, exist_ok=True)
+    kept.write_text("\n".join(sorted(json.loads(failed.read_text()))))
+    return subprocess.run([*command, "--last-failed", "-n", "0", suite], check=False).returncode
+
+
+def forget(place: Path = _PLACE) -> None:
+    for kept in _lists(place):
+        kept.unlink()
+
+
+def say(place: Path = _PLACE) -> str:
+    """The list over all suites; empty if no test needed a second try."""
+    names = [name for kept in _lists(place) for name in kept.read_text().splitlines()]
+    return "\n".join([f"{len(names)} needed a second try:", *(f"  {name}" for name in names)]) if names else ""
+
+
+def _lists(place: Path) -> list[Path]:
+    return sorted(path for path in place.glob("*") if path.is_file())
+
+
+def main(arguments: list[str]) -> int:
+    command, *rest = arguments
+    if command == "run":
+        return run(rest[-1], rest[:-1])
+    if command == "forget":
+        forget()
+    elif said := say():
+        print(said)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
