@@ -104,7 +104,7 @@ class GseEngine:
             self._inbox.forget_staging(entry, staged_before=self._clock().timestamp())
             entry = self._inbox.stage(self._staging(job, size))
         if entry.state.code is None:
-            self._wakeups.send(job.project_id, [self._config.source.agent_id], 0)
+            self._wakeups.send(job.project_id, [self._config.source.agent_id], 0, directly=True)
         if entry.state.ended and not entry.state.succeeded:
             self._inbox.forget_staging(entry, staged_before=entry.until)
         return TargetReport(IN_PROGRESS if entry.state.code is None else entry.state.code, entry.state.message)
@@ -192,6 +192,9 @@ class GseEngine:
             entry = self._staging(job, 0)
             self._inbox.forget_staging(entry, staged_before=transfer.asked_at + _STAGED_SECONDS)
         return Results(targets, upload)
+
+    def remind(self, job: Job, targets: Sequence[Target]) -> None:
+        """GSE reaches its hosts by itself."""
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         agents = [_agent(target) for target in targets]
