@@ -22,7 +22,7 @@ from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.poll_alarm import PollAlarm
 from tidegate_client.agent.presence import PresenceTeller
 from tidegate_client.agent.push import Push
-from tidegate_client.agent.rate_limit import RateLimit
+from tidegate_client.agent.rate_limit import JobLimits, RateLimit
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
 from tidegate_client.agent.service.monitor import Monitor
@@ -78,7 +78,7 @@ class Agent:
             stopping=self._aborting,
             permits=options.permits,
             patience=options.patience,
-            rate_limit=limit,
+            limits=JobLimits(limit),
             on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
             swarm=self._swarm,
         )

@@ -19,7 +19,7 @@ from tidegate_client.agent.disk.permits import Permits
 from tidegate_client.agent.disk.place import Place, open_place
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Applied, Journal
-from tidegate_client.agent.rate_limit import RateLimit
+from tidegate_client.agent.rate_limit import JobLimits, RateLimit
 from tidegate_client.agent.refusals import RefusedPath, Superseded
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled, Link, ResumingDownload, fetch_verified
@@ -72,7 +72,7 @@ class Delivery:
     stopping: threading.Event
     permits: Permits = field(default_factory=Permits)
     patience: float = 120.0
-    rate_limit: RateLimit | None = None
+    limits: JobLimits = field(default_factory=lambda: JobLimits(None))
     on_bytes: Callable[[int], None] = lambda _count: None
     swarm: SwarmHost | None = None
     _paths: PathLocks = field(default_factory=PathLocks)
@@ -131,6 +131,7 @@ class Delivery:
                     cancelled=self._cancelled(transfer),
                     on_progress=self._progress(transfer),
                     patience=self.patience,
+                    limit=self._limit(transfer),
                 ) as member:
                     member.fetch()
                     self._publish(transfer, place, file, part)
@@ -149,7 +150,11 @@ class Delivery:
                 if file is not None:
                     self.swarm.seed_existing(transfer, file, self.pool)
 
+    def _limit(self, transfer: Transfer) -> RateLimit | None:
+        return self.limits.of(transfer.get("job_id") or transfer["transfer_id"], transfer.get("limit_rate"))
+
     def _fetch(self, transfer: Transfer, file: BinaryIO) -> int:
+        limit = self._limit(transfer)
         download = ResumingDownload(
             self.pool,
             file,
@@ -157,7 +162,7 @@ class Delivery:
             on_progress=self._progress(transfer),
             cancelled=self._cancelled(transfer),
             patience=self.patience,
-            throttle=self.rate_limit.take if self.rate_limit else None,
+            throttle=limit.take if limit else None,
         )
         had = download.offset
         fetch_verified(download, self._link(transfer), transfer["signature"])

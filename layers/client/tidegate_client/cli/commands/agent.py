@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate_client.cli.arguments import rate
 from tidegate_client.cli.commands import agent_service
 from tidegate_client.cli.context import Context, Subparsers, add_command
 from tidegate_client.cli.exits import Exit, exit_for
@@ -65,7 +66,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--allow-dir", action="append", metavar="DIR", help="take files only beneath DIR (repeatable)")
     add("--allow-user", action="append", metavar="USER", help="take files only for USER (repeatable)")
     add("--parallel", type=_positive, metavar="N", help="downloads at once (default 4)")
-    add("--limit-rate", type=_rate, metavar="RATE", help="bytes a second of all downloads together, as 500K or 10M")
+    add("--limit-rate", type=rate, metavar="RATE", help="bytes a second of all downloads together, as 500K or 10M")
     add(
         "--peer-listen",
         action="append",
@@ -75,7 +76,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--site", help="where this host is: hosts of one site feed each other (default with --peer-listen: default)")
     add("--zone", help="within the site: hosts of the same zone are asked first")
-    add("--peer-upload-rate", type=_rate, metavar="RATE", help="bytes a second to all peers together, as 500K or 50M")
+    add("--peer-upload-rate", type=rate, metavar="RATE", help="bytes a second to all peers together, as 500K or 50M")
     add("--no-peers", action="store_true", help="take part in no swarm: all files come straight from the store")
     add("--proxy", metavar="URL", help="for the API and the files (default: HTTPS_PROXY, HTTP_PROXY, NO_PROXY)")
     add(
@@ -98,15 +99,6 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return int(text)
-
-
-def _rate(text: str) -> int:
-    from tidegate_client.agent.rate_limit import parse_rate
-
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _listen(text: str) -> tuple[str, int]:

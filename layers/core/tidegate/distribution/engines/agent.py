@@ -60,6 +60,7 @@ class AgentEngine:
             mode=parcel.mode,
             swarm=swarm.terms_of(target.agent_id),
             spread_s=spread,
+            limit_rate=parcel.limit_rate,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

@@ -133,7 +133,7 @@ class GseEngine:
             "timeout_seconds": max(1, int(left)),
             "auto_mkdir": True,
             "upload_speed": self._config.upload_speed,
-            "download_speed": self._config.download_speed,
+            "download_speed": _megabytes(parcel.limit_rate, self._config.download_speed),
             "tasks": [
                 {
                     "source": {
@@ -229,6 +229,14 @@ def _figures(content: Mapping[str, Any]) -> Figures | None:
     times = [iso(datetime.fromtimestamp(at, UTC)) if at and at < _FAR_FUTURE else None for at in (start, end)]
     found = Figures(size, speed, *times)
     return found if any(value is not None for value in found) else None
+
+
+def _megabytes(limit_rate: int | None, configured: int) -> int:
+    """GSE counts whole megabytes a second, and takes 0 for no limit."""
+    if limit_rate is None:
+        return configured
+    wanted = max(1, limit_rate // MEGABYTE)
+    return min(wanted, configured) if configured else wanted
 
 
 def _agent(target: Target) -> dict[str, str]:
