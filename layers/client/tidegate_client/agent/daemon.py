@@ -23,12 +23,15 @@ from tidegate_client.agent.poll_alarm import PollAlarm
 from tidegate_client.agent.presence import PresenceTeller
 from tidegate_client.agent.push import Push
 from tidegate_client.agent.rate_limit import JobLimits, RateLimit
+from tidegate_client.agent.refusals import Restarting
+from tidegate_client.agent.releases import Releases
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
 from tidegate_client.agent.service.monitor import Monitor
 from tidegate_client.agent.service.statistics import Statistics
 from tidegate_client.agent.service.supervisor import Watched
 from tidegate_client.agent.service.version import version
+from tidegate_client.agent.update import SelfUpdate
 from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
@@ -66,6 +69,9 @@ class Agent:
         limit = RateLimit(options.limit_rate) if options.limit_rate else None
         self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
         self._cut_short = False
+        self.restarting = False
+        releases = Releases(options.state_dir) if options.self_update else None
+        self._update = SelfUpdate(releases, self._journal, self._restart) if releases else None
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel),
@@ -81,6 +87,7 @@ class Agent:
             limits=JobLimits(limit),
             on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
             swarm=self._swarm,
+            update=self._update,
         )
         self._poller = Watched("poller", self._poll, self._draining)
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
@@ -100,6 +107,10 @@ class Agent:
         """Take no more, finish what runs; the second time: drop it (the part files stay)."""
         if self._draining.is_set():
             self._aborting.set()
+        self._draining.set()
+
+    def _restart(self) -> None:
+        self.restarting = True
         self._draining.set()
 
     def run(self) -> None:
@@ -176,6 +187,8 @@ class Agent:
                 continue
             if backoff.failures:
                 log.info("the API answers again")
+            if not self._accepted and self._update:
+                self._update.releases.confirm()
             self._accepted = True
             self._monitor.polled()
             backoff.reset()
@@ -236,6 +249,10 @@ class Agent:
             log.info("%s: called off; what has arrived is kept for a while", name)
             self._inbox.drop(key)
             self._stalls.pop(key, None)
+            return
+        except Restarting:
+            log.info("%s: a new version of the agent; it starts now, and tells how it went", name)
+            self._inbox.drop(key)
             return
         except Stalled as error:
             self._put_off(transfer, error)

@@ -88,6 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--log-format", choices=("text", "json"), help="log lines on stderr (default text; json with --json)")
     add("--state-dir", type=Path, help="where untold results survive a crash (default: XDG state)")
     add("--zone", help="where the host is, as `tidegate fleet list` shows it")
+    add("--self-update", action="store_true", help="take new versions of the agent from jobs to /.tidegate/agent")
     add("--no-push", action="store_true", help="hold no connection: poll, and hear of files minutes later")
     add(
         "--wait", type=int, choices=range(21), metavar="0-20", help="long-poll seconds without a connection (default 0)"
@@ -132,6 +133,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
         permits=Permits(directories, frozenset(given.get("allow_user") or ())),
         swarm=_swarm(given),
         push=not given.get("no_push", False),
+        self_update=given.get("self_update", False),
         **{name: given[name] for name in names if given.get(name) is not None},
     )
 
@@ -156,9 +158,13 @@ def _state_dir(context: Context, args: argparse.Namespace) -> Path:
 def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     # Imported here: the daemon needs a Unix, the rest of the command does not.
     from tidegate_client.agent.daemon import Agent
+    from tidegate_client.agent.releases import Releases, become, start_right_version
+    from tidegate_client.agent.service.health import tell_systemd
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)
+    if options.self_update:
+        start_right_version(Releases(options.state_dir), sys.argv[1:], lambda: tell_systemd("READY=1\nWATCHDOG=1"))
     log_format = getattr(args, "log_format", None) or ("json" if context.output.as_json else "text")
     log_to_stderr("tidegate.agent", as_json=log_format == "json")
     # The agent backs off by itself, and for longer than a single call would.
@@ -167,6 +173,8 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
+    if agent.restarting:
+        become(Releases(options.state_dir), None, sys.argv[1:])
     if agent.failure:
         context.output.error(agent.failure)
         return exit_for(agent.failure)

@@ -82,6 +82,8 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
     words += ["--parallel", str(options.parallel), "--drain-seconds", f"{options.drain_seconds:g}"]
     if options.zone:
         words += ["--zone", options.zone]
+    if options.self_update:
+        words += ["--self-update"]
     if not options.push:
         words += ["--no-push"]
     if options.limit_rate:
