@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,7 +51,16 @@ FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
 
 
 class Agent:
-    def __init__(self, client: Client, options: AgentOptions) -> None:
+    def __init__(
+        self,
+        client: Client,
+        options: AgentOptions,
+        *,
+        limit: RateLimit | None = None,
+        tell: Callable[[str], None] = tell_systemd,
+    ) -> None:
+        """`limit` is shared with other agents of the process; `tell` hears READY=1, WATCHDOG=1 and STOPPING=1."""
+        self._tell = tell
         self._client = client
         self._options = options
         self._journal = Journal(options.state_dir)
@@ -66,7 +76,7 @@ class Agent:
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self._accepted = False
-        limit = RateLimit(options.limit_rate) if options.limit_rate else None
+        limit = limit or (RateLimit(options.limit_rate) if options.limit_rate else None)
         self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
         self._cut_short = False
         self.restarting = False
@@ -129,10 +139,10 @@ class Agent:
                 thread.start()
             if self._options.push:
                 Watched("push", self._push.run, self._draining).start()
-            tell_systemd("READY=1")
+            self._tell("READY=1")
             log.info("agent %s takes files into %s", self._options.agent_id, self._options.root)
             self._look_after()
-            tell_systemd("STOPPING=1")
+            self._tell("STOPPING=1")
             self._drain()
 
     def _look_after(self) -> None:
@@ -145,7 +155,7 @@ class Agent:
                 health = self.health()
                 write_health(self._options.state_dir, health)
                 if health["healthy"]:
-                    tell_systemd("WATCHDOG=1")
+                    self._tell("WATCHDOG=1")
             except Exception:
                 log.exception("looking after the agent failed; the transfers go on")
 

@@ -16,7 +16,7 @@ from tidegate_client.cli.context import Context, Subparsers, add_command
 from tidegate_client.cli.exits import Exit, exit_for
 from tidegate_client.cli.logs import log_to_stderr
 from tidegate_client.client import Client
-from tidegate_client.config import state_path
+from tidegate_client.config import also, state_path
 from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--log-format", choices=("text", "json"), help="log lines on stderr (default text; json with --json)")
     add("--state-dir", type=Path, help="where untold results survive a crash (default: XDG state)")
     add("--zone", help="where the host is, as `tidegate fleet list` shows it")
+    add("--also", action="append", metavar="PROFILE", help="serve the project of this login as well (repeatable)")
     add("--self-update", action="store_true", help="take new versions of the agent from jobs to /.tidegate/agent")
     add("--no-push", action="store_true", help="hold no connection: poll, and hear of files minutes later")
     add(
@@ -158,6 +159,7 @@ def _state_dir(context: Context, args: argparse.Namespace) -> Path:
 def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     # Imported here: the daemon needs a Unix, the rest of the command does not.
     from tidegate_client.agent.daemon import Agent
+    from tidegate_client.agent.group import make_group
     from tidegate_client.agent.releases import Releases, become, start_right_version
     from tidegate_client.agent.service.health import tell_systemd
     from tidegate_client.proxies import make_pool
@@ -169,7 +171,9 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     log_to_stderr("tidegate.agent", as_json=log_format == "json")
     # The agent backs off by itself, and for longer than a single call would.
     pool = make_pool(options.proxy, maxsize=4)
-    agent = Agent(context.client_with(attempts=0, pool=pool), options)
+    client = context.client_with(attempts=0, pool=pool)
+    others = {name: also(name) for name in getattr(args, "also", ())}
+    agent = make_group(client, others, options) if others else Agent(client, options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
@@ -191,7 +195,8 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
     # Without a key: a stored one may be another project's.
     with Client(url) as client:
         made = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
-    kept = config.save(config.Config(api_url=url, key=made["key"], project_id=made["project_id"]))
+    mine = config.Config(api_url=url, key=made["key"], project_id=made["project_id"])
+    kept = config.save(mine, profile=getattr(args, "profile", None))
     context.output.record({name: made[name] for name in ("project_id", "agent_id", "key_id")})
     context.output.note(f"its key is kept in {kept}; next: tidegate agent install --agent-id {agent_id} --root DIR")
 
