@@ -121,7 +121,7 @@ def _status(project: DeployedProject, job_id: str) -> str:
 
 def measure(quick: bool) -> Iterator[Figure]:
     hosts = 50 if quick else 1000
-    params = {"JobTimeoutSeconds": "600", "KeyCacheSeconds": "60"}
+    params = {"JobTimeoutSeconds": "1800", "KeyCacheSeconds": "60"}
     with roomy(), tempfile.TemporaryDirectory() as home, deployed_at(Path(home) / "cloud", **params) as cloud:
         project = cloud.project()
         cloud.store(project, "/data/file", CONTENT, SHA)
@@ -142,7 +142,7 @@ def _one_job(project: DeployedProject, crowd: Crowd, connected: float) -> Iterat
     job_id = _submit(project, crowd.names)
     until(lambda: crowd.delivered(), lambda count: count > 0, 120, every=0.05)
     first = time.monotonic()
-    until(lambda: crowd.delivered(), lambda count: count == hosts, 300, every=0.2)
+    until(lambda: crowd.delivered(), lambda count: count == hosts, 900, every=1)
     last = time.monotonic()
     status = until(lambda: _status(project, job_id), lambda status: status not in ("Pending", "Running"), 300, every=1)
     ended = time.monotonic()

@@ -28,6 +28,7 @@ class Quotas(TypedDict, total=False):
 
 class ProjectDetail(Project):
     allow_private_urls: bool
+    swarm: str
     quotas: Quotas
     usage: Model
 
