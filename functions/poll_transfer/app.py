@@ -13,6 +13,6 @@ logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    state = app().distribution.poll_transfer.poll(event["project_id"], event["job_key"])
+    state = app().distribution.poll_transfer.poll(event["project_id"], event["job_key"], float(event.get("wait", 0)))
     logger.info("polled", job_key=event["job_key"], state=state)
     return {"state": state, "wait": next_wait(event.get("wait", 0))}

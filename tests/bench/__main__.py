@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import bench_cells, bench_export, bench_ranges, calls, cold_start, fleet, latency, load, money, swarm
+from tests.bench import (
+    bench_cells,
+    bench_export,
+    bench_ranges,
+    calls,
+    cold_start,
+    fleet,
+    fleet_live,
+    latency,
+    load,
+    money,
+    swarm,
+)
 from tests.bench.figures import Figure, save, table
 from tests.support.deployed import deployed_at
 from tests.support.template import ROOT
@@ -39,6 +51,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "calls": calls.measure,
     "money": money.measure,
     "fleet": fleet.measure,
+    "fleet_live": fleet_live.measure,
     "cold": _cold,
     "swarm": swarm.measure,
     "deployed": _deployed,

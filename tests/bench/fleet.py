@@ -6,6 +6,7 @@ follow-ups, the reporter's spread, the pace of polls); what a function takes is 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -64,10 +65,21 @@ class Load:
 
     busy: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     calls: Counter[str] = field(default_factory=Counter)
+    # By slot, for the figures over time.
+    when: defaultdict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def call(self, kind: str, at: float, milliseconds: float) -> None:
         self.calls[kind] += 1
+        self.when[int(at * 10)][kind] += 1
         self.busy[int(at * 10)] += milliseconds / 100
+
+    def between(self, first: int, last: int) -> Load:
+        """What happened in these seconds, the last one excluded."""
+        part = Load()
+        for slot in range(first * 10, last * 10):
+            part.busy[slot] = self.busy.get(slot, 0.0)
+            part.calls.update(self.when.get(slot, {}))
+        return part
 
     @property
     def most(self) -> float:
@@ -130,6 +142,16 @@ def dollars(load: Load) -> float:
     )
 
 
+def over_time(hosts: int, load: Load, last: float) -> Iterator[Figure]:
+    """Six spans of the Job: functions at work at most, calls, and what they cost."""
+    span = max(10, math.ceil(last / 6 / 10) * 10)
+    for first in range(0, math.ceil(last), span):
+        part = load.between(first, first + span)
+        note = f"{sum(part.calls.values()):,} calls, ${dollars(part):.4f}"
+        name = f"{hosts:,} hosts: functions at work, {first}–{first + span} s"
+        yield Figure(SECTION, name, part.most, "", note=note)
+
+
 def measure(quick: bool) -> Iterator[Figure]:
     yield from idle_month()
     for hosts, most in ((10_000, 50.0), (100_000, None)):
@@ -140,5 +162,6 @@ def measure(quick: bool) -> Iterator[Figure]:
         calls = ", ".join(f"{count:,} {kind}s" for kind, count in sorted(load.calls.items()))
         yield Figure(SECTION, f"{hosts:,} hosts: the last report after", last, "s", note=calls)
         yield Figure(SECTION, f"{hosts:,} hosts: what their calls cost", dollars(load), "$")
+        yield from over_time(hosts, load, last)
         if quick:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -67,6 +68,21 @@ def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) ->
         values = {}
     values |= {name: environ[variable] for name, variable in _ENVIRONMENT.items() if environ.get(variable)}
     return Config(**values)
+
+
+def also(profile: str, environ: Mapping[str, str] = os.environ) -> Config:
+    """Another login beside the first: the environment's TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else the stored one.
+
+    TIDEGATE_KEY and its like belong to the first."""
+    if given := environ.get(also_variable(profile)):
+        url, _, key = given.partition(" ")
+        return Config(api_url=url, key=key)
+    own = set(_ENVIRONMENT.values())
+    return load({name: value for name, value in environ.items() if name not in own}, profile)
+
+
+def also_variable(profile: str) -> str:
+    return "TIDEGATE_ALSO_" + re.sub(r"[^A-Za-z0-9]", "_", profile).upper()
 
 
 def save(config: Config, environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Path:

@@ -28,6 +28,7 @@ class Quotas(TypedDict, total=False):
 
 class ProjectDetail(Project):
     allow_private_urls: bool
+    swarm: str
     quotas: Quotas
     usage: Model
 
@@ -266,6 +267,8 @@ class Transfer(TypedDict):
     sequence: NotRequired[int | None]
     # Octal permissions, as in "0640".
     mode: NotRequired[str | None]
+    # Bytes a second that this host may use for the Job, beside its own limit.
+    limit_rate: NotRequired[int | None]
     # Over how many seconds to spread reports: the Job has many hosts.
     spread_s: NotRequired[int | None]
 

@@ -42,3 +42,20 @@ def test_figures_that_are_none_are_refused(fleet: Fleet, wrong: dict[str, Any]) 
     answer = fleet.report("a-1", 0, **wrong)
 
     assert answer.status == 422
+
+
+def test_limit_of_a_job_reaches_its_hosts_and_its_view(fleet: Fleet) -> None:
+    limited = fleet.submit("a-1", limit_rate=500_000)
+    free = fleet.submit("a-1")
+    assert limited["job_id"] != free["job_id"], "another limit is another Job"
+
+    fleet.run_until_dispatched(limited["job_id"])
+
+    assert [item["limit_rate"] for item in fleet.inbox("a-1")] == [500_000]
+    assert fleet.job(limited["job_id"])["limit_rate"] == 500_000
+
+
+def test_limit_below_a_kilobyte_is_refused(fleet: Fleet) -> None:
+    body = fleet.body(target_agent_id="a-1", limit_rate=10)
+
+    assert fleet.post("/v1/downloads", body).status == 422

@@ -3,7 +3,7 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
-from tidegate_client.agent.refusals import RefusedOwner, RefusedPath, Superseded
+from tidegate_client.agent.refusals import RefusedOwner, RefusedPath, Superseded, UpdateFailed
 from tidegate_client.errors import ChecksumMismatch, TransferError
 
 
@@ -19,6 +19,7 @@ class Code(IntEnum):
     WRITE_FAILED = 1004
     NO_SPACE = 1005
     OWNER_REFUSED = 1006
+    UPDATE_FAILED = 1007
     INTERNAL = 1099
 
 
@@ -34,6 +35,8 @@ def code_of(error: Exception) -> Code:
             return Code.PATH_REFUSED
         case RefusedOwner():
             return Code.OWNER_REFUSED
+        case UpdateFailed():
+            return Code.UPDATE_FAILED
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return Code.NO_SPACE
         case OSError():

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,13 +23,16 @@ from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.poll_alarm import PollAlarm
 from tidegate_client.agent.presence import PresenceTeller
 from tidegate_client.agent.push import Push
-from tidegate_client.agent.rate_limit import RateLimit
+from tidegate_client.agent.rate_limit import JobLimits, RateLimit
+from tidegate_client.agent.refusals import Restarting
+from tidegate_client.agent.releases import Releases
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
 from tidegate_client.agent.service.monitor import Monitor
 from tidegate_client.agent.service.statistics import Statistics
 from tidegate_client.agent.service.supervisor import Watched
 from tidegate_client.agent.service.version import version
+from tidegate_client.agent.update import SelfUpdate
 from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
@@ -47,7 +51,16 @@ FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
 
 
 class Agent:
-    def __init__(self, client: Client, options: AgentOptions) -> None:
+    def __init__(
+        self,
+        client: Client,
+        options: AgentOptions,
+        *,
+        limit: RateLimit | None = None,
+        tell: Callable[[str], None] = tell_systemd,
+    ) -> None:
+        """`limit` is shared with other agents of the process; `tell` hears READY=1, WATCHDOG=1 and STOPPING=1."""
+        self._tell = tell
         self._client = client
         self._options = options
         self._journal = Journal(options.state_dir)
@@ -63,9 +76,12 @@ class Agent:
         self._draining = threading.Event()
         self._aborting = threading.Event()
         self._accepted = False
-        limit = RateLimit(options.limit_rate) if options.limit_rate else None
+        limit = limit or (RateLimit(options.limit_rate) if options.limit_rate else None)
         self._swarm = SwarmHost(options.agent_id, options.state_dir, options.swarm, limit) if options.swarm else None
         self._cut_short = False
+        self.restarting = False
+        releases = Releases(options.state_dir) if options.self_update else None
+        self._update = SelfUpdate(releases, self._journal, self._restart) if releases else None
         self.failure: ApiError | None = None
         self._delivery = Delivery(
             pool=make_pool(options.proxy, maxsize=options.parallel),
@@ -78,9 +94,10 @@ class Agent:
             stopping=self._aborting,
             permits=options.permits,
             patience=options.patience,
-            rate_limit=limit,
+            limits=JobLimits(limit),
             on_bytes=lambda count: self._statistics.add("received_bytes_total", count),
             swarm=self._swarm,
+            update=self._update,
         )
         self._poller = Watched("poller", self._poll, self._draining)
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
@@ -102,6 +119,10 @@ class Agent:
             self._aborting.set()
         self._draining.set()
 
+    def _restart(self) -> None:
+        self.restarting = True
+        self._draining.set()
+
     def run(self) -> None:
         """Returns after `stop()` and the drain, or when the API refuses the key."""
         with contextlib.ExitStack() as stack:
@@ -118,10 +139,10 @@ class Agent:
                 thread.start()
             if self._options.push:
                 Watched("push", self._push.run, self._draining).start()
-            tell_systemd("READY=1")
+            self._tell("READY=1")
             log.info("agent %s takes files into %s", self._options.agent_id, self._options.root)
             self._look_after()
-            tell_systemd("STOPPING=1")
+            self._tell("STOPPING=1")
             self._drain()
 
     def _look_after(self) -> None:
@@ -134,7 +155,7 @@ class Agent:
                 health = self.health()
                 write_health(self._options.state_dir, health)
                 if health["healthy"]:
-                    tell_systemd("WATCHDOG=1")
+                    self._tell("WATCHDOG=1")
             except Exception:
                 log.exception("looking after the agent failed; the transfers go on")
 
@@ -176,6 +197,8 @@ class Agent:
                 continue
             if backoff.failures:
                 log.info("the API answers again")
+            if not self._accepted and self._update:
+                self._update.releases.confirm()
             self._accepted = True
             self._monitor.polled()
             backoff.reset()
@@ -236,6 +259,10 @@ class Agent:
             log.info("%s: called off; what has arrived is kept for a while", name)
             self._inbox.drop(key)
             self._stalls.pop(key, None)
+            return
+        except Restarting:
+            log.info("%s: a new version of the agent; it starts now, and tells how it went", name)
+            self._inbox.drop(key)
             return
         except Stalled as error:
             self._put_off(transfer, error)

@@ -19,8 +19,9 @@ from tidegate_client.agent.disk.permits import Permits
 from tidegate_client.agent.disk.place import Place, open_place
 from tidegate_client.agent.inbox import Inbox, key_of
 from tidegate_client.agent.journal import Applied, Journal
-from tidegate_client.agent.rate_limit import RateLimit
-from tidegate_client.agent.refusals import RefusedPath, Superseded
+from tidegate_client.agent.rate_limit import JobLimits, RateLimit
+from tidegate_client.agent.refusals import RefusedPath, Restarting, Superseded
+from tidegate_client.agent.update import SelfUpdate, is_update
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled, Link, ResumingDownload, fetch_verified
 from tidegate_client.errors import ChecksumMismatch, TransferError
@@ -72,20 +73,36 @@ class Delivery:
     stopping: threading.Event
     permits: Permits = field(default_factory=Permits)
     patience: float = 120.0
-    rate_limit: RateLimit | None = None
+    limits: JobLimits = field(default_factory=lambda: JobLimits(None))
     on_bytes: Callable[[int], None] = lambda _count: None
     swarm: SwarmHost | None = None
+    update: SelfUpdate | None = None
     _paths: PathLocks = field(default_factory=PathLocks)
 
     def run(self, transfer: Transfer) -> Moved:
         """Raises what went wrong; returns when the right bytes are in place under the right name and owner."""
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
+        if is_update(transfer):
+            return self._update(transfer)
         user = transfer["target_user"]
         self.permits.check_user(user)
         root, owner = self._root_and_owner(transfer.get("container_id") or "", user)
         with open_place(root, transfer["target_file_dir"], transfer["file_name"], owner, self.permits) as place:
             return self._deliver(transfer, place)
+
+    def _update(self, transfer: Transfer) -> Moved:
+        """Raises Restarting once the agent is to begin again as the new version."""
+        if self.update is None:
+            raise RefusedPath("this agent does not update itself: start it with --self-update")
+        wanted = self.update.wanted(transfer)
+        if wanted is None:
+            return Moved(0)
+        root, owner = self.update.releases.directory.parent, owner_on_host(wanted["target_user"])
+        with open_place(root, wanted["target_file_dir"], wanted["file_name"], owner, Permits()) as place:
+            self._deliver(wanted, place)
+        self.update.switch(transfer)
+        raise Restarting
 
     def _root_and_owner(self, container_id: str, user: str) -> tuple[Path, Owner]:
         if not container_id:
@@ -131,6 +148,7 @@ class Delivery:
                     cancelled=self._cancelled(transfer),
                     on_progress=self._progress(transfer),
                     patience=self.patience,
+                    limit=self._limit(transfer),
                 ) as member:
                     member.fetch()
                     self._publish(transfer, place, file, part)
@@ -149,7 +167,11 @@ class Delivery:
                 if file is not None:
                     self.swarm.seed_existing(transfer, file, self.pool)
 
+    def _limit(self, transfer: Transfer) -> RateLimit | None:
+        return self.limits.of(transfer.get("job_id") or transfer["transfer_id"], transfer.get("limit_rate"))
+
     def _fetch(self, transfer: Transfer, file: BinaryIO) -> int:
+        limit = self._limit(transfer)
         download = ResumingDownload(
             self.pool,
             file,
@@ -157,7 +179,7 @@ class Delivery:
             on_progress=self._progress(transfer),
             cancelled=self._cancelled(transfer),
             patience=self.patience,
-            throttle=self.rate_limit.take if self.rate_limit else None,
+            throttle=limit.take if limit else None,
         )
         had = download.offset
         fetch_verified(download, self._link(transfer), transfer["signature"])

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -136,8 +136,10 @@ class Journal:
             except sqlite3.Error as error:
                 raise _translated(error) from error
             finally:
-                if self._base.in_transaction:
-                    self._base.rollback()
+                # Closed by now, if the agent ends.
+                with suppress(sqlite3.ProgrammingError):
+                    if self._base.in_transaction:
+                        self._base.rollback()
 
 
 def _translated(error: sqlite3.Error) -> JournalError:

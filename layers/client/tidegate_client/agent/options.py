@@ -26,6 +26,8 @@ class AgentOptions:
     # Seconds of a long poll while there is no connection; each holds a function.
     wait: int = 0
     push: bool = True
+    # Whether Jobs may bring new versions of the agent itself.
+    self_update: bool = False
     zone: str | None = None
     report_every: float = 2.0
     drain_seconds: float = 30.0

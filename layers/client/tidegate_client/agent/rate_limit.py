@@ -1,9 +1,10 @@
-"""A limit on bytes a second that all downloads of one agent share."""
+"""Limits on bytes a second: one that all downloads of an agent share, and one for each Job that asks for it."""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
@@ -47,3 +48,34 @@ class RateLimit:
         until = self._clock() + self.reserve(count)
         while (left := until - self._clock()) > 0 and not cancelled():
             self._sleep(min(left, 0.5))
+
+
+class BothLimits(RateLimit):
+    """Bytes count against two limits; the stricter one decides."""
+
+    def __init__(self, first: RateLimit, second: RateLimit) -> None:
+        super().__init__(min(first.bytes_a_second, second.bytes_a_second))
+        self._limits = (first, second)
+
+    def reserve(self, count: int) -> float:
+        return max(limit.reserve(count) for limit in self._limits)
+
+
+class JobLimits:
+    """The limit of each Job that has one, shared by its transfers on this host while any of them runs."""
+
+    def __init__(self, own: RateLimit | None) -> None:
+        self._own = own
+        self._lock = threading.Lock()
+        self._jobs: weakref.WeakValueDictionary[str, RateLimit] = weakref.WeakValueDictionary()
+
+    def of(self, job: str, bytes_a_second: int | None) -> RateLimit | None:
+        """The host's own limit, the Job's, or both."""
+        if not bytes_a_second:
+            return self._own
+        with self._lock:
+            limit = self._jobs.get(job)
+            if limit is None:
+                limit = RateLimit(bytes_a_second)
+                self._jobs[job] = limit
+        return BothLimits(self._own, limit) if self._own else limit

@@ -13,3 +13,11 @@ class RefusedOwner(Exception):
 
 class Superseded(Exception):
     """The path already holds, or is about to hold, content of a later window."""
+
+
+class UpdateFailed(Exception):
+    """A new version of the agent is not one, or did not come up."""
+
+
+class Restarting(Exception):
+    """Not a refusal: the agent begins again as another version, which tells the result."""

@@ -27,10 +27,11 @@ class Downloads:
         target_container_id: str = "",
         mode: str | None = None,
         swarm: str | None = None,
+        limit_rate: int | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
-        body = {
+        body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
             "file_path": file_path,
@@ -45,6 +46,8 @@ class Downloads:
             body["mode"] = mode
         if swarm:
             body["swarm"] = swarm
+        if limit_rate:
+            body["limit_rate"] = limit_rate
         if callback:
             body["callback"] = callback
         return Submitted(self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
@@ -65,6 +68,7 @@ class Downloads:
         waves: Sequence[Wave] | None = None,
         mode: str | None = None,
         swarm: str | None = None,
+        limit_rate: int | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
@@ -86,6 +90,8 @@ class Downloads:
             body["mode"] = mode
         if swarm:
             body["swarm"] = swarm
+        if limit_rate:
+            body["limit_rate"] = limit_rate
         if callback:
             body["callback"] = callback
         return BatchSubmitted(self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -137,6 +137,7 @@ class SwarmHost:
         cancelled: Callable[[], bool],
         on_progress: Progress,
         patience: float,
+        limit: RateLimit | None = None,
     ) -> Iterator[Participation]:
         """Raises NoSwarm if there is nothing to join. Unless the delivery says `seed`, its end is the session's end."""
         terms = self._terms(transfer)
@@ -144,9 +145,10 @@ class SwarmHost:
             if self._copy_local(terms, transfer["signature"], file, cancelled):
                 yield Participation(self, None, transfer["signature"])
                 return
-        origin = Origin(pool, link, self._tools.download)
+        tools = replace(self._tools, download=limit or self._tools.download)
+        origin = Origin(pool, link, tools.download)
         try:
-            session = self._call(self._open(terms, file.fileno(), origin, cancelled, on_progress, patience))
+            session = self._call(self._open(terms, file.fileno(), origin, cancelled, on_progress, patience, tools))
         except BaseException:
             self._release(terms.id)
             raise
@@ -232,9 +234,11 @@ class SwarmHost:
         cancelled: Callable[[], bool],
         on_progress: Progress,
         patience: float,
+        tools: Tools | None = None,
     ) -> Session:
+        tools = tools or self._tools
         session = Session(
-            terms, descriptor, origin, self._tools, cancelled=cancelled, on_progress=on_progress, patience=patience
+            terms, descriptor, origin, tools, cancelled=cancelled, on_progress=on_progress, patience=patience
         )
         with self._changed:
             self._sessions[terms.id] = session

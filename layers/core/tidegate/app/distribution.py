@@ -14,7 +14,7 @@ from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.finish import Finish
 from tidegate.distribution.fleet.agents import Agents
 from tidegate.distribution.fleet.hosts import Fleet
-from tidegate.distribution.fleet.wakeups import Wakeups
+from tidegate.distribution.fleet.wakeups import AgentWaker, Wakeups
 from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.lookup import Lookup
 from tidegate.distribution.poll import PollTransfer
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tidegate.app import App
     from tidegate.distribution.control import JobControl
     from tidegate.distribution.fleet.enrolment import Enrolments
-    from tidegate.distribution.fleet.wakeups import AgentWaker
     from tidegate.distribution.ports import Engine
 
 
@@ -58,7 +57,7 @@ class DistributionPart:
         self.inbox = AgentInboxStore(table, ttl=self.windows.ttl)
         self.fleet_store = FleetStore(table)
         self.fleet = Fleet(self.fleet_store, self.inbox, lambda *key: app.projects.api_keys.revoke(*key), clock)
-        self.wakeups = Wakeups(SqsQueue(app.sqs, settings.agent_wakeups_queue_url))
+        self.wakeups = Wakeups(SqsQueue(app.sqs, settings.agent_wakeups_queue_url), lambda: self.waker)
         self._app = app
         self.presence_store, self.swarm_settings = PresenceStore(table), SwarmSettingsStore(table)
         self.presences = Presences(self.presence_store, self.swarm_settings, clock)
@@ -160,8 +159,6 @@ class DistributionPart:
 
     @cached_property
     def waker(self) -> AgentWaker:
-        from tidegate.distribution.fleet.wakeups import AgentWaker
-
         return AgentWaker(self.fleet_store, self._app.notifications.outgoing, self._app.clock)
 
     def _check_callback(self, project_id: str, url: str) -> None:

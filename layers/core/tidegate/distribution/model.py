@@ -65,6 +65,8 @@ class TransferSpec:
     # "off": every host fetches the file from S3; None leaves it to the project.
     swarm: str | None = None
     waves: tuple[Wave, ...] = ()
+    # Bytes a second that a host may use for this Job, beside its own limit.
+    limit_rate: int | None = None
     # The key of the Job whose failed targets this one tries again.
     redrive_of: str | None = None
 
@@ -80,6 +82,7 @@ class TransferSpec:
         more = [self.mode] if self.mode else []
         more += [f"wave {wave.percent} {wave.wait_s} {wave.max_failed_percent}" for wave in self.waves]
         more += [f"swarm={self.swarm}"] if self.swarm else []
+        more += [f"rate={self.limit_rate}"] if self.limit_rate else []
         more += [f"redrive {self.redrive_of}"] if self.redrive_of else []
         return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *more)
 
@@ -226,6 +229,7 @@ class Job:
             | {"window_closes_at": self.closes_at, "counts": (counts or self.counts).shown()}
             | ({"error": dict(self.error)} if self.error else {})
             | ({"mode": self.parcel.mode} if self.parcel.mode else {})
+            | ({"limit_rate": self.parcel.limit_rate} if self.parcel.limit_rate else {})
             | ({"swarm": self.swarm.shown()} if self.swarm.hosts else {})
             | ({"redrive_of": self.parcel.redrive_of} if self.parcel.redrive_of else {})
             | ({"cancelled_at": self.cancelled_at} if self.cancelled_at else {})

@@ -11,6 +11,7 @@ from aws_lambda_powertools import Logger
 from tidegate.common.ids import Clock
 from tidegate.distribution.counts import tally
 from tidegate.distribution.fleet.model import why_silent
+from tidegate.distribution.fleet.wakeups import is_time_to_repeat, spread_seconds
 from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Engine
 from tidegate.distribution.recovery import Heartbeat
@@ -23,6 +24,8 @@ from tidegate.distribution.transfers import SENT, Transfer
 from tidegate.errors import DomainError, RecordNotFound, WaveFailed
 
 logger = Logger(service="tidegate", child=True)
+# Beside the wait between two polls. Too much repeats a wake-up, which is harmless; too little would miss one.
+_POLL_TAKES = 1.0
 GOING_ON, NEXT_WAVE, OVER = "running", "next_wave", "over"
 
 Tell = Callable[[str, str, Mapping[str, Any]], None]
@@ -52,14 +55,15 @@ class PollTransfer:
         self._tell = tell
         self._clock = clock
 
-    def poll(self, project_id: str, job_key: str) -> str:
+    def poll(self, project_id: str, job_key: str, since_last: float = 0.0) -> str:
+        """`since_last`: the seconds since the poll before this one, about."""
         job = self._jobs.get(project_id, job_key)
         if job is None:
             raise RecordNotFound("no such Job")
         if job.ended:
             return OVER
         self._heartbeat.alive(job)
-        job = self._read(job)
+        job = self._read(job, since_last)
         if job.ended or job.cancelled_at or not job.open_shards:
             return OVER
         late = self._clock().timestamp() >= (job.deadline or 0)
@@ -105,12 +109,13 @@ class PollTransfer:
         if changed:
             self._targets.save(job, changed, now)
 
-    def _read(self, job: Job) -> Job:
+    def _read(self, job: Job, since_last: float) -> Job:
         before = self._targets.shards(job, job.open_shards)
         after = {shard.number: shard for shard in before}
         for transfer in self._asked(job):
             if transfer.state == SENT:
                 after |= self._news(job, transfer, [after[n] for n in transfer.shards if n in after])
+                self._remind(job, transfer, [after[n] for n in transfer.shards if n in after], since_last)
         changed = [after[shard.number] for shard in before if after[shard.number] is not shard]
         now = self._clock()
         # What another poller wrote meanwhile is newer than what was read here.
@@ -139,6 +144,17 @@ class PollTransfer:
             wave = transfer.number // len(job.portions)
             reported = [s.after({t: upload for t in s.states if job.in_wave(t, wave)}) for s in reported]
         return {shard.number: shard for shard in reported}
+
+    def _remind(self, job: Job, transfer: Transfer, shards: Sequence[Shard], since_last: float) -> None:
+        """Hosts that have not begun may not have heard: they are told again, now and then."""
+        age = self._clock().timestamp() - transfer.asked_at
+        if job.cancelled_at or not is_time_to_repeat(age, since_last + _POLL_TAKES, spread_seconds(job.counts.total)):
+            return
+        wave = transfer.number // len(job.portions)
+        silent = [t for s in shards for t in s.unfinished if s.states[t].code is None and job.in_wave(t, wave)]
+        if silent:
+            logger.info("hosts that have not begun are told again", job_id=job.job_id, hosts=len(silent))
+            self._engine.remind(job, silent)
 
     def _asked(self, job: Job) -> list[Transfer]:
         """Hosts that answer to us do so by shard, whatever wave they are of: each shard is read once."""

@@ -53,4 +53,7 @@ class Engine(Protocol):
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results: ...
 
+    def remind(self, job: Job, targets: Sequence[Target]) -> None:
+        """Of targets that have not begun."""
+
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None: ...

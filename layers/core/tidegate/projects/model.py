@@ -40,7 +40,9 @@ class Project:
     # Of projects made before secrets were derived: stored until their next rotation ends.
     callback_secrets: tuple[str, ...] = ()
     quotas: Quotas = field(default_factory=Quotas)
-    # Rises with every change of name, group, quotas or allow_private_urls.
+    # Whether its hosts may feed each other: "auto" or "off".
+    swarm: str = "auto"
+    # Rises with every change of name, group, quotas, swarm or allow_private_urls.
     revision: int = 0
 
 

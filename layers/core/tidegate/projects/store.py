@@ -26,6 +26,7 @@ def _project(item: dict[str, Any]) -> Project:
         secret_generations=tuple(int(generation) for generation in item.get("secret_generations", ())),
         callback_secrets=tuple(item.get("callback_secrets", ())),
         quotas=Quotas(**item.get("quotas", {})),
+        swarm=item.get("swarm", "auto"),
         revision=int(item.get("revision", 0)),
     )
 
@@ -77,6 +78,8 @@ class ProjectStore:
                 "group": now.group,
                 "allow_private_urls": now.allow_private_urls,
                 "quotas": _limits(now.quotas),
+                # Only if it changes: the settings for swarms have a route of their own, too.
+                **({"swarm": now.swarm} if now.swarm != was.swarm else {}),
                 "revision": was.revision + 1,
             },
             removes=["group"] if now.group is None else [],

@@ -53,6 +53,66 @@ def test_dispatch_tells_a_connected_host_and_its_inbox_has_the_transfer(fleet: F
     assert len(fleet.inbox("a-1")) == 1
 
 
+def test_first_hosts_are_told_by_the_dispatch_itself(fleet: Fleet, hosts: Hosts) -> None:
+    connections = [hosts.connect(f"a-{number}") for number in range(100)]
+    job_id = fleet.submit_many([f"a-{number}" for number in range(100)])["job_id"]
+
+    fleet.run_until_dispatched(job_id)
+
+    assert all(hosts.line.heard(connection) == [{"type": "transfers"}] for connection in connections)
+    assert fleet.cloud._receive("AgentWakeupsQueue", 10) == []
+
+
+def test_hosts_that_the_dispatch_cannot_tell_are_told_by_the_queue(
+    fleet: Fleet, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = hosts.connect("a-1")
+    waker = fleet.cloud.app.distribution.waker
+    with monkeypatch.context() as broken:
+        broken.setattr(waker, "wake", lambda *_: (_ for _ in ()).throw(OSError("no route")))
+        fleet.run_until_dispatched(fleet.submit("a-1")["job_id"])
+    assert hosts.line.heard(connection) == []
+
+    fleet.cloud.deliver("AgentWakeupsQueue")
+
+    assert hosts.line.heard(connection) == [{"type": "transfers"}]
+
+
+def polls_after(fleet: Fleet, job_id: str, seconds: int) -> None:
+    """As the state machine polls: each after the wait that the one before asked for."""
+    wait, passed = 2, 0
+    while passed < seconds:
+        fleet.cloud.clock.advance(wait)
+        passed += wait
+        wait = fleet.step("poll_transfer", job_id, wait=wait)["wait"]
+        fleet.cloud.deliver("AgentWakeupsQueue")
+
+
+def test_host_whose_wakeup_was_lost_is_told_again_within_seconds(fleet: Fleet, hosts: Hosts) -> None:
+    lost, begun = hosts.connect("a-1"), hosts.connect("a-2")
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    fleet.run_until_dispatched(job_id)
+    hosts.line.outgoing.sent.clear()
+    fleet.report("a-2", 115, progress=10)
+
+    polls_after(fleet, job_id, 18)
+
+    assert hosts.line.heard(lost) == [{"type": "transfers"}]
+    assert hosts.line.heard(begun) == []
+
+
+def test_host_that_stays_silent_is_told_at_doubling_distances(fleet: Fleet, hosts: Hosts) -> None:
+    connection = hosts.connect("a-1")
+    job_id = fleet.submit("a-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    hosts.line.outgoing.sent.clear()
+
+    polls_after(fleet, job_id, 500)
+
+    # After 15, 30, 60, 120, 240 and 480 seconds; twice where a poll falls on such a moment. Polled about forty times.
+    assert 6 <= len(hosts.line.heard(connection)) <= 12
+
+
 def test_hosts_that_are_not_targets_hear_nothing(fleet: Fleet, hosts: Hosts) -> None:
     other = hosts.connect("a-2")
 

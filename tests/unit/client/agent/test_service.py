@@ -18,7 +18,7 @@ import pytest
 from tests.support.http_servers import Handler, serve
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, ME, AgentApi, Store
-from tidegate_client.agent.rate_limit import RateLimit, parse_rate
+from tidegate_client.agent.rate_limit import JobLimits, RateLimit, parse_rate
 from tidegate_client.agent.service import systemd
 from tidegate_client.agent.service.health import HEALTH_FILE
 from tidegate_client.cli import main
@@ -192,6 +192,35 @@ def test_limited_agent_is_not_faster(api: AgentApi, store: Store, root: Path, st
     for transfer in transfers:
         assert api.wait_for(transfer)["error_code"] == 0
     assert time.monotonic() - began > 1.8
+
+
+def test_job_with_a_limit_is_slow_and_others_are_not(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    began = time.monotonic()
+    limited = [
+        api.add(f"slow{number}", CONTENT[: 100_000 + number], job_id="j-1", limit_rate=150_000) for number in range(2)
+    ]
+    free = api.add("fast", CONTENT, job_id="j-2")
+    start_agent(limit_rate=10_000_000)
+
+    assert api.wait_for(free)["error_code"] == 0
+    assert time.monotonic() - began < 1.0
+    for transfer in limited:
+        assert api.wait_for(transfer)["error_code"] == 0
+    assert time.monotonic() - began > 1.1, "both share the Job's limit"
+
+
+def test_stricter_of_two_limits_decides() -> None:
+    own = RateLimit(1000, clock=lambda: 0.0)
+    limits = JobLimits(own)
+    assert limits.of("j-1", None) is own
+
+    generous, strict = limits.of("j-1", 5000), limits.of("j-2", 100)
+
+    assert generous
+    assert strict
+    assert (generous.bytes_a_second, strict.bytes_a_second) == (1000, 100)
+    assert generous.reserve(1000) == pytest.approx(1.0)
+    assert strict.reserve(1000) == pytest.approx(10.0, abs=0.1)
 
 
 def test_files_come_through_the_proxy(api: AgentApi, root: Path, start_agent: StartAgent) -> None:

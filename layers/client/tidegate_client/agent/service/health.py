@@ -21,6 +21,7 @@ class Health(TypedDict):
     time: float
     healthy: bool
     problems: list[str]
+    connected: bool
     active: int
     untold_results: int
     partial_bytes: int

@@ -55,6 +55,7 @@ class Monitor:
             "time": time.time(),
             "healthy": not problems,
             "problems": problems,
+            "connected": self._connected(),
             "active": self._inbox.active(),
             "untold_results": _or_minus_one(self._reporter.untold),
             "partial_bytes": _or_minus_one(self._partials.total_bytes),

@@ -5,7 +5,9 @@ from importlib import metadata
 
 def version() -> str:
     """The installed package's; a checkout that was never installed has none."""
-    try:
-        return metadata.version("tidegate")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    for name in ("tidegate-client", "tidegate"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "unknown"

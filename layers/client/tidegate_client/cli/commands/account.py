@@ -39,6 +39,7 @@ def register(subparsers: Subparsers) -> None:
     update.add_argument("--name")
     update.add_argument("--group", help="an empty text removes it")
     update.add_argument("--allow-private-urls", action=argparse.BooleanOptionalAction, default=None)
+    update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts feed each other")
     update.add_argument(
         "--quota",
         action="append",
@@ -112,14 +113,18 @@ def _show_project(context: Context, args: argparse.Namespace) -> None:
 
 
 def _update_project(context: Context, args: argparse.Namespace) -> None:
-    changes: dict[str, Any] = {"name": args.name, "allow_private_urls": args.allow_private_urls}
+    changes: dict[str, Any] = {
+        "name": args.name,
+        "allow_private_urls": args.allow_private_urls,
+        "swarm": args.swarm,
+    }
     changes = {name: value for name, value in changes.items() if value is not None}
     if args.group is not None:
         changes["group"] = args.group or None
     if args.quota:
         changes["quotas"] = quotas_of(args.quota)
     if not changes:
-        raise UsageError("nothing to change: give --name, --group, --allow-private-urls or --quota")
+        raise UsageError("nothing to change: give --name, --group, --allow-private-urls, --swarm or --quota")
     context.output.record(context.client.projects.update(args.project_id, changes))
 
 

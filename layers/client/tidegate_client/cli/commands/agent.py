@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate_client.cli.arguments import rate
 from tidegate_client.cli.commands import agent_service
 from tidegate_client.cli.context import Context, Subparsers, add_command
 from tidegate_client.cli.exits import Exit, exit_for
 from tidegate_client.cli.logs import log_to_stderr
 from tidegate_client.client import Client
-from tidegate_client.config import state_path
+from tidegate_client.config import also, state_path
 from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--allow-dir", action="append", metavar="DIR", help="take files only beneath DIR (repeatable)")
     add("--allow-user", action="append", metavar="USER", help="take files only for USER (repeatable)")
     add("--parallel", type=_positive, metavar="N", help="downloads at once (default 4)")
-    add("--limit-rate", type=_rate, metavar="RATE", help="bytes a second of all downloads together, as 500K or 10M")
+    add("--limit-rate", type=rate, metavar="RATE", help="bytes a second of all downloads together, as 500K or 10M")
     add(
         "--peer-listen",
         action="append",
@@ -75,7 +76,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--site", help="where this host is: hosts of one site feed each other (default with --peer-listen: default)")
     add("--zone", help="within the site: hosts of the same zone are asked first")
-    add("--peer-upload-rate", type=_rate, metavar="RATE", help="bytes a second to all peers together, as 500K or 50M")
+    add("--peer-upload-rate", type=rate, metavar="RATE", help="bytes a second to all peers together, as 500K or 50M")
     add("--no-peers", action="store_true", help="take part in no swarm: all files come straight from the store")
     add("--proxy", metavar="URL", help="for the API and the files (default: HTTPS_PROXY, HTTP_PROXY, NO_PROXY)")
     add(
@@ -87,6 +88,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--log-format", choices=("text", "json"), help="log lines on stderr (default text; json with --json)")
     add("--state-dir", type=Path, help="where untold results survive a crash (default: XDG state)")
     add("--zone", help="where the host is, as `tidegate fleet list` shows it")
+    add("--also", action="append", metavar="PROFILE", help="serve the project of this login as well (repeatable)")
+    add("--self-update", action="store_true", help="take new versions of the agent from jobs to /.tidegate/agent")
     add("--no-push", action="store_true", help="hold no connection: poll, and hear of files minutes later")
     add(
         "--wait", type=int, choices=range(21), metavar="0-20", help="long-poll seconds without a connection (default 0)"
@@ -98,15 +101,6 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return int(text)
-
-
-def _rate(text: str) -> int:
-    from tidegate_client.agent.rate_limit import parse_rate
-
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _listen(text: str) -> tuple[str, int]:
@@ -140,6 +134,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
         permits=Permits(directories, frozenset(given.get("allow_user") or ())),
         swarm=_swarm(given),
         push=not given.get("no_push", False),
+        self_update=given.get("self_update", False),
         **{name: given[name] for name in names if given.get(name) is not None},
     )
 
@@ -164,17 +159,26 @@ def _state_dir(context: Context, args: argparse.Namespace) -> Path:
 def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     # Imported here: the daemon needs a Unix, the rest of the command does not.
     from tidegate_client.agent.daemon import Agent
+    from tidegate_client.agent.group import make_group
+    from tidegate_client.agent.releases import Releases, become, start_right_version
+    from tidegate_client.agent.service.health import tell_systemd
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)
+    if options.self_update:
+        start_right_version(Releases(options.state_dir), sys.argv[1:], lambda: tell_systemd("READY=1\nWATCHDOG=1"))
     log_format = getattr(args, "log_format", None) or ("json" if context.output.as_json else "text")
     log_to_stderr("tidegate.agent", as_json=log_format == "json")
     # The agent backs off by itself, and for longer than a single call would.
     pool = make_pool(options.proxy, maxsize=4)
-    agent = Agent(context.client_with(attempts=0, pool=pool), options)
+    client = context.client_with(attempts=0, pool=pool)
+    others = {name: also(name) for name in getattr(args, "also", ())}
+    agent = make_group(client, others, options) if others else Agent(client, options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     agent.run()
+    if agent.restarting:
+        become(Releases(options.state_dir), None, sys.argv[1:])
     if agent.failure:
         context.output.error(agent.failure)
         return exit_for(agent.failure)
@@ -191,7 +195,8 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
     # Without a key: a stored one may be another project's.
     with Client(url) as client:
         made = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
-    kept = config.save(config.Config(api_url=url, key=made["key"], project_id=made["project_id"]))
+    mine = config.Config(api_url=url, key=made["key"], project_id=made["project_id"])
+    kept = config.save(mine, profile=getattr(args, "profile", None))
     context.output.record({name: made[name] for name in ("project_id", "agent_id", "key_id")})
     context.output.note(f"its key is kept in {kept}; next: tidegate agent install --agent-id {agent_id} --root DIR")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidegate_client.cli.context import Context
 from tidegate_client.cli.exits import Exit
-from tidegate_client.config import state_path
+from tidegate_client.config import also, also_variable, state_path
 from tidegate_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
     environment = [("TIDEGATE_API_URL", config.required_url()), ("TIDEGATE_KEY", config.key or "")]
     if not config.key:
         raise UsageError("no key: set TIDEGATE_KEY to a key of scope `agent` for this host")
+    for profile in getattr(args, "also", ()):
+        other = also(profile)
+        environment += [(also_variable(profile), f"{other.required_url()} {other.key or ''}")]
     proxies = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
     environment += [(name, os.environ[name]) for name in proxies if os.environ.get(name)]
     if options.proxy:
@@ -82,6 +85,10 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
     words += ["--parallel", str(options.parallel), "--drain-seconds", f"{options.drain_seconds:g}"]
     if options.zone:
         words += ["--zone", options.zone]
+    for profile in getattr(args, "also", ()):
+        words += ["--also", profile]
+    if options.self_update:
+        words += ["--self-update"]
     if not options.push:
         words += ["--no-push"]
     if options.limit_rate:
@@ -150,9 +157,12 @@ def _state_dirs(args: argparse.Namespace) -> list[Path]:
     from tidegate_client.agent.service.systemd import STATE_BASE
 
     if given := getattr(args, "state_dir", None):
-        return [given]
-    own = state_path() / "agents"
-    return [STATE_BASE / args.name, *(sorted(own.iterdir()) if own.is_dir() else ())]
+        found = [given]
+    else:
+        own = state_path() / "agents"
+        found = [STATE_BASE / args.name, *(sorted(own.iterdir()) if own.is_dir() else ())]
+    # Those of further projects lie in the first one's.
+    return [one for directory in found for one in (directory, *sorted(directory.glob("also-*")))]
 
 
 def _row(where: Path, health: Health) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from tidegate_client.cli.arguments import rate
 from tidegate_client.cli.commands.fleet import label
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout
 from tidegate_client.cli.exits import Exit
@@ -42,6 +43,12 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--dir", required=True, help="absolute directory there")
     submit.add_argument(
         "--mode", metavar="OCTAL", help="its permissions, as 0640 (default: those it had there, or 0644)"
+    )
+    submit.add_argument(
+        "--limit-rate",
+        type=rate,
+        metavar="RATE",
+        help="bytes a second on each host, as 500K or 10M, for this job",
     )
     submit.add_argument("--callback", metavar="URL", help="told when it ends")
     submit.add_argument("--watch", action="store_true", help="show it live until it ends")
@@ -120,6 +127,7 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
         "target_user": args.user,
         "target_file_dir": args.dir,
         "mode": args.mode,
+        "limit_rate": args.limit_rate,
         "callback": args.callback,
     }
 

@@ -36,7 +36,8 @@ class AgentEngine:
             wanted = [target for target in shard.unfinished if target not in answered]
             self._inbox.place([self._entry(job, transfer, shard, target, size, swarm, spread) for target in wanted])
             # At once: the hosts of the first shards begin while the last ones are written.
-            self._wakeups.send(job.project_id, [target.agent_id for target in wanted], spread)
+            names = [target.agent_id for target in wanted]
+            self._wakeups.send(job.project_id, names, spread, directly=shard is shards[0])
         return transfer.token
 
     @staticmethod
@@ -59,6 +60,7 @@ class AgentEngine:
             mode=parcel.mode,
             swarm=swarm.terms_of(target.agent_id),
             spread_s=spread,
+            limit_rate=parcel.limit_rate,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
@@ -66,6 +68,11 @@ class AgentEngine:
         for number in open_shards:
             reports |= self._inbox.reports(job.project_id, job.key, number)
         return Results(reports)
+
+    def remind(self, job: Job, targets: Sequence[Target]) -> None:
+        """Of hosts that have not begun. A wake-up that was lost costs a host seconds, not its slow poll of minutes."""
+        names = [target.agent_id for target in targets]
+        self._wakeups.send(job.project_id, names, spread_seconds(len(names)))
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         """At the deadline inbox entries lapse by themselves; before it they are taken back, and the hosts told."""

@@ -104,7 +104,7 @@ class GseEngine:
             self._inbox.forget_staging(entry, staged_before=self._clock().timestamp())
             entry = self._inbox.stage(self._staging(job, size))
         if entry.state.code is None:
-            self._wakeups.send(job.project_id, [self._config.source.agent_id], 0)
+            self._wakeups.send(job.project_id, [self._config.source.agent_id], 0, directly=True)
         if entry.state.ended and not entry.state.succeeded:
             self._inbox.forget_staging(entry, staged_before=entry.until)
         return TargetReport(IN_PROGRESS if entry.state.code is None else entry.state.code, entry.state.message)
@@ -133,7 +133,7 @@ class GseEngine:
             "timeout_seconds": max(1, int(left)),
             "auto_mkdir": True,
             "upload_speed": self._config.upload_speed,
-            "download_speed": self._config.download_speed,
+            "download_speed": _megabytes(parcel.limit_rate, self._config.download_speed),
             "tasks": [
                 {
                     "source": {
@@ -193,6 +193,9 @@ class GseEngine:
             self._inbox.forget_staging(entry, staged_before=transfer.asked_at + _STAGED_SECONDS)
         return Results(targets, upload)
 
+    def remind(self, job: Job, targets: Sequence[Target]) -> None:
+        """GSE reaches its hosts by itself."""
+
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
         agents = [_agent(target) for target in targets]
         self._call("async_terminate_transfer_file", {"task_id": transfer.transfer_id, "agents": agents})
@@ -226,6 +229,14 @@ def _figures(content: Mapping[str, Any]) -> Figures | None:
     times = [iso(datetime.fromtimestamp(at, UTC)) if at and at < _FAR_FUTURE else None for at in (start, end)]
     found = Figures(size, speed, *times)
     return found if any(value is not None for value in found) else None
+
+
+def _megabytes(limit_rate: int | None, configured: int) -> int:
+    """GSE counts whole megabytes a second, and takes 0 for no limit."""
+    if limit_rate is None:
+        return configured
+    wanted = max(1, limit_rate // MEGABYTE)
+    return min(wanted, configured) if configured else wanted
 
 
 def _agent(target: Target) -> dict[str, str]:

@@ -60,4 +60,5 @@ class InboxEntry:
     swarm: Mapping[str, Any] | None = None
     # Over how many seconds the hosts of this Job spread their reports.
     spread_s: int = 0
+    limit_rate: int | None = None
     state: TargetState = UNREPORTED

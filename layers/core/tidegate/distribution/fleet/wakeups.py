@@ -1,9 +1,9 @@
-"""Tells connected agents that their inbox has something. A host that misses it finds out by its own slow poll."""
+"""Tells connected agents that their inbox has something. Hosts that stay silent are told again while their Job runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
@@ -20,11 +20,24 @@ _AGENTS_A_MESSAGE = 100
 # Hosts of one Job ask for their URLs, and report, at this rate together: some thirty functions at work at once.
 HOSTS_A_SECOND = 500
 LONGEST_SPREAD = 120
+# A host that has not begun by then may not have heard; it is told again, at doubling distances.
+FIRST_REPEAT = 15.0
 
 
 def spread_seconds(targets: int) -> int:
     """Over how many seconds the hosts of a Job of this size spread what they ask and report."""
     return min(LONGEST_SPREAD, targets // HOSTS_A_SECOND)
+
+
+def is_time_to_repeat(age: float, since_last_look: float, spread: int) -> bool:
+    """Whether a repeat fell due since the last look: 15, 30, 60 … seconds after the hosts should have asked."""
+    now, before = age - spread, age - spread - since_last_look
+    moment = FIRST_REPEAT
+    while moment <= now:
+        if moment > before:
+            return True
+        moment *= 2
+    return False
 
 
 def wakeup(within_s: int) -> str:
@@ -33,22 +46,39 @@ def wakeup(within_s: int) -> str:
 
 
 class Wakeups:
-    """What a dispatch leaves in the queue: few calls, however many hosts."""
+    """A few calls, however many hosts: most are told by functions of their own, from a queue."""
 
-    def __init__(self, queue: SqsQueue) -> None:
+    def __init__(self, queue: SqsQueue, waker: Callable[[], AgentWaker]) -> None:
         self._queue = queue
+        self._waker = waker
 
-    def send(self, project_id: str, agent_ids: Iterable[str], within_s: int) -> None:
-        """Never fails a dispatch: hosts that are not told ask by themselves a little later."""
+    def send(self, project_id: str, agent_ids: Iterable[str], within_s: int, *, directly: bool = False) -> None:
+        """Never fails a dispatch: hosts that are not told now are told again a little later.
+
+        `directly` tells the first hundred from here: the queue and a cold function would take half a second more.
+        """
         distinct = list(dict.fromkeys(agent_ids))
-        messages = (
+        at_once = distinct[:_AGENTS_A_MESSAGE] if directly else []
+        self._enqueue(project_id, distinct[len(at_once) :], within_s)
+        if not at_once:
+            return
+        try:
+            self._waker().wake(project_id, at_once, within_s)
+        except (ClientError, BotoCoreError, DomainError, OSError):
+            logger.exception("hosts were not told directly: the queue tells them", project_id=project_id)
+            self._enqueue(project_id, at_once, within_s)
+
+    def _enqueue(self, project_id: str, agent_ids: list[str], within_s: int) -> None:
+        messages = [
             Message({"project_id": project_id, "agents": list(some), "within_s": within_s})
-            for some in slices(distinct, _AGENTS_A_MESSAGE)
-        )
+            for some in slices(agent_ids, _AGENTS_A_MESSAGE)
+        ]
+        if not messages:
+            return
         try:
             self._queue.send(*messages)
         except (ClientError, BotoCoreError, DomainError):
-            logger.exception("hosts were not told of their transfers", project_id=project_id, hosts=len(distinct))
+            logger.exception("hosts were not told of their transfers", project_id=project_id, hosts=len(agent_ids))
 
 
 class AgentWaker:

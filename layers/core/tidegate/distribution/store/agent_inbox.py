@@ -51,6 +51,7 @@ def _item(entry: InboxEntry, expires_at: int) -> Item:
         "mode": entry.mode,
         "swarm": json.dumps(entry.swarm, separators=(",", ":")) if entry.swarm else None,
         "spread_s": entry.spread_s or None,
+        "limit_rate": entry.limit_rate,
         "gsi1pk": keys.inbox(entry.project_id, entry.target.agent_id),
         # Oldest first, so that of two contents for one path the newer one is fetched last.
         "gsi1sk": f"{entry.sequence or 0:020d}#{entry.transfer_id}#{entry.target.container_id}",
@@ -74,6 +75,7 @@ def _entry(item: Item) -> InboxEntry:
         mode=item.get("mode"),
         swarm=json.loads(item["swarm"]) if "swarm" in item else None,
         spread_s=item.get("spread_s", 0),
+        limit_rate=item.get("limit_rate"),
         state=TargetState(item.get("code"), item.get("message", ""), item.get("progress"), _figures(item)),
     )
 

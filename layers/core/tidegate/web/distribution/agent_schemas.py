@@ -51,6 +51,7 @@ class TransferAnswer(Answer):
     sequence: int | None = None
     mode: str | None = None
     swarm: SwarmAnswer | None = None
+    limit_rate: Annotated[int, Field(description="bytes a second, for all of this Job's transfers")] | None = None
     spread_s: Annotated[int, Field(description="spread reports over this time: the Job has many hosts")] | None = None
 
 

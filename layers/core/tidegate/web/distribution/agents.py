@@ -96,5 +96,6 @@ def _shown(offer: OfferedTransfer) -> TransferAnswer:
         sequence=entry.sequence,
         mode=entry.mode,
         spread_s=entry.spread_s or None,
+        limit_rate=entry.limit_rate,
         swarm=SwarmAnswer.model_validate(offer.swarm) if offer.swarm else None,
     )

@@ -65,6 +65,7 @@ class JobAnswer(Answer):
     target_file_dir: str
     target_user: str
     mode: str | None = None
+    limit_rate: Annotated[int, Field(description="bytes a second on each host")] | None = None
     transfer_id: str | None = None
     window_closes_at: str
     create_time: str

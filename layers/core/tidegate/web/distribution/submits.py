@@ -45,6 +45,7 @@ def _parcel(body: ParcelBody) -> TransferSpec:
         target_file_dir=body.target_file_dir,
         mode=body.mode and body.mode.zfill(4),
         swarm="off" if body.swarm == "off" else None,
+        limit_rate=body.limit_rate,
     )
 
 

@@ -53,6 +53,9 @@ class ParcelBody(Body):
     file_signature: Signature
     mode: Mode | None = None
     swarm: Annotated[Literal["auto", "off"], Field(description="off: every host fetches from S3")] = "auto"
+    limit_rate: (
+        Annotated[StrictInt, Field(ge=1024, le=2**40, description="bytes a second on each host, for this Job")] | None
+    ) = None
     callback: Callback | None = None
 
 

@@ -43,6 +43,7 @@ class ProjectChange(Body):
     name: ProjectName = ""
     group: Text | None = None
     allow_private_urls: bool = False
+    swarm: Annotated[Literal["auto", "off"], Field(description="whether its hosts feed each other")] = "auto"
     quotas: QuotasBody = QuotasBody()
 
     def fields(self) -> dict[str, Any]:
@@ -68,13 +69,14 @@ class QuotasAnswer(Answer):
 
 
 class ProjectDetail(ProjectAnswer):
+    swarm: str
     quotas: QuotasAnswer
     usage: dict[str, Any]
 
     @classmethod
     def of(cls, project: Project, usage: dict[str, Any]) -> ProjectDetail:
         shown = ProjectAnswer.model_validate(project).model_dump()
-        return cls(**shown, quotas=QuotasAnswer.model_validate(project.quotas), usage=usage)
+        return cls(**shown, swarm=project.swarm, quotas=QuotasAnswer.model_validate(project.quotas), usage=usage)
 
 
 class ProjectList(Answer):

@@ -1,0 +1,145 @@
+"""One process for several projects: an agent for each, with one bandwidth limit and one page of health and metrics."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from tidegate_client.agent.daemon import Agent
+from tidegate_client.agent.options import AgentOptions
+from tidegate_client.agent.rate_limit import RateLimit
+from tidegate_client.agent.service.health import local_pages, tell_systemd
+from tidegate_client.client import Client
+from tidegate_client.config import Config
+from tidegate_client.errors import ApiError
+from tidegate_client.proxies import make_pool
+
+log = logging.getLogger("tidegate.agent")
+# The name of the project that the process was started for.
+FIRST = "default"
+# Each agent says every second that it is well.
+WELL_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class SystemdVoice:
+    """Speaks for all agents of the process: they are ready when all are, and well only if each of them is."""
+
+    ready: set[str] = field(default_factory=set)
+    well_at: dict[str, float] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, name: str, state: str) -> None:
+        with self._lock:
+            if state == "READY=1":
+                self.ready.add(name)
+                if self.ready | self.gone == self.names:
+                    tell_systemd(state)
+            elif state == "WATCHDOG=1":
+                self.well_at[name] = now = time.monotonic()
+                others = self.names - self.gone
+                if all(now - self.well_at.get(other, float("-inf")) < WELL_SECONDS for other in others):
+                    tell_systemd(state)
+            elif state == "STOPPING=1":
+                self.gone.add(name)
+                if self.gone == self.names:
+                    tell_systemd(state)
+
+
+class AgentGroup:
+    """An agent whose key is refused ends alone; the others go on. `failure` is set if all of them ended so."""
+
+    def __init__(self, agents: dict[str, Agent], voice: SystemdVoice, metrics: tuple[str, int] | None) -> None:
+        self._agents = agents
+        self._metrics = metrics
+        voice.names |= agents.keys()
+
+    def stop(self) -> None:
+        for agent in self._agents.values():
+            agent.stop()
+
+    @property
+    def restarting(self) -> bool:
+        return any(agent.restarting for agent in self._agents.values())
+
+    @property
+    def failure(self) -> ApiError | None:
+        failures = [agent.failure for agent in self._agents.values()]
+        return failures[0] if all(failures) else None
+
+    def run(self) -> None:
+        """Returns when all have ended. One that begins again as another version takes the others with it."""
+        threads = [
+            threading.Thread(target=self._run_one, args=(name, agent), name=f"agent-{name}")
+            for name, agent in self._agents.items()
+        ]
+        with contextlib.ExitStack() as stack:
+            if self._metrics:
+                stack.enter_context(local_pages(*self._metrics, self.health, self.metrics))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def _run_one(self, name: str, agent: Agent) -> None:
+        agent.run()
+        if agent.restarting:
+            self.stop()
+        elif agent.failure:
+            log.error("the project of %s refuses the key of this host: %s", name, agent.failure)
+
+    def health(self) -> Any:
+        found = {name: agent.health() for name, agent in self._agents.items() if agent.failure is None}
+        refused = [f"{name}: its key is refused" for name, agent in self._agents.items() if agent.failure]
+        problems = refused + [f"{name}: {problem}" for name, one in found.items() for problem in one["problems"]]
+        return {"healthy": not problems, "problems": problems, "agents": found}
+
+    def metrics(self) -> str:
+        return merged_metrics({name: agent.metrics() for name, agent in self._agents.items()})
+
+
+def merged_metrics(pages: dict[str, str]) -> str:
+    """One page of all, each sample with the label `profile`; a metric's head stands once, before all its samples."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for name, page in pages.items():
+        for line in page.splitlines():
+            if line.startswith("#"):
+                metric = line.split()[2]
+                lines = heads.setdefault(metric, [])
+                if line not in lines:
+                    lines.append(line)
+            elif line:
+                metric, labelled = _labelled(line, name)
+                samples.setdefault(metric, []).append(labelled)
+    every = [line for metric, lines in samples.items() for line in (*heads.get(metric, ()), *lines)]
+    return "\n".join(every) + "\n"
+
+
+def _labelled(line: str, profile: str) -> tuple[str, str]:
+    sample, _, value = line.rpartition(" ")
+    metric, brace, labels = sample.partition("{")
+    rest = f",{labels}" if brace else "}"
+    return metric, f'{metric}{{profile="{profile}"{rest} {value}'
+
+
+def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
+    """The first project's agent has the peer port and may update the process; the others fetch."""
+    limit, voice = RateLimit(options.limit_rate) if options.limit_rate else None, SystemdVoice()
+    agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, tell=partial(voice.tell, FIRST))}
+    for name, config in others.items():
+        pool = make_pool(options.proxy, maxsize=4)
+        mine = Client(config.required_url(), config.key, attempts=0, pool=pool)
+        swarm = replace(options.swarm, listen=()) if options.swarm else None
+        state = options.state_dir / f"also-{name}"
+        changed = replace(options, state_dir=state, metrics=None, self_update=False, swarm=swarm)
+        agents[name] = Agent(mine, changed, limit=limit, tell=partial(voice.tell, name))
+    return AgentGroup(agents, voice, options.metrics)

@@ -1,0 +1,202 @@
+"""Versions of the agent that came by a Job of their own: tried before they are trusted, left when they do not come up.
+
+A release is a wheel, run straight from its file. The package that is installed on the host starts first each time and
+decides what runs: it is never replaced, so a bad release cannot keep the next one out.
+
+    releases/<sha256>.whl   what arrived, checked against the SHA-256 of its transfer
+    releases/current        a symbolic link to the one that runs; without it the installed package does
+    releases/trial          there while `current` has not shown yet that it comes up
+    releases/refused        the SHA-256 of releases that did not, and why
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# Where a Job sends a release to; it is no directory of the host.
+UPDATE_DIR = "/.tidegate/agent"
+RELEASE, TRIAL = "TIDEGATE_RELEASE", "TIDEGATE_TRIAL"
+TRIAL_SECONDS = 60.0
+STOP_SECONDS = 30.0
+KEPT = 3
+
+
+class NotARelease(ValueError):
+    """The file is no wheel of the agent."""
+
+
+def running_release() -> str | None:
+    """The SHA-256 of the release that this process runs from; None for the installed package."""
+    return os.environ.get(RELEASE) or None
+
+
+class Releases:
+    def __init__(self, state_dir: Path) -> None:
+        self.directory = state_dir / "releases"
+        self._current = self.directory / "current"
+        self._previous = self.directory / "previous"
+        self._trial = self.directory / "trial"
+        self._refused = self.directory / "refused"
+
+    def file(self, signature: str) -> Path:
+        return self.directory / f"{signature}.whl"
+
+    def current(self) -> str | None:
+        return self._named(self._current)
+
+    def why_refused(self, signature: str) -> str | None:
+        return self._read_refused().get(signature)
+
+    def switch(self, signature: str) -> None:
+        """To a release that is here. One rename: a crash leaves either the old one or the new one on trial."""
+        with zipfile.ZipFile(self.file(signature)) as wheel:
+            if "tidegate_client/__main__.py" not in wheel.namelist() or wheel.testzip() is not None:
+                raise NotARelease("the file is no wheel of tidegate-client")
+        self._point(self._previous, self.current())
+        # Before the switch: a release that nobody tried must never run as if it were trusted.
+        self._write(self._trial, signature)
+        self._point(self._current, signature)
+
+    def confirm(self) -> None:
+        """The release that runs has come up: it reached the API."""
+        if self.on_trial() == running_release():
+            self._trial.unlink(missing_ok=True)
+            self._forget_old()
+
+    def on_trial(self) -> str | None:
+        """The current release, if it has not come up yet."""
+        try:
+            signature = self._trial.read_text(encoding="utf-8")
+        except OSError:
+            return None
+        return signature if signature == self.current() else None
+
+    def roll_back(self, why: str) -> None:
+        if signature := self.on_trial():
+            refused = self._read_refused() | {signature: why}
+            self._write(self._refused, json.dumps(dict(list(refused.items())[-50:])))
+            self._point(self._current, self._named(self._previous))
+        self._trial.unlink(missing_ok=True)
+
+    def _forget_old(self) -> None:
+        keep = {self._current.resolve(), self._previous.resolve()}
+        wheels = sorted(self.directory.glob("*.whl"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for wheel in wheels[KEPT:]:
+            if wheel.resolve() not in keep:
+                wheel.unlink(missing_ok=True)
+
+    def _named(self, link: Path) -> str | None:
+        try:
+            target = link.readlink()
+        except OSError:
+            return None
+        return target.stem if (self.directory / target).is_file() else None
+
+    def _point(self, link: Path, signature: str | None) -> None:
+        if signature is None:
+            link.unlink(missing_ok=True)
+            return
+        new = link.with_name(f".{link.name}.new")
+        new.unlink(missing_ok=True)
+        new.symlink_to(f"{signature}.whl")
+        new.replace(link)
+        self._sync()
+
+    def _write(self, path: Path, text: str) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = path.with_name(f".{path.name}.new")
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        self._sync()
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _read_refused(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._refused.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
+    """What a process of this release runs with; of the installed package, for None."""
+    environment = {name: value for name, value in os.environ.items() if name not in (RELEASE, TRIAL)}
+    before = [part for part in environment.pop("PYTHONPATH", "").split(os.pathsep) if part]
+    parts = [part for part in before if Path(part).parent != releases.directory]
+    if signature is not None:
+        parts.insert(0, str(releases.file(signature)))
+        environment[RELEASE] = signature
+    return environment | ({"PYTHONPATH": os.pathsep.join(parts)} if parts else {})
+
+
+def command_of(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "tidegate_client", *words]
+
+
+def run_trial(
+    releases: Releases,
+    signature: str,
+    words: Sequence[str],
+    alive: Callable[[], None],
+    seconds: float = TRIAL_SECONDS,
+) -> None:
+    """Runs the release as a child until it has come up, or rolls back. `alive` is called while it waits."""
+    child = subprocess.Popen(command_of(words), env=environment_of(releases, signature) | {TRIAL: "1"})  # noqa: S603
+    deadline = time.monotonic() + seconds
+    try:
+        while releases.on_trial() == signature:
+            if child.poll() is not None:
+                releases.roll_back(f"the new version ended with {child.returncode} before it reached the API")
+                return
+            if time.monotonic() > deadline:
+                releases.roll_back(f"the new version did not reach the API within {seconds:.0f} s")
+                return
+            alive()
+            time.sleep(0.1)
+    finally:
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """What it has begun goes on from its part files."""
+    child.terminate()
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def start_right_version(releases: Releases, words: Sequence[str], alive: Callable[[], None]) -> None:
+    """Called by the installed package before anything else. Returns if it is the one to run; else becomes the other."""
+    if running_release() is not None or os.environ.get(TRIAL):
+        return
+    if signature := releases.on_trial():
+        run_trial(releases, signature, words, alive)
+    if signature := releases.current():
+        become(releases, signature, words)
+
+
+def become(releases: Releases, signature: str | None, words: Sequence[str]) -> None:
+    """This process goes on as that version, under the same process id."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    command = command_of(words)
+    os.execve(command[0], command, environment_of(releases, signature))  # noqa: S606

@@ -1,0 +1,56 @@
+"""A transfer that brings a new version of the agent: fetched, checked, switched to; told once that version runs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate_client.agent.journal import Applied, Journal
+from tidegate_client.agent.refusals import RefusedPath, Superseded, UpdateFailed
+from tidegate_client.agent.releases import UPDATE_DIR, NotARelease, Releases, running_release
+from tidegate_client.models import Transfer
+
+
+def is_update(transfer: Transfer) -> bool:
+    return transfer["target_file_dir"].rstrip("/") == UPDATE_DIR
+
+
+@dataclass(frozen=True, slots=True)
+class SelfUpdate:
+    """`restart` ends the agent, to begin again as the new version."""
+
+    releases: Releases
+    journal: Journal
+    restart: Callable[[], None]
+
+    def wanted(self, transfer: Transfer) -> Transfer | None:
+        """The transfer that fetches the release, or None if this process runs it already."""
+        if transfer.get("container_id"):
+            raise RefusedPath("a new version of the agent goes to a host, not to a container")
+        signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
+        if signature == running_release():
+            return None
+        if why := self.releases.why_refused(signature):
+            raise UpdateFailed(why)
+        applied = self.journal.applied(self.releases.directory)
+        if applied and sequence is not None and applied.sequence > sequence:
+            raise Superseded(f"superseded by sequence {applied.sequence}, SHA-256 {applied.signature}")
+        self.releases.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        here = {"target_file_dir": "/releases", "file_name": f"{signature}.whl", "mode": "0600", "sequence": None}
+        me = pwd.getpwuid(os.geteuid()).pw_name
+        return transfer | here | {"target_user": me, "swarm": None}  # type: ignore[return-value]
+
+    def switch(self, transfer: Transfer) -> None:
+        """The file is in place. Its result is told by the version that runs afterwards, whichever that is."""
+        signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
+        try:
+            self.releases.switch(signature)
+        except (NotARelease, zipfile.BadZipFile) as error:
+            self.releases.file(signature).unlink(missing_ok=True)
+            raise UpdateFailed(f"not a release: {error}") from error
+        if sequence is not None:
+            self.journal.apply(self.releases.directory, Applied(sequence, signature))
+        self.restart()

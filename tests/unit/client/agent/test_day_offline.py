@@ -1,0 +1,95 @@
+"""A host that is away for a day: nothing is lost, and nothing old is put over what is new."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import time_machine
+
+from tests.unit.client.conftest import StartAgent
+from tests.unit.client.fakes import AgentApi, Store
+from tidegate_client.agent.backoff import Backoff
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.pace import LONGEST_IDLE_ROUND
+from tidegate_client.agent.push import FIRST_PAUSE, LONGEST_PAUSE
+
+OLD, NEW, BIG = os.urandom(50_000), os.urandom(50_000), os.urandom(3_000_000)
+
+
+def test_day_offline_loses_no_result_and_lets_nothing_old_in(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    """It went away with a result that nobody had taken and half a file; meanwhile its path got newer content."""
+    first = start_agent()
+    applied = api.add("app", NEW, sequence=5)
+    assert api.wait_for(applied)["error_code"] == 0
+    api.refuse_results = True
+    untold = api.add("untold", OLD, sequence=6)
+    store.slow["half"] = 0.05
+    half = api.add("half", BIG, sequence=7)
+    deadline = time.monotonic() + 20
+    while not (root / "data/untold").exists() or not list((root / "data").glob(".tidegate-*.part")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    api.away = True
+    first.agent.stop()
+    first.stop()
+
+    with time_machine.travel(datetime.now(UTC) + timedelta(days=1, hours=1)):
+        start_agent()
+        time.sleep(0.5)
+        api.away = api.refuse_results = False
+        store.slow.clear()
+        stale = api.add("app", OLD, sequence=4)
+
+        assert api.wait_for(untold)["error_code"] == 0
+        assert api.wait_for(half)["error_code"] == 0
+        assert api.wait_for(stale)["error_code"] == Code.SUPERSEDED
+
+    assert (root / "data/app").read_bytes() == NEW
+    assert (root / "data/half").read_bytes() == BIG
+    assert len(api.finals(untold)) == 1
+    assert not list((root / "data").glob(".tidegate-*.part"))
+
+
+@pytest.mark.parametrize(
+    ("first", "longest", "at_most"),
+    [(None, None, 4000), (FIRST_PAUSE, LONGEST_PAUSE, 1000)],
+    ids=["poll", "connection"],
+)
+def test_day_without_the_api_costs_few_tries_and_the_return_is_seen_soon(
+    first: float | None, longest: float | None, at_most: int
+) -> None:
+    backoff = Backoff(first, longest) if first and longest else Backoff()
+    waited, tries, longest_pause = 0.0, 0, 0.0
+    while waited < 86_400:
+        pause = backoff.next()
+        waited, tries, longest_pause = waited + pause, tries + 1, max(longest_pause, pause)
+
+    assert tries <= at_most
+    assert longest_pause <= max(LONGEST_IDLE_ROUND, LONGEST_PAUSE)
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+def test_clock_that_jumps_while_files_come_changes_nothing(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent, days: int
+) -> None:
+    store.slow["file"] = 0.03
+    start_agent()
+    transfer = api.add("file", BIG, sequence=1)
+    deadline = time.monotonic() + 20
+    while not list((root / "data").glob(".tidegate-*.part")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+    with time_machine.travel(datetime.now(UTC) + timedelta(days=days)):
+        result = api.wait_for(transfer)
+
+    assert result["error_code"] == 0
+    assert (root / "data/file").read_bytes() == BIG
+    assert result["speed"] > 0
+    assert result["end_time"] > result["start_time"]

@@ -1,0 +1,149 @@
+"""One process serves several projects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.deployed import free_port
+from tests.unit.client.fakes import AGENT, AgentApi, running_api, running_store
+from tidegate_client import Client
+from tidegate_client.agent import group as group_module
+from tidegate_client.agent import pace
+from tidegate_client.agent.group import AgentGroup, SystemdVoice, make_group, merged_metrics
+from tidegate_client.agent.options import AgentOptions
+from tidegate_client.cli import main
+from tidegate_client.config import Config, also, save
+
+CONTENT = b"of one project or the other " * 5000
+
+
+@pytest.fixture
+def second() -> Iterator[AgentApi]:
+    with running_store() as store, running_api(store) as api:
+        yield api
+
+
+@pytest.fixture
+def group(
+    api: AgentApi, second: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AgentGroup]:
+    monkeypatch.setattr(pace, "SHORTEST_ROUND", 0.1)
+    options = AgentOptions(
+        AGENT,
+        root,
+        tmp_path / "state",
+        wait=1,
+        push=False,
+        report_every=0.1,
+        drain_seconds=2,
+        limit_rate=100_000,
+        metrics=("127.0.0.1", free_port()),
+    )
+    made = make_group(Client(api.url, "key", attempts=0), {"shop": Config(second.url, "other")}, options)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    yield made
+    made.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def page(group: AgentGroup, path: str) -> str:
+    host, port = group._metrics or ("", 0)
+    with urllib.request.urlopen(f"http://{host}:{port}{path}") as answer:
+        return str(answer.read().decode())
+
+
+def test_files_of_both_projects_arrive_under_one_limit(
+    api: AgentApi, second: AgentApi, root: Path, group: AgentGroup
+) -> None:
+    began = time.monotonic()
+    mine, theirs = api.add("a", CONTENT), second.add("b", CONTENT, directory="/shop")
+
+    assert api.wait_for(mine)["error_code"] == 0
+    assert second.wait_for(theirs)["error_code"] == 0
+    assert ((root / "data/a").read_bytes(), (root / "shop/b").read_bytes()) == (CONTENT, CONTENT)
+    assert time.monotonic() - began > 2 * len(CONTENT) / 100_000 * 0.8, "the limit is the host's, not each project's"
+    assert 'tidegate_agent_healthy{profile="shop"} 1' in page(group, "/metrics")
+    assert json.loads(page(group, "/healthz"))["agents"].keys() == {"default", "shop"}
+
+
+def test_process_whose_second_key_is_refused_serves_the_first(
+    api: AgentApi, second: AgentApi, root: Path, tmp_path: Path
+) -> None:
+    second.key_status = 401
+    environment = os.environ | {
+        "TIDEGATE_API_URL": api.url,
+        "TIDEGATE_KEY": "key",
+        "TIDEGATE_ALSO_SHOP": f"{second.url} other",
+        "XDG_STATE_HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
+    words = ["--agent-id", AGENT, "--root", str(root), "--also", "shop", "--no-push", "--wait", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "tidegate_client", "agent", *words], env=environment)
+    try:
+        assert api.wait_for(api.add("a", CONTENT))["error_code"] == 0
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_systemd_hears_that_all_is_well_only_if_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(group_module, "tell_systemd", said.append)
+    voice = SystemdVoice(names={"a", "b"})
+
+    voice.tell("a", "READY=1")
+    voice.tell("a", "WATCHDOG=1")
+    assert said == []
+    voice.tell("b", "READY=1")
+    voice.tell("b", "WATCHDOG=1")
+    assert said == ["READY=1", "WATCHDOG=1"]
+    voice.tell("a", "STOPPING=1")
+    voice.tell("b", "WATCHDOG=1")
+    assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"], "one that has ended holds nobody up"
+
+
+def test_metrics_of_all_are_one_page() -> None:
+    page = '# HELP m What.\n# TYPE m counter\nm{result="ok"} 3\nn 1\n'
+
+    assert merged_metrics({"a": page, "b": page}).splitlines() == [
+        "# HELP m What.",
+        "# TYPE m counter",
+        'm{profile="a",result="ok"} 3',
+        'm{profile="b",result="ok"} 3',
+        'n{profile="a"} 1',
+        'n{profile="b"} 1',
+    ]
+
+
+def test_other_login_is_not_the_environments_first_one(tmp_path: Path) -> None:
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), "TIDEGATE_API_URL": "http://one", "TIDEGATE_KEY": "first"}
+    save(Config("http://two", "second"), environ, "my-shop")
+
+    assert also("my-shop", environ) == Config("http://two", "second")
+    assert also("my-shop", environ | {"TIDEGATE_ALSO_MY_SHOP": "http://three third"}) == Config("http://three", "third")
+
+
+def test_installed_unit_serves_both(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["agent", "install", "--print", "--agent-id", AGENT, "--root", str(root), "--also", "shop"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIDEGATE_API_URL", "http://one")
+        patch.setenv("TIDEGATE_KEY", "first")
+        patch.setenv("TIDEGATE_ALSO_SHOP", "http://two second")
+        assert main(words) == 0
+
+    unit = capsys.readouterr().out
+    assert "--also shop" in unit
+    assert "http://two" not in unit, "keys are in a file for root alone"
