@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import bench_cells, bench_export, bench_ranges, calls, cold_start, fleet, latency, load, money, swarm
+from tests.bench import (
+    bench_cells,
+    bench_export,
+    bench_ranges,
+    calls,
+    cold_start,
+    fleet,
+    latency,
+    load,
+    money,
+    swarm,
+    whole_cost,
+)
 from tests.bench.figures import Figure, save, table
 from tests.support.deployed import deployed_at
 from tests.support.template import ROOT
@@ -38,6 +50,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "export": bench_export.measure,
     "calls": calls.measure,
     "money": money.measure,
+    "whole_cost": whole_cost.measure,
     "fleet": fleet.measure,
     "cold": _cold,
     "swarm": swarm.measure,
