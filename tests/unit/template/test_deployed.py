@@ -213,3 +213,14 @@ def test_functions_that_call_out_and_no_others_join_the_private_network(name: st
     assert config["Fn::If"][0] == "InVpc"
     managed = of_type("AWS::IAM::Role")[name.removesuffix("Function") + "Role"]["ManagedPolicyArns"]
     assert {"Fn::If": ["InVpc", {"Ref": "JoinNetwork"}, {"Ref": "AWS::NoValue"}]} in managed
+
+
+def test_the_local_cloud_enforces_exactly_the_deployed_permissions() -> None:
+    """But for aliases, which the emulator's state machines have not."""
+    local = template.load()["Resources"]
+    for kind in ("AWS::IAM::Role", "AWS::IAM::ManagedPolicy"):
+        for name, properties in of_type(kind).items():
+            if name in local:
+                without_aliases = json.loads(json.dumps(properties).replace("MachineAliaslive", "Machine"))
+                assert local[name]["Properties"] == without_aliases, name
+    assert {f"{name.removesuffix('Function')}Role" for name in FUNCTIONS} <= set(local)
