@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from local.progress import Failure, Say
 
 # Lambda refuses a reservation that would leave the account's other functions fewer than this.
 LEFT_UNRESERVED = 100
+# What each parameter reserves, and for how many functions; and what is reserved of an account that has it to spare.
+RESERVES = {"SubmitConcurrency": 1, "ApiConcurrency": 1, "AuthorizerConcurrency": 1, "StepConcurrency": 5}
+USUAL = {"SubmitConcurrency": 100, "ApiConcurrency": 100, "AuthorizerConcurrency": 50, "StepConcurrency": 10}
+# Left to all other functions of the account before anything is reserved without being asked for.
+TO_SPARE = 500
 # Fewer concurrent executions than this are taken by a handful of agents and a batch: worth a word.
 COMFORTABLE = 200
 # What a stack whose creation failed is left as: CloudFormation can only delete it then.
@@ -45,14 +51,27 @@ def override(name: str, value: str) -> str:
     return f'{name}="{escaped}"'
 
 
-def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str, str], tell: Say) -> None:
+@dataclass(frozen=True)
+class Found:
+    """What the account is like: whether the stack is there already, and the reservations that fit."""
+
+    exists: bool
+    reservations: dict[str, str]
+
+
+def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str, str], tell: Say) -> Found:
     """Failure, before anything is built or made, if the deployment cannot succeed."""
     if not region:
         raise Failure("no AWS region is set", "export AWS_REGION=eu-central-1, or aws configure set region …")
     account = _account(clients)
     tell(f"  ✓ account {account} in {region}")
-    _check_concurrency(clients, int(wanted.get("SubmitConcurrency") or 0), tell)
-    _check_stack(clients, stack)
+    deployed = _deployed(clients, stack)
+    reservations = _check_concurrency(clients, wanted, deployed or {}, tell)
+    return Found(deployed is not None, reservations)
+
+
+def reserved_by(parameters: Mapping[str, str]) -> int:
+    return sum(count * int(parameters.get(name) or 0) for name, count in RESERVES.items())
 
 
 def _account(clients: Clients) -> str:
@@ -64,32 +83,49 @@ def _account(clients: Clients) -> str:
         ) from error
 
 
-def _check_concurrency(clients: Clients, reserved: int, tell: Say) -> None:
+def _check_concurrency(
+    clients: Clients, wanted: Mapping[str, str], deployed: Mapping[str, str], tell: Say
+) -> dict[str, str]:
+    """What to reserve: what was asked for, if it fits; else the usual, of an account that has it to spare."""
+    asked = {name: wanted[name] for name in RESERVES if name in wanted}
     try:
         limits = clients("lambda").get_account_settings()["AccountLimit"]
     except (ClientError, BotoCoreError) as error:
         # Deploying needs no right to read the limits; Lambda will say itself what does not fit.
         tell(f"  … the account's Lambda limits are unknown: {error}")
-        return
-    total, free = limits["ConcurrentExecutions"], limits["UnreservedConcurrentExecutions"]
+        return asked
+    total = limits["ConcurrentExecutions"]
+    # What this stack holds already is free for it.
+    free = limits["UnreservedConcurrentExecutions"] + reserved_by(deployed)
+    reserved = reserved_by(asked)
     if reserved and free - reserved < LEFT_UNRESERVED:
+        names = " ".join(f"{name}={value}" for name, value in asked.items())
         raise Failure(
-            f"SubmitConcurrency={reserved} does not fit: of the account's {total} concurrent executions "
+            f"{names} does not fit: of the account's {total} concurrent executions "
             f"{free} are unreserved, and Lambda keeps {LEFT_UNRESERVED} of them",
-            "deploy with SubmitConcurrency=0, or ask for more in Service Quotas (Lambda, Concurrent executions)",
+            "deploy with 0 instead, or ask for more in Service Quotas (Lambda, Concurrent executions)",
         )
     tell(f"  ✓ {total} concurrent executions, {free} unreserved")
     if total < COMFORTABLE:
         tell(f"  … {total} are few: requests wait when all are busy; Service Quotas raises the limit, for nothing")
+    if asked:
+        return asked
+    usual = {name: str(value) for name, value in USUAL.items()}
+    if free - reserved_by(usual) < TO_SPARE:
+        return dict.fromkeys(RESERVES, "0")
+    tell(f"  ✓ of these {reserved_by(usual)} are kept for submits, the API, the authorizer and the steps of Jobs")
+    return usual
 
 
-def _check_stack(clients: Clients, stack: str) -> None:
+def _deployed(clients: Clients, stack: str) -> dict[str, str] | None:
+    """The parameters of the stack as it is; None if there is none."""
     try:
-        status = clients("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]["StackStatus"]
+        found = clients("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
     except (ClientError, BotoCoreError):
-        return
-    if status in STUCK:
+        return None
+    if found["StackStatus"] in STUCK:
         raise Failure(
-            f"the stack {stack} is {status}: an earlier creation failed, and it cannot be updated",
+            f"the stack {stack} is {found['StackStatus']}: an earlier creation failed, and it cannot be updated",
             f"aws cloudformation delete-stack --stack-name {stack}, then make deploy again",
         )
+    return {each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", [])}

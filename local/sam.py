@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import boto3
@@ -22,6 +25,7 @@ RUNTIME = "python3.13"
 ARCHITECTURE = "arm64"
 SAM = ROOT / ".local" / "sam" / "bin" / "sam"
 CONFIG = ROOT / ".samconfig.toml"
+BUILT = ROOT / ".aws-sam" / "build" / "template.yaml"
 HERE = ROOT / ".local" / "build"
 LAYER_NAME = "DepsLayer"
 SBOM = ROOT / ".aws-sam" / "sbom.cdx.json"
@@ -100,12 +104,30 @@ def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
 def deploy() -> int:
     wanted = preflight.parameters(CONFIG, os.environ.get("PARAMS", ""), template.load()["Parameters"])
     session = boto3.Session()
-    preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
+    found = preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
+    wanted |= found.reservations
     build()
     # ADMIN_KEY=keep leaves the key of an earlier deployment, made on another machine, as it is.
     if os.environ.get("ADMIN_KEY") != "keep":
         wanted["AdminKeySha256"] = sha256_hex(kept_key(AWS_KEY))
         say(f"  the admin key of this deployment is in {AWS_KEY.relative_to(ROOT)}")
+    stamp(BUILT, wanted)
+    # A table that may not be deleted could not be rolled back if its creation failed: it is protected afterwards.
+    if not found.exists and (code := _sam_deploy({**wanted, "TableDeletionProtection": "no"})):
+        return code
+    return _sam_deploy(wanted)
+
+
+def stamp(built: Path, wanted: Mapping[str, str]) -> None:
+    """Puts a hash of the parameters into the built template: a value alone would publish no version of a function."""
+    text = built.read_text()
+    if len(re.findall(r"RELEASE: \S+", text)) != 1:
+        raise Failure("template.yaml sets RELEASE not once", "mend Globals in template.yaml")
+    release = sha256_hex(json.dumps(dict(wanted), sort_keys=True))[:16]
+    built.write_text(re.sub(r"RELEASE: \S+", f"RELEASE: r{release}", text))
+
+
+def _sam_deploy(wanted: Mapping[str, str]) -> int:
     command: list[str | Path] = [SAM, "deploy", "--config-file", CONFIG, *sys.argv[2:]]
     if wanted:
         command += ["--parameter-overrides", *(preflight.override(*pair) for pair in wanted.items())]

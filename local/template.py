@@ -1,9 +1,12 @@
-"""template.yaml as data, its loops (Fn::ForEach) written out: for the emulator, and for tests that read it."""
+"""template.yaml as data: for the emulator and tests, and as AWS gets it after its transforms."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
+from unittest.mock import patch
 
+from samtranslator.translator.transform import transform
 from samtranslator.yaml_helper import yaml_parse
 
 from local.place import ROOT
@@ -12,11 +15,63 @@ LOOP = "Fn::ForEach::"
 EXTENSIONS = "AWS::LanguageExtensions"
 
 
+# A function's or machine's alias and version, as SAM lets a template name them.
+_ALIAS, _VERSION, _MACHINE_ALIAS = ".Alias", ".Version", "MachineAliaslive"
+_GRADUAL = ("AutoPublishAlias", "AutoPublishAliasAllProperties", "DeploymentPreference")
+
+
 def load() -> dict[str, Any]:
+    """Loops (Fn::ForEach) written out, without aliases and versions: the emulator knows none of state machines."""
+    template: dict[str, Any] = _without_aliases(expanded())
+    for properties in (
+        template["Globals"]["Function"],
+        *(resource["Properties"] for resource in template["Resources"].values() if "Properties" in resource),
+    ):
+        for name in _GRADUAL:
+            properties.pop(name, None)
+    return template
+
+
+def expanded() -> dict[str, Any]:
+    """As CloudFormation's language extensions leave it, before the SAM transform."""
     template: dict[str, Any] = yaml_parse((ROOT / "template.yaml").read_text())
     template["Resources"] = _looked_up(_written_out(template["Resources"]), template["Mappings"])
     (template["Transform"],) = (name for name in template["Transform"] if name != EXTENSIONS)
     return template
+
+
+def transformed(**parameters: str) -> dict[str, Any]:
+    """As AWS gets it after the SAM transform, with these values of parameters; code is taken to be in S3."""
+    template = expanded()
+    for resource in template["Resources"].values():
+        for name in ("CodeUri", "ContentUri", "DefinitionUri"):
+            if isinstance(path := resource.get("Properties", {}).get(name), str):
+                resource["Properties"][name] = {"Bucket": "artifacts", "Key": path}
+    with patch.dict(os.environ, AWS_DEFAULT_REGION="us-east-1"):
+        result: dict[str, Any] = transform(template, parameters, _NoManagedPolicies())
+    return result
+
+
+class _NoManagedPolicies:
+    """SAM asks for the ARNs of AWS's managed policies by name; none is named here."""
+
+    def load(self) -> dict[str, str]:
+        return {}
+
+
+def _without_aliases(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_aliases(inner) for inner in value]
+    if isinstance(value, str):
+        return value.replace("FunctionAliaslive}", "Function.Arn}")
+    if not isinstance(value, dict):
+        return value
+    name = value.get("Ref")
+    if isinstance(name, str) and name.endswith((_ALIAS, _VERSION)):
+        return {"Fn::GetAtt": [name.rpartition(".")[0], "Arn"]}
+    if isinstance(name, str) and name.endswith(_MACHINE_ALIAS):
+        return {"Ref": name.removesuffix("Aliaslive")}
+    return {key: _without_aliases(inner) for key, inner in value.items()}
 
 
 def _written_out(value: Any) -> Any:

@@ -13,7 +13,7 @@ from tidegate.compensation.interval import PollState
 from tidegate.compensation.poll import PollReport
 
 logger = Logger(service="tidegate")
-metrics = Metrics(namespace="Tidegate", service="compensation")
+metrics = Metrics(service="compensation")
 
 
 @metrics.log_metrics

@@ -8,13 +8,18 @@ from aws_lambda_powertools import Logger
 
 from tidegate.app import app
 from tidegate.distribution.dispatch import WAITING
+from tidegate.distribution.failures import HOPELESS, refused
 from tidegate.distribution.transfers import FIRST_WAIT, next_wait
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    state = app().distribution.dispatch.dispatch(event["project_id"], event["job_key"])
+    try:
+        state = app().distribution.dispatch.dispatch(event["project_id"], event["job_key"])
+    except HOPELESS as error:
+        logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
+        return refused(error)
     logger.info("dispatched", job_key=event["job_key"], state=state)
     # Retries back off until the engine accepts; after that, polling starts at short intervals.
     return {"state": state, "wait": next_wait(event.get("wait", 0)) if state == WAITING else FIRST_WAIT}

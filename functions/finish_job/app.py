@@ -7,7 +7,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.finish import failure
+from tidegate.distribution.failures import failure
 
 logger = Logger(service="tidegate")
 

@@ -7,12 +7,19 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
+from tidegate.distribution.failures import HOPELESS, refused
 from tidegate.distribution.transfers import next_wait
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    state = app().distribution.poll_transfer.poll(event["project_id"], event["job_key"], float(event.get("wait", 0)))
+    try:
+        state = app().distribution.poll_transfer.poll(
+            event["project_id"], event["job_key"], float(event.get("wait", 0))
+        )
+    except HOPELESS as error:
+        logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
+        return refused(error)
     logger.info("polled", job_key=event["job_key"], state=state)
     return {"state": state, "wait": next_wait(event.get("wait", 0))}

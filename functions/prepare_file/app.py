@@ -7,12 +7,17 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
+from tidegate.distribution.failures import HOPELESS, refused
 from tidegate.distribution.transfers import next_wait
 
 logger = Logger(service="tidegate")
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
-    state = app().distribution.prepare_file.prepare(event["project_id"], event["job_key"])
+    try:
+        state = app().distribution.prepare_file.prepare(event["project_id"], event["job_key"])
+    except HOPELESS as error:
+        logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
+        return refused(error)
     logger.info("prepared", job_key=event["job_key"], state=state)
     return {"state": state, "wait": next_wait(event.get("wait", 0))}

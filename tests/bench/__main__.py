@@ -23,6 +23,7 @@ from tests.bench import (
     load,
     money,
     swarm,
+    whole_cost,
 )
 from tests.bench.figures import Figure, save, table
 from tests.support.deployed import deployed_at
@@ -50,6 +51,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "export": bench_export.measure,
     "calls": calls.measure,
     "money": money.measure,
+    "whole_cost": whole_cost.measure,
     "fleet": fleet.measure,
     "fleet_live": fleet_live.measure,
     "cold": _cold,

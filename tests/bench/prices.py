@@ -20,3 +20,5 @@ HTTP_API_REQUEST = 1.00 / MILLION
 EVENTBRIDGE_SCHEDULE = 0.0  # rules on a schedule are free
 CLOUDWATCH_ALARM = 0.10
 CLOUDWATCH_METRIC = 0.30
+LOGS_GB = 0.50
+EGRESS_GB = 0.09  # to the internet, the first 10 TB of a month

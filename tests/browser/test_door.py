@@ -6,7 +6,7 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, WebSocketRoute, expect
 
 from tests.support.console import Console, console
 from tests.support.deployed import Deployed, DeployedProject
@@ -134,3 +134,18 @@ def test_the_page_asks_nobody_but_its_own_server(browser: Browser, deployed: Dep
         origin = re.match(r"https?://[^/]+", deployed.api_url)
         assert origin
         assert [url for url in asked if not url.startswith(origin[0])] == []
+
+
+def test_connection_closed_over_a_large_frame_is_not_opened_again(desk: Console) -> None:
+    opened: list[str] = []
+
+    def close(socket: WebSocketRoute) -> None:
+        opened.append(socket.url)
+        socket.close(code=1009, reason="frame too large")
+
+    desk.page.route_web_socket(re.compile("ticket="), close)
+    desk.page.reload()
+    desk.page.locator(".frame").wait_for()
+    # Any other end is followed by a new connection after a second.
+    desk.page.wait_for_timeout(1500)
+    assert len(opened) == 1

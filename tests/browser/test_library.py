@@ -83,3 +83,21 @@ def test_a_distribution_to_two_agents_goes_to_success_without_reloading(
     assert desk.page.evaluate("window.notReloaded") is True
     for host in ("host-a", "host-b"):
         assert next((tmp_path / host).rglob("release.bin")).read_bytes() == source.read_bytes()
+
+
+def test_large_file_goes_up_in_parts_and_comes_back_whole(desk: Console, tmp_path: Path) -> None:
+    """Over 64 MiB an upload is in parts, several at a time; a 6 GB file takes the same way with more of them."""
+    source = tmp_path / "large.bin"
+    source.write_bytes(b"".join(bytes([number]) * 1024**2 for number in range(81)))
+    parts: list[str] = []
+    desk.page.on("request", lambda asked: parts.append(asked.url) if "partNumber=" in asked.url else None)
+
+    desk.go("files")
+    desk.page.locator("input[type=file]").set_input_files(source)
+    expect(desk.page.locator("tr", has_text=source.name)).to_contain_text("Ready", timeout=90_000)
+
+    numbers = {found[1] for url in parts if (found := re.search(r"partNumber=(\d+)", url))}
+    assert len(numbers) >= 5
+    with desk.page.expect_download() as started:
+        desk.page.locator("tr", has_text=source.name).get_by_role("button", name="Download").click()
+    assert Path(started.value.path()).read_bytes() == source.read_bytes()

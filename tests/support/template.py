@@ -8,7 +8,16 @@ from typing import Any
 from local import template
 from local.place import ROOT
 
-__all__ = ["ROOT", "directory_of", "functions", "load_template", "queue_functions", "resources", "variables"]
+__all__ = [
+    "ROOT",
+    "directory_of",
+    "functions",
+    "load_template",
+    "queue_functions",
+    "resources",
+    "statements",
+    "variables",
+]
 
 
 @cache
@@ -41,9 +50,21 @@ def directory_of(function: dict[str, Any]) -> str:
 
 def queue_functions() -> dict[str, tuple[str, dict[str, Any]]]:
     """Which function takes which queue: queue's logical id → (function's directory, mapping)."""
+    known = functions()
+    mappings = [mapping["Properties"] for mapping in resources("AWS::Lambda::EventSourceMapping").values()]
     return {
-        event["Properties"]["Queue"]["Fn::GetAtt"][0]: (directory_of(function), event["Properties"])
-        for function in functions().values()
-        for event in function.get("Events", {}).values()
-        if event["Type"] == "SQS"
+        mapping["EventSourceArn"]["Fn::GetAtt"][0]: (
+            directory_of(known[mapping["FunctionName"]["Fn::GetAtt"][0]]),
+            mapping,
+        )
+        for mapping in mappings
     }
+
+
+def statements(name: str) -> list[dict[str, Any]]:
+    """What the function or machine of that logical id may do by rights of its own."""
+    properties = load_template()["Resources"][name]["Properties"]
+    if "Role" in properties:
+        role = load_template()["Resources"][properties["Role"]["Fn::GetAtt"][0]]["Properties"]
+        return [statement for policy in role["Policies"] for statement in policy["PolicyDocument"]["Statement"]]
+    return [statement for policy in properties["Policies"] for statement in policy["Statement"]]

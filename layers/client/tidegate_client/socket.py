@@ -11,13 +11,18 @@ from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
 
 IDS_A_MESSAGE = 100
-
-
+# API Gateway closes the connection over a larger frame, with code 1009.
+LARGEST_FRAME = 32 * 1024
+TOO_BIG = 1009
 BEAT = '{"action":"beat"}'
 
 
 class SocketFailed(TidegateError):
     """The WebSocket cannot be used (any more); polling still can."""
+
+
+class MessageTooBig(SocketFailed):
+    """Closed with code 1009. What was sent or watched would be too big again: polling is what is left."""
 
 
 class NoSocketLibrary(SocketFailed):
@@ -61,8 +66,8 @@ class Socket:
             raise SocketFailed(f"{address}: {error}") from error
 
     def watch(self, record_ids: Sequence[str]) -> None:
-        for start in range(0, len(record_ids), IDS_A_MESSAGE):
-            self._send({"action": "watch", "task_ids": list(record_ids[start : start + IDS_A_MESSAGE])})
+        for ids in by_frames(record_ids):
+            self._send({"action": "watch", "task_ids": ids})
 
     def ping(self) -> None:
         """As a message, not a frame: only messages keep API Gateway from closing an idle connection."""
@@ -76,15 +81,18 @@ class Socket:
         """The next message, or None when `wait` seconds brought none."""
         try:
             self._connection.settimeout(wait)
-            text = self._connection.recv()
+            opcode, data = self._connection.recv_data()
         except self._library.WebSocketTimeoutException:
             return None
         except self._broken as error:
             raise SocketFailed(str(error)) from error
+        if opcode == self._library.ABNF.OPCODE_CLOSE:
+            code = int.from_bytes(data[:2], "big")
+            raise (MessageTooBig if code == TOO_BIG else SocketFailed)(f"closed with code {code}")
         try:
-            message = json.loads(text)
+            message = json.loads(data)
         except ValueError as error:
-            raise SocketFailed("not JSON" if text else "closed") from error
+            raise SocketFailed("not JSON") from error
         return message if isinstance(message, dict) else {}
 
     def close(self) -> None:
@@ -100,6 +108,20 @@ class Socket:
             self._connection.send(text)
         except self._broken as error:
             raise SocketFailed(str(error)) from error
+
+
+def by_frames(record_ids: Sequence[str]) -> list[list[str]]:
+    """The ids in groups that one message may name: a hundred at most, and within a frame's bytes."""
+    groups: list[list[str]] = []
+    size = start = len(json.dumps({"action": "watch", "task_ids": []}))
+    for record_id in record_ids:
+        more = len(json.dumps(record_id)) + 2
+        if not groups or len(groups[-1]) == IDS_A_MESSAGE or size + more > LARGEST_FRAME:
+            groups.append([])
+            size = start
+        groups[-1].append(record_id)
+        size += more
+    return groups
 
 
 def _proxy_options(proxy: str | None) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Settings:
     api_url: str = ""
     batch_machine_arn: str = ""
     ws_endpoint: str = ""
+    # Where clients connect, if not at the endpoint itself: a domain of the operator's own.
+    ws_url: str = ""
     secrets_prefix: str = "tidegate/"
     # For the names of its alarms.
     stack_name: str = ""
@@ -75,6 +77,11 @@ class Settings:
     channel_capacities: str = ""
     # A project that runs nothing gets a slot beyond a full channel's capacity after waiting this long.
     extra_slot_wait_seconds: int = 60
+
+    @property
+    def socket_url(self) -> str:
+        """Where clients connect to the WebSocket."""
+        return self.ws_url or self.ws_endpoint.replace("http", "ws", 1)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:

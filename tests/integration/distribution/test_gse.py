@@ -38,7 +38,9 @@ def fleet(cloud: MotoCloud, gse: GseServer) -> Fleet:
     )
     composition.install(composition.App(settings, cloud.clock))
     with suppress(cloud.app.secretsmanager.exceptions.ResourceExistsException):
-        cloud.app.secretsmanager.create_secret(Name="tidegate/gse", SecretString=json.dumps(SECRET))
+        cloud.app.secretsmanager.create_secret(
+            Name=cloud.app.settings.gse_credentials_id, SecretString=json.dumps(SECRET)
+        )
     made = Fleet(cloud)
     made.to_window_start()
     return made
@@ -295,10 +297,9 @@ def test_a_refusal_fails_the_job_with_what_gse_said(fleet: Fleet, gse: GseServer
     job_id = fleet.submit("a-1")["job_id"]
     stage(fleet, job_id)
     gse.code = 1010032
-    with pytest.raises(Exception, match="1010032"):
-        fleet.step("dispatch_transfer", job_id)
-    error = {"Error": "TransferRefused", "Cause": '{"errorMessage": "GSE answered 1010032: said"}'}
-    fleet.step("finish_job", job_id, error=error)
+    told = fleet.step("dispatch_transfer", job_id)
+    assert told["state"] == "refused"
+    fleet.step("finish_job", job_id, error=told["error"])
     assert fleet.job(job_id)["error"] == {"code": "transfer_refused", "detail": "GSE answered 1010032: said"}
     assert fleet.states(job_id) == {"a-1": "Failed"}
 
@@ -310,8 +311,7 @@ def test_a_source_host_that_cannot_fetch_fails_the_job_and_the_next_tries_again(
     fleet.step("close_window", job_id)
     fleet.step("prepare_file", job_id)
     fleet.report("source", 1005, error_msg="no space")
-    with pytest.raises(Exception, match="no space"):
-        fleet.step("prepare_file", job_id)
+    assert "no space" in fleet.step("prepare_file", job_id)["error"]["Cause"]
     assert fleet.step("prepare_file", job_id)["state"] == "waiting"
     assert len(fleet.inbox("source")) == 1
     assert gse.calls == []

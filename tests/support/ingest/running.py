@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.moto.cloud import MotoCloud, Project
+from tidegate.files.model import content_object
 
 BIZ = {"biz_id": 1, "app_id": 2}
 
@@ -58,8 +59,18 @@ class Library:
 
     def objects(self) -> dict[str, bytes]:
         s3, bucket = self.cloud.client("s3"), self.cloud.app.files.bucket.name
-        found = s3.list_objects_v2(Bucket=bucket).get("Contents", [])
-        return {entry["Key"]: s3.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read() for entry in found}
+        found = [entry["Key"] for entry in s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
+        return {self._name(key): s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in found}
+
+    def _name(self, key: str) -> str:
+        """An object that a content's record points to is shown under the content's signature."""
+        contents = self.cloud.client("dynamodb").scan(
+            TableName=self.cloud.names.refs["Table"],
+            FilterExpression="#object = :key",
+            ExpressionAttributeNames={"#object": "object"},
+            ExpressionAttributeValues={":key": {"S": key}},
+        )["Items"]
+        return content_object(self.project.id, contents[0]["signature"]["S"]) if contents else key
 
     def uploads(self) -> list[Any]:
         found = self.cloud.client("s3").list_multipart_uploads(Bucket=self.cloud.app.files.bucket.name)

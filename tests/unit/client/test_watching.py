@@ -17,6 +17,7 @@ from websockets.sync.server import serve as serve_websocket
 from tidegate_client import Client, NotFound, watching
 from tidegate_client.errors import WaitTimeout
 from tidegate_client.records import names
+from tidegate_client.socket import LARGEST_FRAME, by_frames
 from tidegate_client.watching import Watch
 
 TICKET = {"ticket": "t-1", "expires_at": "2099-01-01T00:00:00Z"}
@@ -173,3 +174,12 @@ def test_waiting_has_an_end(httpserver: HTTPServer, client: Client) -> None:
 
     with pytest.raises(WaitTimeout, match="exp-1"):
         list(Watch(client, ["exp-1"], use_socket=False, timeout=0.2))
+
+
+@pytest.mark.parametrize(("length", "number"), [(10, 250), (2048, 100), (30_000, 3)])
+def test_watch_messages_are_split_by_bytes(length: int, number: int) -> None:
+    ids = [f"{place:05}" + "é" * (length // 6) for place in range(number)]
+    groups = by_frames(ids)
+    assert [one for group in groups for one in group] == ids
+    assert all(len(json.dumps({"action": "watch", "task_ids": group}).encode()) <= LARGEST_FRAME for group in groups)
+    assert all(len(group) <= 100 for group in groups)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 
-from local import preflight, template
+from local import preflight, sam, template
 from local.progress import Failure
+from tests.support.template import functions as template_functions
 
 KNOWN = template.load()["Parameters"]
 
@@ -19,6 +20,7 @@ class Account:
 
     def __init__(self, limit: int = 1000, free: int = 1000, stack: str | None = None, known: bool = True) -> None:
         self.limit, self.free, self.stack, self.known = limit, free, stack, known
+        self.deployed: dict[str, str] = {}
 
     def __call__(self, service: str) -> Account:
         return self
@@ -35,7 +37,8 @@ class Account:
     def describe_stacks(self, StackName: str) -> dict[str, Any]:
         if self.stack is None:
             raise ClientError({"Error": {"Code": "ValidationError"}}, "DescribeStacks")
-        return {"Stacks": [{"StackStatus": self.stack}]}
+        parameters = [{"ParameterKey": name, "ParameterValue": value} for name, value in self.deployed.items()]
+        return {"Stacks": [{"StackStatus": self.stack, "Parameters": parameters}]}
 
 
 def check(account: Account, region: str | None = "eu-central-1", **wanted: str) -> list[str]:
@@ -57,6 +60,33 @@ def test_reservation_must_leave_100_unreserved(limit: int, reserved: int, fits: 
         return
     with pytest.raises(Failure, match=f"SubmitConcurrency={reserved} does not fit"):
         check(Account(limit, limit), SubmitConcurrency=str(reserved))
+
+
+def reservations(account: Account, **wanted: str) -> dict[str, str]:
+    return preflight.check(account, "eu-central-1", "tidegate", wanted, lambda _: None).reservations
+
+
+@pytest.mark.parametrize(("limit", "reserves"), [(10, 0), (200, 0), (799, 0), (800, 300), (1000, 300)])
+def test_a_large_account_keeps_concurrency_for_the_api_the_authorizer_and_the_steps(limit: int, reserves: int) -> None:
+    assert preflight.reserved_by(reservations(Account(limit, limit))) == reserves
+
+
+def test_what_the_stack_holds_already_counts_as_free_for_it() -> None:
+    account = Account(800, 500, stack="UPDATE_COMPLETE")
+    account.deployed = {name: str(value) for name, value in preflight.USUAL.items()}
+    assert reservations(account) == account.deployed
+
+
+def test_what_was_asked_for_is_reserved_and_nothing_else() -> None:
+    assert reservations(Account(), StepConcurrency="20") == {"StepConcurrency": "20"}
+    with pytest.raises(Failure, match="StepConcurrency=20 does not fit"):
+        reservations(Account(150, 150), StepConcurrency="20")
+
+
+def test_reservations_are_those_of_the_template() -> None:
+    """Each parameter, by how many functions reserve it."""
+    functions = [str(each.get("ReservedConcurrentExecutions")) for each in template_functions().values()]
+    assert {name: sum(f"'{name}'" in text for text in functions) for name in preflight.RESERVES} == preflight.RESERVES
 
 
 @pytest.mark.parametrize(
@@ -90,3 +120,12 @@ def test_unknown_parameter_is_refused_before_anything_is_built(tmp_path: Path, g
 
 def test_values_are_quoted_as_sam_reads_them() -> None:
     assert preflight.override("RequestPolicies", '{"a": 1}') == 'RequestPolicies="{\\"a\\": 1}"'
+
+
+def test_new_parameters_alone_make_a_new_release(tmp_path: Path) -> None:
+    built, releases = tmp_path / "template.yaml", set()
+    for window in ("5", "9", "9"):
+        built.write_text("Globals:\n  RELEASE: none\n")
+        sam.stamp(built, {"CollectWindowSeconds": window})
+        releases.add(built.read_text())
+    assert len(releases) == 2

@@ -28,7 +28,7 @@ def test_parameter_and_setting_have_the_same_default(variable: str, parameter: s
 
 
 def test_every_variable_of_a_function_is_a_setting() -> None:
-    known = {*DEFAULTS, "POWERTOOLS_SERVICE_NAME", "POWERTOOLS_METRICS_NAMESPACE", "POWERTOOLS_LOG_LEVEL"}
+    known = {*DEFAULTS, "RELEASE", "POWERTOOLS_SERVICE_NAME", "POWERTOOLS_METRICS_NAMESPACE", "POWERTOOLS_LOG_LEVEL"}
     assert {name for function in functions().values() for name in variables(function)} <= known
 
 

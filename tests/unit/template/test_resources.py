@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from local.place import API_ID
-from tests.support.template import ROOT, directory_of, functions, load_template, resources
+from tests.support.template import ROOT, directory_of, functions, load_template, queue_functions, resources
 
 QUEUES = resources("AWS::SQS::Queue")
 DEAD_LETTERS = {
@@ -76,6 +78,18 @@ def test_no_arn_names_a_partition() -> None:
 def test_nothing_is_reserved_unless_asked_for() -> None:
     """A new account may run 10 functions at once, and a reservation must leave 100 (or all 10) unreserved."""
     assert load_template()["Parameters"]["SubmitConcurrency"]["Default"] == 0
+
+
+def test_operators_are_told_what_every_function_may_take() -> None:
+    page = (ROOT / ".github/docs/operations.md").read_text()
+    table = page.partition("| function |")[2].partition("\n\n")[0]
+    assert {directory_of(function) for function in functions().values()} == {
+        name for name in re.findall(r"`(\w+)`", table) if (ROOT / "functions" / name).exists()
+    }
+    for queue, (directory, mapping) in queue_functions().items():
+        (row,) = (line for line in table.splitlines() if f"`{directory}`" in line)
+        most = mapping.get("ScalingConfig", {}).get("MaximumConcurrency")
+        assert most is None or f"| {most}" in row, queue
 
 
 def test_the_functions_of_the_template_are_the_folders_of_the_tree() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
-from tidegate_client.socket import NoSocketLibrary, Socket
+from tidegate_client.socket import MessageTooBig, NoSocketLibrary, Socket
 
 log = logging.getLogger("tidegate.agent")
 
@@ -57,6 +57,12 @@ class Push:
                 self._hold()
             except NoSocketLibrary:
                 log.warning("websocket-client is not installed: this host polls, and hears of files minutes later")
+                return
+            except MessageTooBig as error:
+                # The next connection would end the same way.
+                self.connected = False
+                self._ring(0.0, again=False)
+                log.warning("no connection to be told by from now on, this host polls: %s", error)
                 return
             except TidegateError as error:
                 was_connected, self.connected = self.connected, False

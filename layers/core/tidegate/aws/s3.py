@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from tidegate.errors import Conflict, RecordNotFound
+from tidegate.errors import RecordNotFound
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -58,20 +58,6 @@ class Bucket:
 
     def put(self, key: str, body: bytes) -> None:
         self._client.put_object(Bucket=self.name, Key=key, Body=body)
-
-    def copy(self, source: str, target: str, *, only_if: StoredObject) -> None:
-        """Copies the object only if its ETag is still the one that was read."""
-        try:
-            self._client.copy_object(
-                Bucket=self.name,
-                Key=target,
-                CopySource={"Bucket": self.name, "Key": source},
-                CopySourceIfMatch=only_if.etag,
-            )
-        except ClientError as error:
-            if _status(error) in (404, 412):
-                raise Conflict("the object changed while it was checked") from error
-            raise
 
     def delete(self, *keys: str) -> None:
         for start in range(0, len(keys), _DELETE_LIMIT):

@@ -13,10 +13,6 @@ from tidegate.errors import Conflict
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-# S3 copies at most 5 GB in one call.
-_COPY_PART = 1024**3
-_LARGEST_COPY = 5 * 1024**3
-
 
 class MultipartStore(Bucket):
     """The files bucket for content that comes in parts."""
@@ -81,21 +77,3 @@ class MultipartStore(Bucket):
         except ClientError as error:
             if code_of(error) != "NoSuchUpload":
                 raise
-
-    def copy(self, source: str, target: str, *, only_if: StoredObject) -> None:
-        if only_if.size <= _LARGEST_COPY:
-            super().copy(source, target, only_if=only_if)
-            return
-        upload_id = self.begin(target)
-        for number, start in enumerate(range(0, only_if.size, _COPY_PART), 1):
-            last = min(start + _COPY_PART, only_if.size) - 1
-            self._s3.upload_part_copy(
-                Bucket=self.name,
-                Key=target,
-                UploadId=upload_id,
-                PartNumber=number,
-                CopySource={"Bucket": self.name, "Key": source},
-                CopySourceIfMatch=only_if.etag,
-                CopySourceRange=f"bytes={start}-{last}",
-            )
-        self.complete(target, upload_id)

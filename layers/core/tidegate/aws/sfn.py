@@ -58,4 +58,6 @@ def _successor(output: str | None) -> str | None:
 
 
 def execution_arn(machine_arn: str, name: str) -> str:
-    return f"{machine_arn.replace(':stateMachine:', ':execution:')}:{name}"
+    """An execution belongs to its machine, by whichever alias or version it was started."""
+    before, _, machine = machine_arn.partition(":stateMachine:")
+    return f"{before}:execution:{machine.partition(':')[0]}:{name}"

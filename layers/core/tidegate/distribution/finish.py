@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +21,7 @@ from tidegate.distribution.store.transfers import TransferStore
 from tidegate.distribution.targets import CODE_CANCELLED, CODE_JOB_FAILED, CODE_NOT_SENT, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
 from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
-from tidegate.errors import DomainError, FileNotFound, RecordNotFound, SignatureMismatch, TransferRefused, WaveFailed
+from tidegate.errors import DomainError, RecordNotFound, WaveFailed
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
 from tidegate.notifications.topic import Topic
@@ -31,22 +30,6 @@ logger = Logger(service="tidegate", child=True)
 NOT_YET, MORE, ENDED = "running", "more", "ended"
 _PORTIONS_A_STEP = 5
 _READ_TOGETHER = 100
-
-
-# What no retry helps against. Anything else that stops a step is tried again until the Job's deadline.
-_HOPELESS = {error.__name__: error for error in (FileNotFound, SignatureMismatch, TransferRefused, WaveFailed)}
-
-
-def failure(error_name: str, cause: str) -> DomainError | None:
-    """From what Step Functions caught: the error's class name, and a cause that holds its message as JSON."""
-    kind = _HOPELESS.get(error_name.rsplit(".", 1)[-1])
-    if kind is None:
-        return None
-    try:
-        told = json.loads(cause)
-    except ValueError:
-        told = None
-    return kind(str(told["errorMessage"]) if isinstance(told, dict) and "errorMessage" in told else cause)
 
 
 class Finish:

@@ -94,7 +94,7 @@ def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
 
 
 def content_object(project_id: str, signature: str) -> str:
-    """Where ingest puts content; the content's record says where it is if it was uploaded."""
+    """Where small content lies that an ingest brought; of other content its record names the object."""
     return f"content/{project_id}/{signature}"
 
 

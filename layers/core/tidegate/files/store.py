@@ -62,9 +62,9 @@ def file_item(file: File) -> dict[str, Any]:
     )
 
 
-def _kept(file: File) -> Write:
-    """The sweep leaves the object of this upload alone until its owner's record is deleted."""
-    owner = keys.content(file.project_id, file.file_id)
+def _kept(file: File, name: str) -> Write:
+    """The sweep leaves the object of that name alone until this record, its owner, is deleted."""
+    owner = keys.content(file.project_id, name)
     return update(owner, {"file_id": file.file_id}, removes=("expires_at",), condition="")
 
 
@@ -108,14 +108,14 @@ class FileStore:
                 condition="#state = :pending",
                 pending=PENDING,
             ),
-            _kept(file),
+            _kept(file, file.file_id),
             audit_write(line),
         ]
 
     def finish_writes(self, file: File, *, was: Sequence[str], stored: Stored | None = None) -> Writes:
         """The end of a file's coming and the knowledge of its content, as parts of one transaction.
 
-        `stored` is the upload's own object, which becomes the content's; None if its content is elsewhere.
+        `stored` is the object that was brought and becomes the content's; None if its content is elsewhere.
         """
         names = ("state", "signature", "size", "error", "source_etag")
         allowed: dict[str, Any] = {f"was{index}": state for index, state in enumerate(was)}
@@ -130,8 +130,10 @@ class FileStore:
         ]
         if file.state == READY and file.signature:
             writes += self._content_writes(file, stored)
-        if was and was[0] in (PENDING, VERIFYING):
-            writes.append(_kept(file) if stored else delete(keys.content(file.project_id, file.file_id)))
+        if stored:
+            writes.append(_kept(file, stored.key.rsplit("/", 1)[-1]))
+        elif was and was[0] in (PENDING, VERIFYING):
+            writes.append(delete(keys.content(file.project_id, file.file_id)))
         return writes
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:

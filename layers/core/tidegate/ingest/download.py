@@ -12,10 +12,10 @@ from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File
-from tidegate.files.store import FileStore
+from tidegate.files.store import FileStore, Stored
 from tidegate.ingest.fetch import Fetched, Fetcher, Remote, Wanted
 from tidegate.ingest.host_pauses import HostPauses
-from tidegate.ingest.model import part_count, parts_of, staging_object
+from tidegate.ingest.model import ingested_object, part_count, parts_of
 from tidegate.ingest.politeness import Politeness
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.ingest.ranges import SourceChanged
@@ -55,7 +55,7 @@ class Download:
             return self._done(request, file, file.signature, file.size, etag=None, fetched=0)
         wanted = Wanted(
             request,
-            staging_object(request.project_id, request.request_id, request.attempt),
+            ingested_object(request.project_id, request.request_id),
             signed=file.signature is not None,
             require_room=lambda size: self._require_room(request.project_id, size),
         )
@@ -64,8 +64,8 @@ class Download:
             got = self._fetcher.fetch(remote, wanted, step.pulse, step.seconds_left)
         if got is None:
             return Outcome(state={"goes_on": True})
-        digest = self._keep(step, file, got)
-        return self._done(request, file, digest, got.size, got.etag, fetched=got.size)
+        digest, stored = self._keep(step, file, got)
+        return self._done(request, file, digest, got.size, got.etag, fetched=got.size, stored=stored)
 
     def discard(self, request: Request) -> None:
         """Removes what an ended request has brought and nobody will ask for."""
@@ -92,20 +92,20 @@ class Download:
         known = self._files.has_content(project_id, signature)
         return known and self._parts.head(self._files.object_of(project_id, signature)) is not None
 
-    def _keep(self, step: Step, file: File, got: Fetched) -> str:
-        """Moves what came to its content's place, if it is what was announced. Content that is there stays as it is."""
+    def _keep(self, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None]:
+        """The digest of what came, if it is what was announced, and its object, unless its content was here already."""
         project_id = step.request.project_id
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
             if not self._is_here(project_id, got.digest):
                 self._parts.put(self._files.object_of(project_id, got.digest), got.small)
-            return got.digest
+            return got.digest, None
         key, upload_id = got.upload or ("", "")
         try:
             if got.digest is not None:
                 check(file, got.size, got.digest)
-            stored = self._parts.complete(key, upload_id, part_count(got.size))
-            return self._move(step, key, file, got, stored)
+            whole = self._parts.complete(key, upload_id, part_count(got.size))
+            return self._placed(step, key, file, got, whole)
         except SignatureMismatch:
             self._parts.abort(key, upload_id)
             self._fetcher.discard(step.request)
@@ -113,13 +113,13 @@ class Download:
         except (Conflict, RecordNotFound) as error:
             # A step may run twice, and the other run is done with it: the next attempt finds what that one brought.
             self._fetcher.discard(step.request)
-            raise WorkerLost("another run of this step took away what was staged") from error
+            raise WorkerLost("another run of this step took away what it had stored") from error
 
-    def _move(self, step: Step, key: str, file: File, got: Fetched, stored: StoredObject) -> str:
+    def _placed(self, step: Step, key: str, file: File, got: Fetched, whole: StoredObject) -> tuple[str, Stored | None]:
         project_id = step.request.project_id
-        digest = got.digest or self._read_again(step, key, stored)
+        digest = got.digest or self._read_again(step, key, whole)
         try:
-            check(file, stored.size, digest)
+            check(file, whole.size, digest)
         except SignatureMismatch as error:
             self._parts.delete(key)
             if got.validated:
@@ -127,10 +127,12 @@ class Download:
             # The source could not tell its versions apart, so this may be a mixture of two: fetch it once more.
             self._fetcher.discard(step.request)
             raise SourceChanged(error.detail) from error
-        if not self._is_here(project_id, digest):
-            self._parts.copy(key, self._files.object_of(project_id, digest), only_if=stored)
-        self._parts.delete(key)
-        return digest
+        if self._is_here(project_id, digest):
+            # Not if it is this very object: another run of this step has made it the content's.
+            if self._files.object_of(project_id, digest) != key:
+                self._parts.delete(key)
+            return digest, None
+        return digest, Stored(key, whole.etag)
 
     def _read_again(self, step: Step, key: str, stored: StoredObject) -> str:
         """A digest cannot be carried from one invocation to the next: what came in several is hashed from S3.
@@ -154,12 +156,19 @@ class Download:
         return hashed.hexdigest()
 
     def _done(
-        self, request: Request, file: File, digest: str, size: int | None, etag: str | None, fetched: int
+        self,
+        request: Request,
+        file: File,
+        digest: str,
+        size: int | None,
+        etag: str | None,
+        fetched: int,
+        stored: Stored | None = None,
     ) -> Outcome:
         ready = replace(file, state=READY, signature=digest, size=size, source_etag=etag, error=None)
         result: dict[str, Any] = {"file_id": file.file_id, "signature": digest, "size": size, "fetched_bytes": fetched}
         try:
-            writes = self._files.finish_writes(ready, was=(COMING, FAILED))
+            writes = self._files.finish_writes(ready, was=(COMING, FAILED), stored=stored)
         except QuotaExceeded as error:
             raise NoSpace(f"{size} bytes do not fit: {error.detail}") from error
         return Outcome(result, [*writes, self._unfinished.forget_write(request)])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from secrets import token_hex
 
 from tidegate.common.json_input import whole_number
 from tidegate.http.model import MEGABYTE
@@ -109,6 +110,7 @@ def total_of(headers: Mapping[str, str]) -> int | None:
     return whole_number(found[3]) if found else None
 
 
-def staging_object(project_id: str, request_id: str, attempt: int) -> str:
-    """Where content lies until it is whole and right; `attempt` is the one that began it, later ones go on with it."""
-    return f"staging/{project_id}/{request_id}/{attempt}"
+def ingested_object(project_id: str, request_id: str) -> str:
+    """Where what comes is stored, and where it stays. No other run writes there: one that is late could otherwise put
+    other bytes in place of content that is known already."""
+    return f"content/{project_id}/{request_id}-{token_hex(8)}"

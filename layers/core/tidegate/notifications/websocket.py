@@ -16,6 +16,7 @@ from tidegate.notifications.websocket_messages import (
     ClientMessage,
     WatchEntry,
     error_message,
+    id_messages,
     message,
     parse,
 )
@@ -143,12 +144,12 @@ class WebSocketClients:
         if said.action == "unwatch":
             for record_id in said.record_ids:
                 self._unwatch(project_id, connection_id, record_id)
-            return [message("unwatched", {"task_ids": list(said.record_ids)})]
+            return id_messages("unwatched", said.record_ids)
         if not self._connections.count_watches(connection_id, len(said.record_ids), MOST_WATCHES):
             raise Invalid(f"a connection watches {MOST_WATCHES} records at most; unwatch some, or open another")
         found = [self._watch(project_id, connection_id, record_id) for record_id in said.record_ids]
         watching = [record_id for record_id, answer in zip(said.record_ids, found, strict=True) if answer is None]
-        acknowledged = [message("watching", {"task_ids": watching})] if watching else []
+        acknowledged = id_messages("watching", watching) if watching else []
         return acknowledged + [answer for answer in found if answer is not None]
 
     def _watch(self, project_id: str, connection_id: str, record_id: str) -> str | None:

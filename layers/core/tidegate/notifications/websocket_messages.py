@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ MOST_IDS = 100
 # Over one connection.
 MOST_WATCHES = 1000
 LONGEST_ID = 2048
+# API Gateway takes and sends frames of 32 KB, and closes the connection (1009) over a larger one.
+LARGEST_FRAME = 32 * 1024
 ACTIONS = ("watch", "unwatch", "ping")
 
 
@@ -70,8 +72,41 @@ def _is_id(value: object) -> bool:
 
 
 def message(kind: str, data: Mapping[str, Any]) -> str:
-    return json.dumps({"type": kind, "data": data}, ensure_ascii=False, separators=(",", ":"))
+    """What is too large for a frame goes without its largest fields, and says `truncated`: the record can be read."""
+    text = _json({"type": kind, "data": data})
+    if _size(text) <= LARGEST_FRAME:
+        return text
+    kept: dict[str, Any] = {"truncated": True}
+    room = LARGEST_FRAME - _size(_json({"type": kind, "data": kept}))
+    for name, value in sorted(data.items(), key=lambda field: _size(_json(dict([field])))):
+        room -= _size(_json({name: value}))
+        if room < 0:
+            break
+        kept[name] = value
+    return _json({"type": kind, "data": kept})
+
+
+def id_messages(kind: str, record_ids: Sequence[str]) -> list[str]:
+    """The ids in as few messages as frames allow."""
+    lists: list[list[str]] = [[]]
+    size = start = _size(_json({"type": kind, "data": {"task_ids": []}}))
+    for record_id in record_ids:
+        more = _size(_json(record_id)) + 1
+        if lists[-1] and size + more > LARGEST_FRAME:
+            lists.append([])
+            size = start
+        lists[-1].append(record_id)
+        size += more
+    return [_json({"type": kind, "data": {"task_ids": ids}}) for ids in lists]
 
 
 def error_message(error: DomainError, **about: str) -> str:
     return message("error", {"code": error.code, "detail": error.detail, **about})
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

@@ -207,3 +207,15 @@ def test_pushed_file_arrives_without_a_poll_in_between(
     api.wait_for(transfer)
 
     assert time.monotonic() - began < 2
+
+
+def test_host_closed_with_1009_polls_from_then_on(server: SocketServer, told: Told) -> None:
+    until(lambda: server.open)
+    server.open[0].close(1009, "frame too large")
+
+    told.thread.join(5)
+
+    assert not told.thread.is_alive()
+    assert server.connected == 1
+    assert not told.push.connected
+    assert len(told.wakeups) == 2, "the poller is woken: it slept for long while there was a connection"

@@ -15,7 +15,7 @@ def tell_swarm(job: Job) -> None:
     from aws_lambda_powertools import Metrics
     from aws_lambda_powertools.metrics import MetricUnit
 
-    metrics = Metrics(namespace="Tidegate", service="distribution")
+    metrics = Metrics(service="distribution")
     metrics.add_metric("SwarmOriginBytes", MetricUnit.Bytes, figures.origin_bytes)
     metrics.add_metric("SwarmPeerBytes", MetricUnit.Bytes, figures.peer_bytes)
     metrics.add_metric("SwarmBadPieces", MetricUnit.Count, figures.bad_pieces)

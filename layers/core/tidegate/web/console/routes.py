@@ -72,9 +72,8 @@ def _name_of(project_id: str) -> str | None:
 def _reached() -> set[str]:
     """Beside the API itself: the bucket that uploads go to, and the socket."""
     reached = {_origin(app().files.bucket.presign_put("uploads/", 60))}
-    if endpoint := app().settings.ws_endpoint:
-        # Browsers connect where functions post, over the other scheme.
-        reached.add(_origin(endpoint.replace("http", "ws", 1)))
+    if address := app().settings.socket_url:
+        reached.add(_origin(address))
     return reached
 
 

@@ -30,5 +30,5 @@ def ticket() -> Response[TicketAnswer]:
     key_record_id = app().projects.api_keys.record_id(caller.key_id)
     made = app().notifications.tickets.issue(Holder(caller.project_id, key_record_id, caller.agent_id, may_watch))
     # The endpoint that functions post to and the one that clients connect to differ by their scheme alone.
-    ws_url = app().settings.ws_endpoint.replace("http", "ws", 1)
+    ws_url = app().settings.socket_url
     return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)

@@ -5,6 +5,9 @@ const LONGEST_PAUSE = 30_000;
 const ANSWER_TIMEOUT = 10_000;
 const OVER = new Set(["completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"]);
 const ANSWERS = new Set(["watching", "unwatched", "pong", "error"]);
+// API Gateway's frames: a larger one closes the connection with this code, and would again.
+const LARGEST_FRAME = 32 * 1024;
+const TOO_BIG = 1009;
 const ID_FIELDS = ["task_id", "job_id", "batch_id", "request_id"];
 const heard = new Set();
 const shown = new Set();
@@ -51,12 +54,26 @@ function enter(next) {
 
 function send(ids) {
   if (socket?.readyState !== WebSocket.OPEN) return;
-  for (let start = 0; start < ids.length; start += 100) {
-    socket.send(JSON.stringify({ action: "watch", task_ids: ids.slice(start, start + 100) }));
-  }
+  for (const group of byFrames(ids)) socket.send(JSON.stringify({ action: "watch", task_ids: group }));
   // Every watch is answered: without an answer the connection is not what it seems.
   const asked = socket;
   unanswered ??= setTimeout(() => asked.close(), ANSWER_TIMEOUT);
+}
+
+// A hundred ids at most, and within a frame's bytes.
+export function byFrames(ids) {
+  const groups = [];
+  let room = 0;
+  for (const id of ids) {
+    const size = new TextEncoder().encode(JSON.stringify(id)).length + 1;
+    if (!groups.length || groups.at(-1).length === 100 || size > room) {
+      groups.push([]);
+      room = LARGEST_FRAME - 64;
+    }
+    groups.at(-1).push(id);
+    room -= size;
+  }
+  return groups;
 }
 
 async function connect() {
@@ -91,7 +108,7 @@ function open(address) {
     if (OVER.has(String(message.data.status).toLowerCase())) for (const name of ID_FIELDS) watched.delete(message.data[name]);
     for (const listener of heard) listener(message);
   };
-  made.onclose = () => { if (socket === made) again(); };
+  made.onclose = (event) => { if (socket === made) again(event.code !== TOO_BIG); };
 }
 
 // A refused record is not watched; a connection that the server does not know is opened again; else views ask by themselves.
@@ -101,13 +118,14 @@ function refused(made, { code, task_id: id }) {
   else enter("polling");
 }
 
-function again() {
+function again(connects = true) {
   clearTimeout(unanswered);
   unanswered = null;
   socket = null;
   if (!wanted) return;
   enter("polling");
   clearTimeout(timer);
+  if (!connects) return;
   timer = setTimeout(connect, pause);
   pause = Math.min(LONGEST_PAUSE, pause * 2);
 }

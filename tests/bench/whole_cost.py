@@ -1,0 +1,125 @@
+"""Money told whole: what `money` counts call by call, with the authorizer, logs, hosts' calls, S3 and its egress.
+
+The services' own calls are counted on moto; what hosts do comes from the simulated fleet. What is assumed is named
+here and shown in the notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.bench import fleet, money, prices
+from tests.bench.figures import Figure
+from tests.bench.meter import Meter
+from tests.support.template import functions, load_template
+from tidegate_client.agent.pace import PUSHED_IDLE_ROUND
+from tidegate_client.agent.push import BEAT_SECONDS
+
+SECTION = "Dollars with everything (us-east-1 list prices)"
+MILLION = 1_000_000
+GIGABYTE, TERABYTE = 1e9, 1e12
+HOSTS = 10_000
+# Bytes of CloudWatch Logs: Lambda's own start and report lines with one or two of ours; and a line of the access log.
+LOG_BYTES, ACCESS_BYTES = 1_500, 400
+# Milliseconds of the authorizer when it knows the key, which it does for KeyCacheSeconds.
+AUTHORIZER_MS = 3
+# Of the file sizes that 50 hosts take together, what S3 sends: the swarm's own bench gives 1.1 to 1.4.
+SWARM_HOSTS, SWARM_ORIGIN = 50, 1.4
+RANGE_BYTES = 8 * 1024**2
+
+
+def request(times: float = 1) -> dict[str, float]:
+    """What comes with each HTTP request beside its own function: the authorizer and the access log."""
+    gigabytes = load_template()["Globals"]["Function"]["MemorySize"] / 1024
+    authorizer = prices.LAMBDA_REQUEST + AUTHORIZER_MS / 1000 * gigabytes * prices.LAMBDA_GB_SECOND
+    return {
+        "authorizer": times * authorizer,
+        "logs": times * _logs(1) + times * ACCESS_BYTES * prices.LOGS_GB / GIGABYTE,
+    }
+
+
+def _logs(invocations: float) -> float:
+    return invocations * LOG_BYTES * prices.LOGS_GB / GIGABYTE
+
+
+def _metered(meter: Meter, times: float) -> dict[str, float]:
+    return {"services": meter.dollars(times), "logs": _logs(times * meter.used["LAMBDA_REQUEST"])}
+
+
+def _added(*parts: dict[str, float]) -> dict[str, float]:
+    return {name: sum(part.get(name, 0) for part in parts) for name in dict.fromkeys(n for part in parts for n in part)}
+
+
+def _shown(parts: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:,.2f}" for name, value in parts.items())
+
+
+def million_targets() -> Iterator[Figure]:
+    submit, _, job, _ = money._in_a_cloud(money._window)
+    load, _, _ = fleet.job(HOSTS)
+    share = MILLION / HOSTS
+    asked = share * (load.calls["poll"] + load.calls["report"])
+    hosts = {
+        "hosts": share * fleet.dollars(load) + MILLION * prices.WEBSOCKET_MESSAGE,
+        "logs": _logs(share * sum(load.calls.values())),
+        "S3 requests": MILLION * prices.S3_GET,
+    }
+    jobs = MILLION / money.WINDOW
+    parts = _added(_metered(submit, MILLION), request(MILLION), _metered(job, jobs), hosts, request(asked))
+    note = f"{_shown(parts)}; {asked / MILLION:.1f} calls a host, told over its connection; egress is apart"
+    yield Figure(
+        SECTION, "a million targets, submitted one by one, to connected hosts", sum(parts.values()), "$", note=note
+    )
+    memory = next(each for name, each in functions().items() if name == "AgentsFunction")["MemorySize"] / 1024
+    waiting = MILLION * 60 * memory * prices.LAMBDA_GB_SECOND
+    note = f"60 s x {memory} GB x {prices.LAMBDA_GB_SECOND:.3g} a host and Job: what waiting in Lambda would add"
+    yield Figure(SECTION, "the same if hosts waited in long polls", sum(parts.values()) + waiting, "$", note=note)
+
+
+def host_month() -> Iterator[Figure]:
+    (idle, *_) = fleet.idle_month()
+    reconnects = fleet.MONTH / fleet.CONNECTION_SECONDS
+    polls = reconnects + fleet.MONTH / (0.75 * PUSHED_IDLE_ROUND)
+    beats = fleet.MONTH / BEAT_SECONDS
+    invocations = beats + 3 * reconnects + polls
+    parts = _added({"calls": idle.value, "logs": _logs(invocations)}, request(polls + reconnects))
+    yield Figure(SECTION, "a connected host's month without a file", sum(parts.values()), "$", note=_shown(parts))
+
+
+def terabyte() -> Iterator[Figure]:
+    requests = TERABYTE / RANGE_BYTES * prices.S3_GET
+    egress = TERABYTE / GIGABYTE * prices.EGRESS_GB
+    yield Figure(
+        SECTION,
+        "a TB delivered over the internet, each host from S3",
+        egress + requests,
+        "$",
+        note=f"egress {egress:,.0f}, ranges of 8 MiB {requests:.2f}; hosts in the bucket's region: {requests:.2f}",
+    )
+    share = SWARM_ORIGIN / SWARM_HOSTS
+    yield Figure(
+        SECTION,
+        f"the same in swarms of {SWARM_HOSTS} hosts",
+        share * (egress + requests),
+        "$",
+        note=f"S3 sends {SWARM_ORIGIN} file sizes for {SWARM_HOSTS} hosts",
+    )
+
+
+def slow_batch() -> Iterator[Figure]:
+    """A call a minute, for a month: between calls the batch is a Wait state."""
+    memory = functions()["RunBatchSliceFunction"]["MemorySize"] / 1024
+    held = fleet.MONTH * memory * prices.LAMBDA_GB_SECOND
+    calls = fleet.MONTH / 60
+    # RunSlice, WhatNext, SleepUntilNextCall; a second for the call and the state that is kept.
+    transitions, seconds = 3 * calls * prices.STEP_FUNCTIONS_TRANSITION, calls * memory * prices.LAMBDA_GB_SECOND
+    parts = {"transitions": transitions, "Lambda": seconds + calls * prices.LAMBDA_REQUEST, "logs": _logs(calls)}
+    note = f"{_shown(parts)}; held in Lambda it would be {held:,.1f}"
+    yield Figure(SECTION, "a batch of one call a minute, a month", sum(parts.values()), "$", held / 10, note=note)
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    yield from million_targets()
+    yield from host_month()
+    yield from terabyte()
+    yield from slow_batch()

@@ -1,0 +1,226 @@
+"""The template as AWS gets it: after the SAM transform, which adds roles, policies, versions and aliases of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from local import template
+
+# Services that let no policy name a resource: X-Ray, Step Functions' log delivery, Lambda's network interfaces.
+_NO_RESOURCE = re.compile(
+    r"(xray:Put|xray:GetSampling|logs:\w*LogDeliver|logs:\w*Resource|logs:DescribeLogGroups|ec2:|cloudwatch:DescribeAlarms$)"
+)
+
+
+@cache
+def resources() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = template.transformed()["Resources"]
+    return found
+
+
+def of_type(kind: str) -> dict[str, dict[str, Any]]:
+    return {name: each["Properties"] for name, each in resources().items() if each["Type"] == kind}
+
+
+FUNCTIONS = sorted(of_type("AWS::Lambda::Function"))
+ROLES = sorted(of_type("AWS::IAM::Role"))
+MACHINES = sorted(of_type("AWS::StepFunctions::StateMachine"))
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def statements(name: str) -> list[dict[str, Any]]:
+    """Everything the role may do, those parts too that only an option adds."""
+    role = of_type("AWS::IAM::Role")[name]
+    documents = [policy["PolicyDocument"] for policy in role.get("Policies", [])]
+    for arn in role.get("ManagedPolicyArns", []):
+        chosen = arn["Fn::If"][1] if "Fn::If" in arn else arn
+        if "Ref" in chosen:
+            documents.append(of_type("AWS::IAM::ManagedPolicy")[chosen["Ref"]]["PolicyDocument"])
+    found = [statement for document in documents for statement in document["Statement"]]
+    return [statement["Fn::If"][1] if "Fn::If" in statement else statement for statement in found]
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_no_role_is_wider_than_named_actions_on_our_own_resources(name: str) -> None:
+    for statement in statements(name):
+        for action in listed(statement["Action"]):
+            assert "*" not in action, action
+            if "*" in listed(statement["Resource"]) and statement["Effect"] == "Allow":
+                assert _NO_RESOURCE.match(action), f"{action} on every resource"
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_no_role_has_a_policy_of_awss_own_but_codedeploys(name: str) -> None:
+    arns = [str(arn) for arn in of_type("AWS::IAM::Role")[name].get("ManagedPolicyArns", [])]
+    assert [arn for arn in arns if ":iam::aws:policy/" in arn and name != "RolloutRole"] == []
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_a_role_of_its_own_that_may_write_its_logs(name: str) -> None:
+    role = of_type("AWS::Lambda::Function")[name]["Role"]["Fn::GetAtt"][0]
+    assert role == name.removesuffix("Function") + "Role"
+    logs = [s for s in statements(role) if "logs:PutLogEvents" in listed(s["Action"])]
+    assert [statement["Resource"] for statement in logs] == [{"Fn::GetAtt": ["LogGroup", "Arn"]}]
+
+
+def test_a_function_with_a_queue_may_read_that_queue_alone() -> None:
+    readers: dict[str, list[Any]] = {}
+    for name in FUNCTIONS:
+        role = name.removesuffix("Function") + "Role"
+        may = [s for s in statements(role) if "sqs:ReceiveMessage" in listed(s["Action"])]
+        if may:
+            readers[name] = [resource["Fn::GetAtt"][0] for s in may for resource in listed(s["Resource"])]
+    mappings = of_type("AWS::Lambda::EventSourceMapping").values()
+    mapped = {m["FunctionName"]["Ref"].removesuffix("Aliaslive"): m["EventSourceArn"]["Fn::GetAtt"] for m in mappings}
+    assert len(mapped) >= 6
+    assert readers == {name: [queue] for name, (queue, _) in mapped.items()}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_function_has_an_alias_that_moves_gradually(name: str) -> None:
+    alias = resources()[f"{name}Aliaslive"]
+    assert "CodeDeployLambdaAliasUpdate" in alias["UpdatePolicy"]
+    versions = [each for other, each in resources().items() if other.startswith(f"{name}Version")]
+    assert [version["DeletionPolicy"] for version in versions] == ["Retain"]
+
+
+def test_nothing_calls_a_function_but_by_its_alias_or_version() -> None:
+    called = [
+        *(p["FunctionName"] for p in of_type("AWS::Lambda::Permission").values()),
+        *(m["FunctionName"] for m in of_type("AWS::Lambda::EventSourceMapping").values()),
+        *(i["IntegrationUri"] for i in of_type("AWS::ApiGatewayV2::Integration").values()),
+        *(a["AuthorizerUri"] for a in of_type("AWS::ApiGatewayV2::Authorizer").values()),
+    ]
+    assert [uri for uri in called if "FunctionAliaslive" not in str(uri)] == []
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_machine_names_versions_so_that_an_execution_ends_on_the_code_it_began_with(name: str) -> None:
+    named = of_type("AWS::StepFunctions::StateMachine")[name]["DefinitionSubstitutions"]
+    functions = [value["Ref"] for key, value in named.items() if key != "Partition"]
+    assert functions
+    assert all(re.fullmatch(r"\w+FunctionVersion[0-9a-f]{10}", ref) for ref in functions)
+    assert resources()[f"{name}Version"]["DeletionPolicy"] == "Retain"
+    assert f"{name}Aliaslive" in resources()
+
+
+def test_executions_are_started_by_the_machines_alias() -> None:
+    for name in FUNCTIONS:
+        variables = of_type("AWS::Lambda::Function")[name]["Environment"]["Variables"]
+        machines = [value for key, value in variables.items() if key.endswith("_MACHINE_ARN")]
+        assert [ref for ref in machines if not ref["Ref"].endswith("MachineAliaslive")] == []
+
+
+def versions(changed: dict[str, Any]) -> set[str]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(template, "expanded", lambda: changed)
+        return {name for name in template.transformed()["Resources"] if "FunctionVersion" in name}
+
+
+@pytest.mark.parametrize("change", ["layer", "release"])
+def test_changed_product_code_or_parameters_publish_every_function(change: str) -> None:
+    changed = template.expanded()
+    before = versions(template.expanded())
+    if change == "layer":
+        changed["Resources"]["CoreLayer"]["Properties"]["ContentUri"] = {"Bucket": "b", "Key": "other"}
+    else:
+        changed["Globals"]["Function"]["Environment"]["Variables"]["RELEASE"] = "other"
+    assert len(before) == len(FUNCTIONS)
+    assert versions(changed) & before == set()
+
+
+def test_layers_outlive_the_deployment_that_replaces_them() -> None:
+    layers = [each for each in resources().values() if each["Type"] == "AWS::Lambda::LayerVersion"]
+    assert [layer["DeletionPolicy"] for layer in layers] == ["Retain"] * 3
+
+
+def test_two_stacks_of_an_account_share_no_name() -> None:
+    """Whatever is named by hand carries the stack's name."""
+    named = {
+        **{name: each.get("LogGroupName") for name, each in of_type("AWS::Logs::LogGroup").items()},
+        **{name: each.get("DashboardName") for name, each in of_type("AWS::CloudWatch::Dashboard").items()},
+        **{name: each.get("StateMachineName") for name, each in of_type("AWS::StepFunctions::StateMachine").items()},
+        **{name: each.get("Name") for name, each in of_type("AWS::ApiGatewayV2::Api").items()},
+    }
+    variables = of_type("AWS::Lambda::Function")["ApiFunction"]["Environment"]["Variables"]
+    for name in ("SECRETS_PREFIX", "GSE_CREDENTIALS_ID", "CALLBACK_ROOT_NAME", "POWERTOOLS_METRICS_NAMESPACE"):
+        named[name] = variables[name]
+    for name, alarm in of_type("AWS::CloudWatch::Alarm").items():
+        if not str(alarm.get("Namespace", "AWS/")).startswith("AWS/"):
+            named[name] = alarm["Namespace"]
+    assert [name for name, value in named.items() if value and "AWS::StackName" not in json.dumps(value)] == []
+    arns = re.findall(r":secret:([^\"]*)|:parameter([^\"]*)", json.dumps(resources()))
+    assert arns
+    assert all("${AWS::StackName}" in "".join(arn) for arn in arns)
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "INFO", "WARN", "ERROR"])
+def test_metrics_pass_whatever_the_log_level(level: str) -> None:
+    """Lambda takes an EMF line for level INFO and would drop it under WARN."""
+    logging = of_type("AWS::Lambda::Function")["CompensateFunction"]["LoggingConfig"]
+    condition, debugging, else_ = logging["ApplicationLogLevel"]["Fn::If"]
+    assert condition == "Debugging"
+    assert (debugging if level == "DEBUG" else else_) in {"DEBUG", "INFO"}
+    assert logging["SystemLogLevel"] == "INFO"
+
+
+@pytest.mark.parametrize("name", sorted(of_type("AWS::CloudWatch::Alarm")))
+def test_an_alarm_reads_missing_data_as_what_it_is(name: str) -> None:
+    """Counts of events are missing while there are none; what is told now and then stays as it was last told; and
+    silence of what is told every minute is the alarm itself."""
+    metric = str(of_type("AWS::CloudWatch::Alarm")[name].get("MetricName"))
+    meaning = {"OldestOverdue": "ignore", "WaitingRequests": "ignore", "CompensationInterval": "breaching"}
+    assert of_type("AWS::CloudWatch::Alarm")[name]["TreatMissingData"] == meaning.get(metric, "notBreaching")
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_failed_and_timed_out_executions_raise_an_alarm_and_are_logged(name: str) -> None:
+    alarm = json.dumps(of_type("AWS::CloudWatch::Alarm")[name.removesuffix("Machine") + "ExecutionsAlarm"])
+    assert all(metric in alarm for metric in ("ExecutionsFailed", "ExecutionsTimedOut", f'"Ref": "{name}"'))
+    logging = of_type("AWS::StepFunctions::StateMachine")[name]["LoggingConfiguration"]
+    assert (logging["Level"], logging["IncludeExecutionData"]) == ("ERROR", False)
+
+
+def test_throttles_of_the_table_and_of_every_index_raise_an_alarm() -> None:
+    table = of_type("AWS::DynamoDB::Table")["Table"]
+    for side in ("Read", "Write"):
+        alarm = of_type("AWS::CloudWatch::Alarm")[f"Table{side}ThrottlesAlarm"]
+        watched = [metric["MetricStat"]["Metric"] for metric in alarm["Metrics"] if "MetricStat" in metric]
+        assert {metric["MetricName"] for metric in watched} == {f"{side}ThrottleEvents"}
+        indexes = {d["Value"] for metric in watched for d in metric["Dimensions"] if d["Name"].startswith("Global")}
+        assert indexes == {index["IndexName"] for index in table["GlobalSecondaryIndexes"]}
+
+
+CALL_OUT = ("Api", "DeliverCallback", "Compensate", "PrepareFile", "DispatchTransfer", "PollTransfer", "FinishJob")
+MORE_THAT_CALL_OUT = ("PullPages", "RenderRanges", "RunBatchSlice", "Ingest")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_that_call_out_and_no_others_join_the_private_network(name: str) -> None:
+    config = of_type("AWS::Lambda::Function")[name].get("VpcConfig")
+    if name.removesuffix("Function") not in CALL_OUT + MORE_THAT_CALL_OUT:
+        assert config is None
+        return
+    assert config is not None
+    assert config["Fn::If"][0] == "InVpc"
+    managed = of_type("AWS::IAM::Role")[name.removesuffix("Function") + "Role"]["ManagedPolicyArns"]
+    assert {"Fn::If": ["InVpc", {"Ref": "JoinNetwork"}, {"Ref": "AWS::NoValue"}]} in managed
+
+
+def test_the_local_cloud_enforces_exactly_the_deployed_permissions() -> None:
+    """But for aliases, which the emulator's state machines have not."""
+    local = template.load()["Resources"]
+    for kind in ("AWS::IAM::Role", "AWS::IAM::ManagedPolicy"):
+        for name, properties in of_type(kind).items():
+            if name in local:
+                without_aliases = json.loads(json.dumps(properties).replace("MachineAliaslive", "Machine"))
+                assert local[name]["Properties"] == without_aliases, name
+    assert {f"{name.removesuffix('Function')}Role" for name in FUNCTIONS} <= set(local)
