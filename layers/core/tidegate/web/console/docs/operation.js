@@ -1,7 +1,7 @@
 // One route of the contract: what it takes, what it answers, and a form that calls it.
 import { draw, h } from "../js/dom.js";
 import { addressOf, send } from "./request.js";
-import { example, kindOf, limitsOf, plain } from "./schema.js";
+import { example, kindOf, limitsOf, plain, resolved } from "./schema.js";
 
 export function operation(root, method, path, told, keyOf) {
   const verb = method.toUpperCase();
