@@ -15,6 +15,7 @@ from tests.support.http_servers import Handler, serve
 from tests.support.ingest.running import Library
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.tour.recorder import Call, Recorder
+from tidegate.errors import NotFound
 from tidegate.files.model import upload_object
 
 RELEASE = b"release 1.4.0\n" * 64
@@ -223,7 +224,6 @@ class Tour:
         ).json()["request_id"]
         self.cloud.deliver("AdmissionQueue")
         running = self.cloud.app.queue.queue.get(self.project.id, broken)
-        from tidegate.errors import NotFound
 
         self.cloud.app.queue.queue.finish(
             self.project.id, broken, running.attempt, error=NotFound("the source answered 404")

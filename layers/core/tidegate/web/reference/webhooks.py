@@ -228,8 +228,9 @@ WEBHOOKS: Fields = {
     "source.page": {
         "get": {
             "summary": "One page of an export's source",
-            "description": "Sent to `source_url` with these added to its query. Pages are asked for from 0 until one is "
-            "short or empty, or `next` is null. The signature is of an empty body. See .github/docs/contracts/source.md.",
+            "description": "Sent to `source_url` with these added to its query. Pages are asked for from 0 until one "
+            "is short or empty, or `next` is null. The signature is of an empty body. "
+            "See .github/docs/contracts/source.md.",
             "parameters": [
                 _query("page", "integer", "from 0", 0, required=True),
                 _query("page_size", "integer", "the export's `step`", 1000, required=True),
