@@ -141,7 +141,8 @@ class Submit:
         content = self._contents.use(project_id, signature, until)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound(
-                "no stored file has this signature and no ingest is bringing it: upload it first (POST /v1/files, PUT, complete)"
+                "no stored file has this signature and no ingest is bringing it: "
+                "upload it first (POST /v1/files, PUT, complete)"
             )
         if content.state == READY:
             self._stored[project_id, signature] = now + _REMEMBERED_SECONDS
