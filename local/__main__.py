@@ -67,6 +67,7 @@ Tidegate is up.
   console   {cloud.console_url}
   API       {cloud.api_url}
   docs      {cloud.api_url}/docs
+  start     {cloud.api_url}/start (first steps, with this address filled in)
   admin key {cloud.admin_key}
 
   next, in another terminal:
