@@ -77,8 +77,6 @@ def test_the_first_steps_name_the_stack_that_shows_them(docs: Console, deployed:
     docs.page.goto(f"{deployed.api_url}/start")
     first = docs.page.locator("pre[data-way=curl]").first
     expect(first).to_have_text(f"curl -s {deployed.api_url}/healthz")
-    told = subprocess.run(
-        first.inner_text(), shell=True, capture_output=True, text=True, check=True
-    )
+    told = subprocess.run(first.inner_text(), shell=True, capture_output=True, text=True, check=True)
     assert '"ok"' in told.stdout
     assert docs.complaints == []

@@ -69,6 +69,9 @@ def _describe_fields(schemas: Schema, texts: Schema) -> None:
     for model, schema in schemas.items():
         own = texts.get(model, {})
         for name, field in _fields_of(schema):
+            for option in (field, *field.get("anyOf", ())):
+                if option.get("items") == {}:
+                    option["items"] = {"description": "any JSON, as the text of the field says"}
             if "description" not in field and (text := own.get(name) or _in_options(field) or texts["any"].get(name)):
                 field["description"] = text
 
