@@ -24,7 +24,11 @@ def run(place: Place) -> int:
 
             say("\nA first look at what it does (`make demo` shows more):")
             tour(up, FIRST_LOOK)
+        # `make` may be killed so that no signal comes here.
+        parent = os.getppid() if "MAKELEVEL" in os.environ else None
         while up.emulator.alive():
+            if parent not in (None, os.getppid()):
+                raise KeyboardInterrupt
             time.sleep(0.5)
     raise Failure("MiniStack ended by itself", f"read {place.log_file}, then `make run` again")
 
@@ -48,7 +52,7 @@ def smoke(place: Place) -> int:
 
 
 def clean(place: Place) -> int:
-    for path in (place.state_dir, place.objects_dir, place.home / "demo"):
+    for path in (place.state_dir, place.objects_dir, place.temporary_dir, place.home / "demo"):
         shutil.rmtree(path, ignore_errors=True)
     for path in (place.cloud_file, place.log_file, place.home / "admin-key"):
         path.unlink(missing_ok=True)
@@ -63,6 +67,7 @@ Tidegate is up.
   console   {cloud.console_url}
   API       {cloud.api_url}
   docs      {cloud.api_url}/docs
+  start     {cloud.api_url}/start (first steps, with this address filled in)
   admin key {cloud.admin_key}
 
   next, in another terminal:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,12 +37,14 @@ class Emulator:
         if self.place.external:
             self._check_external()
             return
-        if port_in_use(self.place.port):
+        if not self._port_is_free():
             raise Failure(
                 f"Port {self.place.port} is in use by another program",
                 f"stop it, or take another port: PORT={self.place.port + 1} make run",
             )
-        for folder in (self.place.state_dir, self.place.objects_dir):
+        # An emulator that was killed could not remove its own.
+        shutil.rmtree(self.place.temporary_dir, ignore_errors=True)
+        for folder in (self.place.state_dir, self.place.objects_dir, self.place.temporary_dir):
             keep_private(folder)
         self.place.log_file.unlink(missing_ok=True)
         self.place.log_file.touch(mode=0o600)
@@ -60,15 +64,30 @@ class Emulator:
         self._wait_until_healthy()
 
     def stop(self) -> None:
+        """Ends it and every function that it started, and removes what they put into the temporary folder."""
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        # Functions are in the emulator's process group and may outlive it by some seconds.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        shutil.rmtree(self.place.temporary_dir, ignore_errors=True)
+
+    def _port_is_free(self) -> bool:
+        """An emulator whose `make run` was killed needs some seconds to save its state and end; it is waited for."""
+        deadline = time.monotonic() + (STOP_SECONDS if self.place.cloud_file.exists() else 0)
+        while port_in_use(self.place.port):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.1)
+        return True
 
     def alive(self) -> bool:
         return bool(self.place.external) or (self._process is not None and self._process.poll() is None)
@@ -79,9 +98,10 @@ class Emulator:
     def _environment(self) -> dict[str, str]:
         place = self.place
         # The host's own environment would leak into every function, so only what a shell needs passes.
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return {
             **kept,
+            "TMPDIR": str(place.temporary_dir),
             "PYTHONUNBUFFERED": "1",
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(place.port),

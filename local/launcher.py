@@ -145,13 +145,20 @@ def batching_window(mappings: Iterable[tuple[str, str, Result]], queue_url: str)
     return max(windows, default=0)
 
 
+def end_at_once() -> None:
+    """With the functions that it started: they are in its process group and would wait for work some 20 s more."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
+
+
 def prompt(serve: Serve) -> Serve:
     """Ends the process when its state is saved: it would wait for every function that still runs."""
 
     async def served(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await serve(scope, receive, send)
         if scope["type"] == "lifespan":
-            last = threading.Timer(1, os._exit, (0,))
+            last = threading.Timer(1, end_at_once)
             last.daemon = True
             last.start()
 

@@ -51,6 +51,11 @@ class Place:
         return self.home / "s3"
 
     @property
+    def temporary_dir(self) -> Path:
+        """Where the emulator and its functions put what they need while they run."""
+        return self.home / "tmp"
+
+    @property
     def log_file(self) -> Path:
         return self.home / "emulator.log"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -21,7 +23,7 @@ def docs(browser: Browser, deployed: Deployed) -> Iterator[Console]:
 
 def test_every_route_of_the_contract_is_there_and_a_word_narrows_them(docs: Console, deployed: Deployed) -> None:
     paths = deployed.http("GET", "/openapi.json").json()["paths"]
-    routes = docs.page.locator(".docs-op")
+    routes = docs.page.locator(".docs-op:not(.docs-theirs)")
 
     expect(routes).to_have_count(sum(len(methods) for methods in paths.values()))
     docs.page.locator("input[type=search]").fill("/v1/files")
@@ -33,16 +35,48 @@ def test_a_form_calls_the_api_with_the_key_that_was_typed_in(docs: Console, proj
     route = docs.page.locator('[id="post-/v1/files"]')
     route.locator("summary").click()
     route.get_by_role("button", name="Send").click()
-    expect(route.locator("pre")).to_contain_text('"unauthenticated"')
+    expect(route.locator("[aria-live] pre")).to_contain_text('"unauthenticated"')
 
     docs.page.locator("input[type=password]").fill(project.key)
     route.get_by_label("Body").fill('{"biz_id": 1, "app_id": 1, "file_path": "/from/the/docs"}')
     route.get_by_role("button", name="Send").click()
-    expect(route.locator("pre")).to_contain_text('"upload_url"')
+    expect(route.locator("[aria-live] pre")).to_contain_text('"upload_url"')
 
     listed = docs.page.locator('[id="get-/v1/files"]')
     listed.locator("summary").click()
     listed.get_by_label("limit").fill("1")
     listed.get_by_role("button", name="Send").click()
-    expect(listed.locator("pre")).to_contain_text("/from/the/docs")
+    expect(listed.locator("[aria-live] pre")).to_contain_text("/from/the/docs")
+    assert docs.complaints == []
+
+
+def test_the_example_that_is_shown_can_be_sent_as_it_is(docs: Console, project: DeployedProject) -> None:
+    docs.page.locator("input[type=password]").fill(project.key)
+    route = docs.page.locator('[id="post-/v1/files"]')
+    route.locator("summary").click()
+    expect(route.get_by_label("Body")).to_have_value(re.compile("/releases/release.tar"))
+    expect(route.locator(".docs-example").first).to_contain_text('"upload_url"')
+
+    route.get_by_role("button", name="Send").click()
+
+    expect(route.locator("[aria-live] h3")).to_contain_text("201")
+    assert docs.complaints == []
+
+
+def test_groups_are_in_the_order_of_a_tour_and_end_with_what_others_implement(docs: Console) -> None:
+    names = docs.page.locator(".docs-group h2").all_inner_texts()
+    assert names.index("Projects") < names.index("Files") < names.index("Exports") < names.index("Operations")
+    assert names[-1].startswith("What you implement")
+    page = docs.page.locator('[id="get-source.page"]')
+    page.locator("summary").click()
+    expect(page.locator(".docs-example")).to_contain_text('"total": 2')
+    expect(page.get_by_role("button", name="Send")).to_have_count(0)
+
+
+def test_the_first_steps_name_the_stack_that_shows_them(docs: Console, deployed: Deployed) -> None:
+    docs.page.goto(f"{deployed.api_url}/start")
+    first = docs.page.locator("pre[data-way=curl]").first
+    expect(first).to_have_text(f"curl -s {deployed.api_url}/healthz")
+    told = subprocess.run(first.inner_text(), shell=True, capture_output=True, text=True, check=True)
+    assert '"ok"' in told.stdout
     assert docs.complaints == []

@@ -21,6 +21,7 @@ from tidegate_client.errors import (
 from tidegate_client.model import Model, Page
 from tidegate_client.records import Change
 from tidegate_client.watching import wait, watch
+from tidegate_client.webhooks import NotVerified, verify
 
 __all__ = [
     "ApiError",
@@ -34,6 +35,7 @@ __all__ = [
     "Invalid",
     "Model",
     "NotFound",
+    "NotVerified",
     "Page",
     "RateLimited",
     "ServerError",
@@ -42,6 +44,7 @@ __all__ = [
     "Unauthorized",
     "Unreachable",
     "WaitTimeout",
+    "verify",
     "wait",
     "watch",
 ]

@@ -28,7 +28,7 @@ def test_the_docs_and_all_they_load_are_under_400_kb_and_compressed(cloud: MotoC
     assert {name.split(".")[0] for name in named} == {"console/app", "console/docs", "openapi"}
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/"])
+@pytest.mark.parametrize("path", ["/docs", "/start", "/openapi.json", "/"])
 def test_what_is_open_is_not_sent_twice(cloud: MotoCloud, path: str) -> None:
     first = cloud.http("GET", path)
     again = cloud.http("GET", path, headers={"if-none-match": first.headers["etag"]})
@@ -38,7 +38,7 @@ def test_what_is_open_is_not_sent_twice(cloud: MotoCloud, path: str) -> None:
     assert first.headers["vary"] == "accept-encoding"
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/"])
+@pytest.mark.parametrize("path", ["/docs", "/start", "/openapi.json", "/"])
 def test_what_is_open_takes_little_time_once_it_is_made(cloud: MotoCloud, path: str) -> None:
     cloud.http("GET", path, headers=GZIP)
     started = time.process_time()
@@ -47,7 +47,7 @@ def test_what_is_open_takes_little_time_once_it_is_made(cloud: MotoCloud, path: 
     assert (time.process_time() - started) / 5 < 0.05
 
 
-@pytest.mark.parametrize("path", ["/docs", "/"])
+@pytest.mark.parametrize("path", ["/docs", "/start", "/"])
 def test_pages_run_no_code_but_their_own_and_cannot_be_framed(cloud: MotoCloud, path: str) -> None:
     page = cloud.http("GET", path)
 

@@ -112,7 +112,8 @@ def test_open_routes_are_those_of_the_contract_and_all_others_are_authorised() -
     ]
     opened = {route["RouteKey"] for route in http if "AuthorizerId" not in route}
     enrol = "POST /v1/agents/enrol"
-    assert opened == {"GET /", "GET /console/{name}", "GET /healthz", "GET /docs", "GET /openapi.json", enrol}
+    pages = {"GET /", "GET /console/{name}", "GET /docs", "GET /start"}
+    assert opened == pages | {"GET /healthz", "GET /openapi.json", enrol}
 
 
 def test_the_authorizer_sees_requests_without_a_key_too() -> None:

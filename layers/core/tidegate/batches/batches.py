@@ -147,7 +147,7 @@ class Batches:
             return None
         file = self._files.get(project_id, new.file_id)
         if file.state != READY or file.signature is None:
-            raise WrongState("the file of the items is not whole yet")
+            raise WrongState("the file of the items is not whole yet: wait until its state is ready")
         form = new.format or format_of(file.file_name)
         if form is None:
             raise _invalid("source", "name the format, csv or ndjson: the file's name does not tell it")
@@ -182,7 +182,7 @@ class Batches:
         """The rate and the limits on failures until it has finished, its data as its state allows."""
         batch = self.get(project_id, batch_id)
         if batch.status == FINISHED:
-            raise WrongState("a finished batch does not change")
+            raise WrongState("a finished batch does not change: make a new one, or redrive its failed items")
         sets = {name: value for name, value in changes.items() if name != "job_data" and value is not None}
         removes = [name for name, value in changes.items() if name in _MAY_BE_UNSET and value is None]
         if "job_data" in changes:

@@ -160,7 +160,7 @@ class BatchControl:
         except Conflict as error:
             present = self._batches.get(batch.project_id, batch.batch_id)
             if present.request_id != request_id:
-                raise WrongState("the batch changed meanwhile") from error
+                raise WrongState("the batch changed meanwhile: read it and try again") from error
             # The answer to the write was lost and the SDK wrote again: the first one started the batch.
             return present
         return self._batches.get(batch.project_id, batch.batch_id)

@@ -146,7 +146,7 @@ class BatchStore:
             present = self._table.get(keys.batch(batch.project_id, batch.batch_id), consistent=True) or {}
             wanted = {"run": batch.run} | dict(sets or {}) | {"status": status}
             if status == batch.status or any(present.get(name) != value for name, value in wanted.items()):
-                raise WrongState("the batch changed meanwhile") from error
+                raise WrongState("the batch changed meanwhile: read it and try again") from error
             # The answer to the write was lost and the SDK wrote again: the first one was carried out.
         return self.get(batch.project_id, batch.batch_id) or batch
 
@@ -174,7 +174,7 @@ class BatchStore:
         try:
             self._table.transact([write, audit_write(line)])
         except ConditionFailed as error:
-            raise WrongState("the batch changed meanwhile") from error
+            raise WrongState("the batch changed meanwhile: read it and try again") from error
         return self.get(batch.project_id, batch.batch_id) or batch
 
     def job_data(self, project_id: str, batch_id: str) -> Any:
@@ -189,7 +189,7 @@ class BatchStore:
         try:
             self._table.transact([version, put(data), audit_write(line)])
         except ConditionFailed as error:
-            raise WrongState("the batch changed meanwhile") from error
+            raise WrongState("the batch changed meanwhile: read it and try again") from error
 
     def add_logs(self, project_id: str, batch_id: str, lines: Iterable[LogLine], now: float) -> None:
         self._table.batch_put(self._log_item(project_id, batch_id, line, now) for line in lines)

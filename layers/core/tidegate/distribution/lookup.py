@@ -213,5 +213,8 @@ def _letter(job: Job, state: TargetState) -> str:
 def _position(cursor: str | None) -> tuple[int, int]:
     number, dot, place = (cursor or "0.0").partition(".")
     if not dot or not number.isdecimal() or not place.isdecimal() or len(number + place) > 12:
-        raise Invalid("unknown cursor", errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}])
+        raise Invalid(
+            "the cursor was not made by this list: leave it out to start again",
+            errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
+        )
     return int(number), int(place)

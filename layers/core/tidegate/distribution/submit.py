@@ -140,7 +140,10 @@ class Submit:
         until = now + _REMEMBERED_SECONDS + self._windows.lasts
         content = self._contents.use(project_id, signature, until)
         if content is None or content.state not in (READY, COMING):
-            raise FileNotFound("no stored file has this signature and no ingest is bringing it")
+            raise FileNotFound(
+                "no stored file has this signature and no ingest is bringing it: "
+                "upload it first (POST /v1/files, PUT, complete)"
+            )
         if content.state == READY:
             self._stored[project_id, signature] = now + _REMEMBERED_SECONDS
             if len(self._stored) > _REMEMBERED:

@@ -137,9 +137,9 @@ class Exports:
         request = self._request(project_id, task_id)
         shown = self.shown(request)
         if shown["status"] == EXPIRED:
-            raise Expired("the file was kept for 7 days")
+            raise Expired("the file was kept for 7 days; order the export again")
         if request.status != COMPLETED or not request.result:
-            raise NotReady(f"the export is {request.status}")
+            raise NotReady(f"the export is {request.status}: its file is there once it is completed")
         url = self._objects.link(request.result["key"], LINK_SECONDS, request.result["file_name"])
         return DownloadLink(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
@@ -168,7 +168,7 @@ class Exports:
     def _request(self, project_id: str, task_id: str) -> Request:
         request = self._queue.get(project_id, task_id)
         if request.type != domain.TYPE:
-            raise RecordNotFound("no such export")
+            raise RecordNotFound(f"no export of this project has the id {task_id[:200]}")
         return request
 
 

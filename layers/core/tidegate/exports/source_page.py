@@ -15,6 +15,7 @@ from tidegate.exports.rendering.typed_rows import typed_answers
 from tidegate.exports.source_json import Digits, digits_of, plain, read_exact
 
 _LONGEST_CURSOR = 4096
+EXPECTED = 'expected is {"status": 200, "data": {"data": [{"key": "value"}, …], "total": 2431}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,13 @@ def read_page(body: bytes, number: int) -> Page:
     try:
         answer = read_exact(body)
     except ValueError as error:
-        raise SourceBroken(f"page {number}: the source did not answer JSON ({error})") from error
+        raise SourceBroken(f"page {number}: the source did not answer JSON ({error}); {EXPECTED}") from error
     if not isinstance(answer, Mapping):
-        raise SourceBroken(f"page {number}: the source did not answer an object with status and data")
+        raise SourceBroken(f"page {number}: the source did not answer an object; {EXPECTED}")
     data = answer.get("data")
     _check_status(answer.get("status"), answer.get("msg"), number)
     if not isinstance(data, Mapping) or "data" not in data:
-        raise SourceBroken(f"page {number}: the source's answer has no rows at data.data")
+        raise SourceBroken(f"page {number}: the source's answer has no rows at data.data; {EXPECTED}")
     try:
         rows = flat_rows(data["data"], "data.data")
     except BadTable as error:
@@ -89,7 +90,8 @@ def page_reader(keys: Sequence[str]) -> Callable[[bytes, int], Page]:
 def _check_status(status: Any, msg: Any, number: int) -> None:
     if str(status) != "200":
         said = f": {msg}" if msg else ""
-        raise SourceBroken(f"page {number}: the source answered status {plain(status)}{said}"[:500])
+        advice = said or (f"; {EXPECTED}" if status is None else "")
+        raise SourceBroken(f"page {number}: the source answered status {plain(status)}{advice}"[:500])
 
 
 def _page(rows: list[Any], data: Mapping[str, Any], number: int, crc: int) -> Page:

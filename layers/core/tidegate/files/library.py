@@ -104,7 +104,11 @@ class Library:
     def link(self, project_id: str, file_id: str) -> PresignedUrl:
         file = self.get(project_id, file_id)
         if file.state != READY or file.signature is None:
-            raise WrongState("the file is not here yet" if file.state != FAILED else "the file never came")
+            raise WrongState(
+                "the file never came: announce it again"
+                if file.state == FAILED
+                else f"the file is {file.state}: it has no content yet"
+            )
         key = self._store.object_of(project_id, file.signature)
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(file.file_name))
         return PresignedUrl(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))

@@ -156,7 +156,9 @@ class Uploads:
             return self._objects.complete(key, file.upload_id, sorted(parts))
         found = self._objects.head(key)
         if found is None:
-            raise WrongState("nothing was uploaded yet")
+            raise WrongState(
+                "nothing was uploaded yet: PUT the content to upload_url first, with all of upload_headers"
+            )
         return found
 
     def _placed(self, file: File, checked: Checked) -> tuple[File, Stored | None]:

@@ -109,7 +109,7 @@ class AddressGuard:
         found = self._names.find(host, port, timeout, project_id)
         for text in found:
             if not self._may_reach(host, text, port, allow_private=allow_private):
-                raise UrlNotAllowed(f"{host} is at {text}, which may not be reached")
+                raise UrlNotAllowed(self._refusal(host, text, port, allow_private=allow_private))
         return list(found)
 
     def _may_reach(self, host: str, text: str, port: int, *, allow_private: bool) -> bool:
@@ -121,6 +121,16 @@ class AddressGuard:
         if not allow_private:
             return is_public(address)
         return is_private_network(address) and (self._loopback or not address.is_loopback)
+
+    def _refusal(self, host: str, text: str, port: int, *, allow_private: bool) -> str:
+        """Why, and the way out where there is one."""
+        if not allow_private and self._may_reach(host, text, port, allow_private=True):
+            return (
+                f"{host} is at {text}, a private address; an admin can let this project use them with "
+                "allow_private_urls (PATCH /v1/projects/{project_id}, tidegate project update PROJECT "
+                "--allow-private-urls), or an operator can put the host on UrlAllowList"
+            )
+        return f"{host} is at {text}, which no project may reach; name a host with a public address"
 
     def _is_runtime_api(self, address: Address, port: int) -> bool:
         if is_loopback(address):

@@ -13,20 +13,23 @@ from tidegate.http.credentials import origin
 
 def read_url(url: str) -> Url:
     if any(ord(char) <= 32 or ord(char) == 127 for char in url):
-        raise UrlNotAllowed("A URL has no spaces or control characters")
+        raise UrlNotAllowed("the URL holds a space or a control character; percent-encode it")
     try:
         parsed = parse_url(url)
     except LocationParseError:
-        raise UrlNotAllowed("The URL cannot be read") from None
+        raise UrlNotAllowed("the URL cannot be read: it must be http://host/path or https://host/path") from None
     if parsed.scheme not in {"http", "https"}:
-        raise UrlNotAllowed("Only http and https are fetched")
+        raise UrlNotAllowed("the URL must start with http:// or https://")
     if not parsed.host or "%" in parsed.host or parsed.auth:
-        raise UrlNotAllowed("A URL names a host, without a zone or credentials")
+        raise UrlNotAllowed(
+            "the URL must name a host, without a zone (%) and without user:password@; "
+            "store secrets by PUT /v1/credentials/{name}"
+        )
     try:
         # As the resolver does it: a label may be neither empty nor over 63 characters.
         parsed.host.encode("idna")
     except UnicodeError:
-        raise UrlNotAllowed("The URL's host is not a name") from None
+        raise UrlNotAllowed("the host of the URL is no name that can be looked up") from None
     return parsed._replace(fragment=None)
 
 
@@ -34,7 +37,7 @@ def joined(here: Url, location: str) -> str:
     try:
         return urljoin(here.url, location)
     except ValueError:
-        raise UrlNotAllowed("The redirect's URL cannot be read") from None
+        raise UrlNotAllowed("the source redirects to what cannot be read as a URL") from None
 
 
 def host_of(url: Url) -> str:

@@ -39,7 +39,9 @@ class CallbackSecrets:
         """Adds a new generation; the secret before stays valid until it is retired."""
         project = self._project(project_id)
         if len(project.secret_generations) + len(project.callback_secrets) > 1:
-            raise WrongState("a rotation is under way: retire the old secret first")
+            raise WrongState(
+                "a rotation is under way: retire the old secret first (DELETE …/callback-secrets/previous)"
+            )
         newest = max(project.secret_generations, default=0) + 1
         rotated = replace(project, secret_generations=(newest, *project.secret_generations))
         self._save(project, rotated, who, "callback_secret.rotate")
@@ -51,7 +53,7 @@ class CallbackSecrets:
         generations, stored = project.secret_generations[:1], project.callback_secrets
         kept = () if generations else stored[:1]
         if (generations, kept) == (project.secret_generations, stored):
-            raise WrongState("there is no old secret")
+            raise WrongState("there is no old secret to retire: rotate first")
         left = replace(project, secret_generations=generations, callback_secrets=kept)
         self._save(project, left, who, "callback_secret.retire")
 

@@ -32,7 +32,9 @@ class CredentialStore:
             text = self._client.get_secret_value(SecretId=self._id(project_id, name))["SecretString"]
         except ClientError as error:
             if code_of(error) in ("ResourceNotFoundException", "InvalidRequestException"):
-                raise CredentialMissing(f"no credential is named {name}") from None
+                raise CredentialMissing(
+                    f"no credential is named {name}: store it by PUT /v1/credentials/{name}"
+                ) from None
             raise
         held = _read(text)
         headers, origins = held.get("headers"), held.get("origins")

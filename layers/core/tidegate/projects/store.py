@@ -36,7 +36,7 @@ def _limits(quotas: Quotas) -> dict[str, Any]:
 
 
 def _exists(project: Project) -> ProjectExists:
-    return ProjectExists(f"a project is named {project.name}")
+    return ProjectExists(f"a project is named {project.name} already: choose another name")
 
 
 class ProjectStore:

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from tidegate.errors import RecordNotFound, ScopeMissing, Unauthenticated
+from tidegate.errors import Invalid, RecordNotFound, ScopeMissing, Unauthenticated
 
 # What a route may declare: `open` needs no key, `any` takes every key and looks at its scopes itself, `agent` is bound
 # to the agent_id in the path, `admin` covers the rest.
@@ -33,16 +33,27 @@ class Caller:
 
     def require(self, scope: str) -> None:
         if not self.is_admin and scope not in self.scopes:
-            raise ScopeMissing(f"this route needs the scope {scope}")
+            has = ", ".join(sorted(self.scopes)) or "none"
+            raise ScopeMissing(f"this route needs the scope {scope}; this key has {has}: ask an admin for another key")
 
     def require_agent(self, agent_id: str) -> None:
         if not self.is_admin and self.agent_id != agent_id:
-            raise ScopeMissing("this key is bound to another agent")
+            raise ScopeMissing(f"this key is for the agent {self.agent_id}, not for {agent_id[:128]}")
+
+    def named_project(self) -> str:
+        """The project, which an admin must have named: the key itself belongs to none."""
+        if self.is_admin and self.project_id == DEFAULT_PROJECT:
+            raise Invalid(
+                "an admin key belongs to no project, so there is nothing to show: name one with ?project_id= "
+                "(GET /v1/projects lists them, tidegate --project in the command line)",
+                errors=[{"loc": ["query", "project_id"], "msg": "required with an admin key"}],
+            )
+        return self.project_id
 
     def acting_for(self, project_id: str | None) -> str:
         """The project a body names: an admin may name any, others only their own."""
         if project_id and project_id != self.project_id and not self.is_admin:
-            raise RecordNotFound("no such project")
+            raise RecordNotFound(f"this key's project is {self.project_id}; leave project_id out")
         return project_id or self.project_id
 
 

@@ -20,7 +20,7 @@ def text_body(event: dict[str, Any]) -> str:
         except ValueError as error:
             raise BrokenJson("the body is not UTF-8") from error
     if len(body.encode("utf-8", "surrogatepass")) > BODY_LIMIT:
-        raise BodyTooLarge("a body may hold 1 MB")
+        raise BodyTooLarge("a body may hold 1 MB; larger data goes by a file or a source_url")
     if body:
         _refuse_what_json_cannot_say(body)
     return str(body)

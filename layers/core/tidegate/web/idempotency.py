@@ -88,7 +88,9 @@ def _kept(app: APIGatewayHttpResolver, key: str, act: Callable[[], dict[str, Any
     try:
         return once(request=request)
     except IdempotencyValidationError as error:
-        raise IdempotencyConflict("this Idempotency-Key came before with another request") from error
+        raise IdempotencyConflict(
+            "this Idempotency-Key came within 24 hours with another request; use a new one"
+        ) from error
     except IdempotencyAlreadyInProgressError as error:
         raise IdempotencyInProgress(
             "the first request with this key has not been answered yet", retry_after=2

@@ -68,11 +68,21 @@ _FILE: Schema = {
     "description": "The file",
     "headers": {"content-disposition": {"required": True, "schema": {"type": "string"}}},
     "content": {
+<<<<<<< HEAD
         "text/csv": {},
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": {},
         "application/x-ndjson": {},
         "application/zip": {},
         "application/gzip": {},
+=======
+        "text/csv": {"schema": {"type": "string", "description": "one line a row"}},
+        "application/x-ndjson": {"schema": {"type": "string", "description": "one JSON object a line"}},
+        "application/gzip": {"schema": {"type": "string", "description": "csv or jsonl, compressed"}},
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": {
+            "schema": {"type": "string", "description": "an Excel workbook"}
+        },
+        "application/zip": {"schema": {"type": "string", "description": "several files, past rows_per_file"}},
+>>>>>>> s3/swarm
     },
 }
 _UPSTREAM = {"502": "The source failed", "504": "The source took too long"}
@@ -113,8 +123,11 @@ class Api(ScopedResolver):
 
 
 def contract(api: Api) -> Schema:
-    found: Schema = json.loads(api.get_openapi_json_schema(title=TITLE, version=VERSION))
-    return found
+    """The whole contract as JSON, with its texts, examples and webhooks."""
+    # Read from files and imported only here: no request but this one needs them.
+    from tidegate.web.reference.document import completed
+
+    return completed(json.loads(api.get_openapi_json_schema(title=TITLE, version=VERSION)))
 
 
 def _completed(schema: Schema, resolver: Api) -> Schema:

@@ -29,6 +29,11 @@ def docs() -> Response[str]:
     return sent(router, console().docs, page_headers())
 
 
+@router.get("/start", scope="open", include_in_schema=False)
+def start() -> Response[str]:
+    return sent(router, console().start, page_headers())
+
+
 @router.get("/openapi.json", scope="open", include_in_schema=False)
 def published() -> Response[str]:
     return sent(router, _contract(cast(Api, router.api_resolver)))

@@ -100,7 +100,7 @@ class Enrolments:
         parts = _TOKEN.fullmatch(token)
         found = self._store.get(parts[1]) if parts else None
         if found is None or not hmac.compare_digest(found.token_sha256, digest(token)):
-            raise TokenRefused("no enrolment has this token")
+            raise TokenRefused("no enrolment has this token: ask an admin for one (POST /v1/enrolments)")
         if found.valid_until <= self._clock().timestamp():
             raise TokenRefused(f"the token expired at {iso(_whole(found.valid_until))}: ask for another one")
         return found

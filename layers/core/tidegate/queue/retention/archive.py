@@ -41,7 +41,10 @@ class Archive:
         records = (record for record in self._records(project_id, day) if wanted.items() <= record.items())
         found = sorted({record["request_id"]: record for record in records}.items())
         if cursor is not None and not cursor.isprintable():
-            raise Invalid("cursor was not made by this API", errors=[{"loc": ["query", "cursor"], "msg": "unknown"}])
+            raise Invalid(
+                "the cursor was not made by this list: leave it out to start again",
+                errors=[{"loc": ["query", "cursor"], "msg": "unknown"}],
+            )
         rest = [record for request_id, record in found if request_id > (cursor or "")]
         last = rest[limit - 1]["request_id"] if len(rest) > limit else None
         return Listed(rest[:limit], last)

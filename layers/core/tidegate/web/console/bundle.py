@@ -43,6 +43,7 @@ class Asset:
 class Bundle:
     page: Asset
     docs: Asset
+    start: Asset
     assets: dict[str, Asset]
 
 
@@ -54,11 +55,13 @@ def console() -> Bundle:
         "app.css": Asset(_STYLE, styles),
         "app.svg": Asset("image/svg+xml", _text("icon.svg")),
         "docs.js": Asset(_SCRIPT, join_modules(ROOT, "docs/main.js")),
+        "start.js": Asset(_SCRIPT, join_modules(ROOT, "docs/start.js")),
         "docs.css": Asset(_STYLE, _text("css/1-tokens.css") + _text("docs/docs.css")),
     }
     lasting = {name: name.replace(".", f".{asset.digest}.") for name, asset in named.items()}
     assets = {lasting[name]: asset for name, asset in named.items()}
-    return Bundle(_page("index.html", lasting), _page("docs/index.html", lasting), assets)
+    page, docs, start = (_page(name, lasting) for name in ("index.html", "docs/index.html", "docs/start.html"))
+    return Bundle(page, docs, start, assets)
 
 
 def _text(name: str) -> str:

@@ -38,7 +38,7 @@ def stats(
 ) -> StatsAnswer:
     now = app().clock()
     start = in_utc(since, "since") if since else now - _DEFAULT_PERIOD
-    figures = stats_by_type(app().queue.store.since(router.caller.project_id, iso(start)))
+    figures = stats_by_type(app().queue.store.since(router.caller.named_project(), iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
 
@@ -55,7 +55,7 @@ def audit(
 ) -> AuditList:
     """Filters combine. Acts on the whole deployment are listed for admins, with `project_id=_system`."""
     wanted = AuditFilter(record, actor, action, _moment(since), _moment(until))
-    page = app().projects.audit.list(router.caller.project_id, limit, cursor, wanted)
+    page = app().projects.audit.list(router.caller.named_project(), limit, cursor, wanted)
     items = [AuditAnswer.model_validate(line.shown()) for line in page.items]
     return AuditList(items=items, next_cursor=page.next_cursor)
 

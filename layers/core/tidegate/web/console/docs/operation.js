@@ -1,11 +1,11 @@
 // One route of the contract: what it takes, what it answers, and a form that calls it.
 import { draw, h } from "../js/dom.js";
 import { addressOf, send } from "./request.js";
-import { example, kindOf, limitsOf, plain } from "./schema.js";
+import { example, kindOf, limitsOf, plain, resolved } from "./schema.js";
 
 export function operation(root, method, path, told, keyOf) {
   const verb = method.toUpperCase();
-  const whole = h("details", { class: "docs-op", id: `${method}-${path}` },
+  const whole = h("details", { class: keyOf ? "docs-op" : "docs-op docs-theirs", id: `${method}-${path}` },
     h("summary", null,
       h("span", { class: "docs-verb", "data-verb": verb }, verb), h("span", { class: "docs-path" }, path), h("span", { class: "muted" }, told.summary)));
   // Drawn when it is opened: there are eighty of them.
@@ -14,9 +14,10 @@ export function operation(root, method, path, told, keyOf) {
 }
 
 function opened(root, verb, path, told, keyOf) {
-  const body = told.requestBody?.content?.["application/json"]?.schema;
+  const content = told.requestBody?.content?.["application/json"];
+  const body = content?.schema;
   const inputs = (told.parameters || []).map((parameter) => ({ parameter, input: inputFor(parameter, root) }));
-  const text = body ? h("textarea", { "aria-label": "Body", spellcheck: "false", value: JSON.stringify(example(body, root, 0), null, 2) }) : null;
+  const text = body ? h("textarea", { "aria-label": "Body", spellcheck: "false", value: JSON.stringify(content.example ?? example(body, root, 0), null, 2) }) : null;
   const result = h("div", { "aria-live": "polite" });
   const button = h("button", { type: "button" }, "Send");
   button.addEventListener("click", async () => {
@@ -36,15 +37,22 @@ function opened(root, verb, path, told, keyOf) {
     inputs.length > 0 && h("div", null, h("h3", null, "Parameters"), h("div", { class: "docs-fields" }, inputs.map(({ parameter, input }) =>
       row(parameter.name, parameter.required, `${parameter.in}, ${kindOf(parameter.schema, root)}`, parameter.description, limitsOf(parameter.schema, root), input)))),
     body && h("div", null, h("h3", null, "Body"), fields(body, root), text),
-    h("div", null, button), result,
+    keyOf && h("div", null, button), result,
     h("div", null, h("h3", null, "Answers"), h("ul", { class: "docs-answers" },
-      Object.entries(told.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), ` ${answer.description}`)))));
+      Object.entries(told.responses || {}).map(([status, answer]) => h("li", null, h("span", { class: "code" }, status), ` ${resolved(answer, root).description}`))),
+      Object.entries(told.responses || {}).filter(([, answer]) => answerExample(answer)).map(([status, answer]) =>
+        h("div", null, h("h3", null, `${status}, for example`), h("pre", { tabindex: "0", class: "docs-example" }, JSON.stringify(answerExample(answer), null, 2))))));
+}
+
+function answerExample(answer) {
+  return answer.content?.["application/json"]?.example;
 }
 
 function inputFor(parameter, root) {
   const choices = plain(parameter.schema, root).enum;
   const label = { "aria-label": parameter.name };
-  if (!choices) return h("input", label);
+  const shown = parameter.example === undefined ? "" : String(parameter.example);
+  if (!choices) return h("input", { ...label, placeholder: shown });
   return h("select", label, h("option", { value: "" }, ""), choices.map((choice) => h("option", { value: choice }, choice)));
 }
 

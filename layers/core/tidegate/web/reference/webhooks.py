@@ -1,0 +1,316 @@
+"""What others implement: the requests that Tidegate sends, and the answers that it understands (OpenAPI `webhooks`).
+
+Imported only when the contract is made. Each has a page in .github/docs/contracts with a server that runs as a test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+Fields = dict[str, Schema]
+
+
+def _object(description: str, fields: Fields, required: tuple[str, ...] = (), **more: Any) -> Schema:
+    return {"type": "object", "description": description, "properties": fields, "required": list(required), **more}
+
+
+def _field(kind: str, description: str, **more: Any) -> Schema:
+    return {"type": kind, "description": description, **more}
+
+
+def _ref(name: str, description: str | None = None) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"} | ({"description": description} if description else {})
+
+
+_ROW = {"type": "object", "description": "key and value of each cell", "additionalProperties": True}
+_ANY_JSON = {"description": "any JSON"}
+_RESULT = _field("string", "ok; error: tried again; abandon: never tried again", enum=["ok", "error", "abandon"])
+_MSG = _field("string", "the reason that people see where the item did not succeed", maxLength=1000)
+
+SCHEMAS: Fields = {
+    "SourcePage": _object(
+        "One page of a source. `status` says whether the page is good, whatever the HTTP status.",
+        {
+            "status": _field("integer", "200: the page is good; anything else: the export fails with msg"),
+            "msg": _field("string", "why, where status is not 200"),
+            "data": _object(
+                "The rows, and what the source says of the whole table",
+                {
+                    "data": {
+                        "description": "the rows of this page: a list of objects, or {group: rows}",
+                        "oneOf": [
+                            {"type": "array", "items": _ROW},
+                            {"type": "object", "additionalProperties": {"type": "array", "items": _ROW}},
+                        ],
+                    },
+                    "total": _field("integer", "rows in all: a hint for progress; the end is a short or empty page"),
+                    "next": {
+                        "type": ["string", "null"],
+                        "description": "cursor paging: sent back as ?cursor= for the next page; null ends it",
+                    },
+                    "snapshot": _field("string", "sent back as ?snapshot= with every page: rows do not move meanwhile"),
+                    "force_continue": _field("integer", "1: go on although this page is short; 0: end here"),
+                    "template": _ref("Template", "the head of the table"),
+                    "header": _field("object", "texts above the table", additionalProperties={"type": "string"}),
+                    "footer": _field("object", "texts below the table", additionalProperties={"type": "string"}),
+                },
+                ("data",),
+            ),
+        },
+        ("status", "data"),
+    ),
+    "Template": {
+        "description": "The head of a table: `{key: title}`, a list of nodes, or `{col: nodes, row: nodes}`.",
+        "oneOf": [
+            {"type": "object", "additionalProperties": {"type": "string"}},
+            {"type": "array", "items": {"oneOf": [{"type": "string"}, _ref("TemplateNode")]}},
+            _object(
+                "Heads on both sides: `row` names heads at the left, each for `row_count` rows",
+                {
+                    "col": {"type": "array", "description": "heads above", "items": _ref("TemplateNode")},
+                    "row": {"type": "array", "description": "heads at the left", "items": _ref("TemplateNode")},
+                },
+            ),
+        ],
+    },
+    "TemplateNode": _object(
+        "A head cell. With children it spans them; without, it is a column and `name` is the key of its cells.",
+        {
+            "title": _field("string", "what is shown; by default the name"),
+            "name": _field("string", "the key in a row; by default the title"),
+            "children": {"type": "array", "description": "the heads below this one", "items": _ref("TemplateNode")},
+            "row_count": _field("integer", "rows that a head at the left spans", minimum=1, default=1),
+            "style": _ref("TemplateStyle", "how the column looks"),
+        },
+        additionalProperties=False,
+    ),
+    "TemplateStyle": _object(
+        "How a column looks",
+        {
+            "width": _field("number", "pt", exclusiveMinimum=0, maximum=1400),
+            "align": _field("string", "of its cells", enum=["left", "center", "right"]),
+            "color": _field("string", "of the text, as FF0000 or red"),
+            "bg_color": _field("string", "of the background, as FFFF00 or yellow"),
+            "bold": _field("boolean", "bold text"),
+            "wrap": _field("boolean", "break long lines"),
+            "type": _field(
+                "string",
+                "what its cells hold; what is not of that type stays text",
+                enum=["string", "number", "date", "datetime", "currency", "percent", "boolean", "link"],
+            ),
+            "format": _field("string", "an Excel number format, as #,##0.00", maxLength=255),
+            "total": _field("boolean", "the column's exact sum below it"),
+        },
+        additionalProperties=False,
+    ),
+    "ItemCall": _object(
+        "One item for process_url. With items_per_call above 1, `items` holds several and the rest is left out.",
+        {
+            "batch_id": _field("string", "the batch"),
+            "index": _field("integer", "the item, from start_index"),
+            "attempt": _field("integer", "1 at the first try; webhook-id is the same for every attempt"),
+            "job_data": {**_ANY_JSON, "description": "the batch's job_data; the row, where items are rows of a file"},
+            "batch_data": {**_ANY_JSON, "description": "the batch's job_data, where items are rows of a file"},
+            "items": {
+                "type": "array",
+                "description": "several items at once, each with index, attempt and job_data",
+                "items": {"type": "object", "additionalProperties": True},
+            },
+        },
+        ("batch_id",),
+    ),
+    "ItemResult": _object(
+        "What process_url answers, with HTTP 200. Any other answer is an error of the item and is tried again.",
+        {
+            "result": _RESULT,
+            "msg": _MSG,
+            "stop": _field("string", "stop: stop the batch here; finish: end it as done", enum=["stop", "finish"]),
+            "logs": {
+                "type": "array",
+                "description": "lines for GET /v1/batches/{id}/logs: texts or {level, message}; the first twenty",
+                "items": _ANY_JSON,
+            },
+            "results": {
+                "type": "array",
+                "description": "with `items`: one entry for each, by `index` or in their order",
+                "items": {"type": "object", "additionalProperties": True},
+            },
+        },
+    ),
+    "BatchQuestion": _object(
+        "The batch that is about to be made or run",
+        {
+            "batch_id": _field("string", "the batch"),
+            "biz_id": _field("string", "the business"),
+            "name": _field("string", "its name"),
+            "total": _field("integer", "how many items"),
+            "rate": _field("number", "items a second"),
+            "start_index": _field("integer", "the first item"),
+            "job_data": {**_ANY_JSON, "description": "its data, before it is made"},
+        },
+        ("batch_id", "biz_id", "name"),
+    ),
+    "BatchAgreement": _object(
+        "Any 2xx agrees, with or without a body; `result: error` refuses",
+        {"result": _field("string", "ok or error", enum=["ok", "error"]), "msg": _field("string", "why it is refused")},
+    ),
+    "Message": _object(
+        "What a callback gets, and a WebSocket without timestamp",
+        {
+            "type": _field("string", "task.completed, task.failed, job.finished, request.finished, batch.finished, …"),
+            "timestamp": _field("string", "when it happened, ISO 8601 UTC"),
+            "data": _field("object", "the record, as its route answers it", additionalProperties=True),
+        },
+        ("type", "timestamp", "data"),
+    ),
+}
+
+_SIGNED = [
+    ("webhook-id", "the same for every attempt of one message: de-duplicate by it"),
+    ("webhook-timestamp", "when it was sent, seconds since 1970; refuse what is more than five minutes off"),
+    ("webhook-signature", "v1,<base64 HMAC-SHA256 of id.timestamp.body>; several, parted by spaces, in a rotation"),
+]
+_HEADERS = [
+    {"name": name, "in": "header", "required": True, "description": text, "schema": {"type": "string"}}
+    for name, text in _SIGNED
+]
+
+
+def _query(name: str, kind: str, text: str, example: Any, *, required: bool = False) -> Schema:
+    return {
+        "name": name,
+        "in": "query",
+        "required": required,
+        "description": text,
+        "schema": {"type": kind},
+        "example": example,
+    }
+
+
+def _content(schema: str, example: Any) -> Schema:
+    return {"application/json": {"schema": _ref(schema), "example": example}}
+
+
+def _post(summary: str, text: str, schema: str, example: Any, answers: Schema) -> Schema:
+    return {
+        "post": {
+            "summary": summary,
+            "description": text,
+            "parameters": _HEADERS,
+            "requestBody": {"required": True, "content": _content(schema, example)},
+            "responses": answers,
+        }
+    }
+
+
+PAGE = {
+    "status": 200,
+    "data": {"data": [{"order": "A-1", "amount": "12.50"}, {"order": "A-2", "amount": "7.00"}], "total": 2},
+}
+ITEM = {"batch_id": "bat-01JD…", "index": 17, "attempt": 1, "job_data": {"points": 10}}
+_ABOUT = {"batch_id": "bat-01JD…", "biz_id": "biz-01JD…", "name": "points", "total": 1000, "rate": 50, "start_index": 0}
+_RECEIVED = {"2XX": {"description": "Received: within 10 s. Anything else is tried again with back-off, for 24 hours"}}
+_AGREED = {
+    "2XX": {"description": "Agreed, or refused by its body", "content": _content("BatchAgreement", {"result": "ok"})}
+}
+
+
+def _message(kind: str, data: Schema) -> Schema:
+    return {"type": kind, "timestamp": "2026-11-16T06:10:08Z", "data": data}
+
+
+def _callback(kind: str, text: str, data: Schema) -> Schema:
+    return _post(f"{kind}: a callback", text, "Message", _message(kind, data), _RECEIVED)
+
+
+WEBHOOKS: Fields = {
+    "source.page": {
+        "get": {
+            "summary": "One page of an export's source",
+            "description": "Sent to `source_url` with these added to its query. Pages are asked for from 0 until one "
+            "is short or empty, or `next` is null. The signature is of an empty body. "
+            "See .github/docs/contracts/source.md.",
+            "parameters": [
+                _query("page", "integer", "from 0", 0, required=True),
+                _query("page_size", "integer", "the export's `step`", 1000, required=True),
+                _query("_task_id", "string", "the export that asks", "req-01JD…", required=True),
+                _query("cursor", "string", "`next` of the page before, with cursor paging", "after-1000"),
+                _query("snapshot", "string", "`snapshot` of the first page, if it gave one", "2026-11-16"),
+                *_HEADERS,
+            ],
+            "responses": {"200": {"description": "The page", "content": _content("SourcePage", PAGE)}},
+        }
+    },
+    "batch.item": _post(
+        "One item of a batch, or several",
+        "Sent to `process_url`. See .github/docs/contracts/batch.md.",
+        "ItemCall",
+        ITEM,
+        {
+            "200": {
+                "description": "The result",
+                "content": _content("ItemResult", {"result": "error", "msg": "no such account"}),
+            },
+            "202": {
+                "description": "With ack `async`: the result follows to POST /v1/batches/{id}/items/{index}/result"
+            },
+        },
+    ),
+    "batch.before_create": _post(
+        "May this batch be made?", "Sent to `before_create_url`.", "BatchQuestion", _ABOUT, _AGREED
+    ),
+    "batch.before_run": _post(
+        "May this batch run?",
+        "Sent to `before_run_url`; the batch waits for POST /v1/batches/{id}/biz-start after that.",
+        "BatchQuestion",
+        _ABOUT,
+        _AGREED,
+    ),
+    "task.completed": _callback(
+        "task.completed",
+        "Sent to `callback` when an export has its file, or a Task's target has it. "
+        "See .github/docs/contracts/callback.md.",
+        {"task_id": "req-01JD…", "status": "completed", "file_name": "orders.xlsx", "size": 10240},
+    ),
+    "task.failed": _callback(
+        "task.failed",
+        "Sent to `callback` when an export or a Task failed, was late or was cancelled.",
+        {"task_id": "req-01JD…", "status": "failed", "failed_reason": "page 3: the source answered status 500"},
+    ),
+    "request.finished": _callback(
+        "request.finished",
+        "Sent to `callback` of a large upload when it is verified.",
+        {"request_id": "req-01JD…", "type": "check", "status": "completed"},
+    ),
+    "batch.progress": _callback(
+        "batch.progress",
+        "Sent to `progress_url`.",
+        {"batch_id": "bat-01JD…", "status": "running", "progress": {"processed": 500, "total": 1000, "percent": 50}},
+    ),
+    "batch.finished": _callback(
+        "batch.finished",
+        "Sent to `process_stop_url` when a batch ended or was stopped.",
+        {"batch_id": "bat-01JD…", "status": "stopped", "stop_reason": "item 17 failed: no such account"},
+    ),
+}
+
+# Which field of which operation leads to which of them: OpenAPI `callbacks`.
+CALLBACKS: dict[str, dict[str, tuple[str, str]]] = {
+    "POST /v1/task": {
+        "page": ("{$request.body#/source_url}", "source.page"),
+        "completed": ("{$request.body#/callback}", "task.completed"),
+    },
+    "POST /v1/task/multiple": {"completed": ("{$request.body#/callback}", "task.completed")},
+    "POST /v1/downloads": {"ended": ("{$request.body#/callback}", "task.completed")},
+    "POST /v1/downloads/batch": {"ended": ("{$request.body#/callback}", "task.completed")},
+    "POST /v1/jobs/{job}/redrive": {"ended": ("{$request.body#/callback}", "task.completed")},
+    "POST /v1/files": {"verified": ("{$request.body#/callback}", "request.finished")},
+    "POST /v1/biz": {
+        "item": ("{$request.body#/process_url}", "batch.item"),
+        "beforeCreate": ("{$request.body#/before_create_url}", "batch.before_create"),
+        "beforeRun": ("{$request.body#/before_run_url}", "batch.before_run"),
+        "stopped": ("{$request.body#/process_stop_url}", "batch.finished"),
+    },
+    "POST /v1/batches": {"progress": ("{$request.body#/progress_url}", "batch.progress")},
+}

@@ -1,0 +1,184 @@
+"""The servers that the contract pages print, run exactly as they are printed, against the API."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import openpyxl
+import pytest
+
+from tests.support.exports.running import MACHINE
+from tests.support.fleet import CONTENT, Fleet
+from tests.support.http_servers import Handler, serve
+from tests.support.moto.cloud import MotoCloud, Project
+from tests.support.template import ROOT
+
+PAGES = ROOT / ".github" / "docs" / "contracts"
+
+
+def printed(page: str) -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", (PAGES / page).read_text("utf-8"), re.S)
+    return str(code)
+
+
+@contextmanager
+def running(page: str, *arguments: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """The page's server on a free port, once it listens."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = int(found.getsockname()[1])
+    command = [sys.executable, "-c", printed(page), str(port), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert process.poll() is None, f"{page} ended"
+            assert time.monotonic() < deadline, f"{page} does not listen"
+            time.sleep(0.05)
+        yield port, process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def api(cloud: MotoCloud) -> Iterator[str]:
+    """The API of the cloud over HTTP; presigned URLs of the bucket are answered here too."""
+
+    def answer(request: Handler) -> None:
+        path = urlsplit(request.path)
+        if path.path.startswith("/bucket/"):
+            key = path.path.removeprefix("/bucket/")
+            stored = cloud.client("s3").get_object(Bucket=cloud.app.files.bucket.name, Key=key)
+            request.answer(200, stored["Body"].read())
+            return
+        key = (request.headers.get("Authorization") or "").removeprefix("Bearer ")
+        body = request.body().decode() or None
+        made = cloud.http(request.command, request.path, key=key or None, body=body)
+        here = f"http://{request.headers['Host']}/bucket/"
+        text = re.sub(
+            rb'https://[^"/]+/(?:[^"/]*files[^"/]*/)?(content/[^"?]+)\?[^"]*', here.encode() + rb"\1", made.body
+        )
+        request.answer(made.status, text, Content_Type=made.headers.get("content-type", ""))
+
+    with serve(answer) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+def export(cloud: MotoCloud, project: Project, task_id: str) -> None:
+    cloud.deliver("AdmissionQueue")
+    request = cloud.app.queue.queue.get(project.id, task_id)
+    state = {"project_id": project.id, "request_id": task_id, "attempt": request.attempt}
+    step = "pull"
+    while step in MACHINE:
+        state = cloud.invoke(MACHINE[step], state)
+        step = state["next"]
+
+
+def file_of(cloud: MotoCloud, project: Project, task_id: str) -> bytes:
+    result = cloud.app.queue.queue.get(project.id, task_id).result
+    assert result
+    stored = cloud.client("s3").get_object(Bucket=cloud.app.settings.files_bucket, Key=result["key"])
+    return bytes(stored["Body"].read())
+
+
+def test_the_source_is_pulled_to_its_last_row_and_knows_us(cloud: MotoCloud, project: Project) -> None:
+    with running("source.md", cloud.callback_secret(project.id)) as (port, _):
+        body = {"name": "orders", "source_url": f"http://127.0.0.1:{port}/orders"}
+        task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
+        export(cloud, project, task_id)
+    lines = file_of(cloud, project, task_id).decode().splitlines()
+    assert (len(lines), lines[-1]) == (2432, "A-2430,2430.50")
+
+
+def test_the_source_refuses_whoever_has_another_secret(cloud: MotoCloud, project: Project) -> None:
+    with running("source.md", "whsec_" + "QUJD" * 8) as (port, _):
+        body = {"name": "orders", "source_url": f"http://127.0.0.1:{port}/orders"}
+        task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
+        cloud.deliver("AdmissionQueue")
+        state = {"project_id": project.id, "request_id": task_id, "attempt": 1}
+        cloud.invoke("pull_pages", state)
+    shown = cloud.http("GET", "/v1/task", query={"task_id": task_id}, key=project.key).json()
+    assert "no signature fits" in json.dumps(shown)
+
+
+def test_the_business_works_items_and_says_why_one_failed(running_cloud: MotoCloud) -> None:
+    cloud, project = running_cloud, running_cloud.project()
+    with running("batch.md", cloud.callback_secret(project.id)) as (port, _):
+        biz = {"name": "loyalty", "process_url": f"http://127.0.0.1:{port}/process"}
+        biz_id = cloud.http("POST", "/v1/biz", json=biz, key=project.key).json()["biz_id"]
+        batch = {"biz_id": biz_id, "name": "points", "total": 5, "rate": 100, "retries": 1, "on_item_failure": "skip"}
+        made = cloud.http("POST", "/v1/batches", json={**batch, "max_failed": 1}, key=project.key).json()["batch_id"]
+        assert cloud.http("POST", f"/v1/batches/{made}/start", key=project.key).status == 202
+        cloud.deliver("AdmissionQueue")
+        deadline = time.monotonic() + 30
+        while (shown := cloud.http("GET", f"/v1/batches/{made}", key=project.key).json())["status"] != "finished":
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.1)
+    (item,) = cloud.http("GET", f"/v1/batches/{made}/items", query={"state": "failed"}, key=project.key).json()["items"]
+    assert (item["index"], "no such account" in json.dumps(item["answer"])) == (3, True)
+
+
+def test_the_receiver_verifies_a_callback_and_prints_it_once(cloud: MotoCloud, project: Project) -> None:
+    with running("callback.md", cloud.callback_secret(project.id)) as (port, process):
+        body = {"name": "orders", "source_data": [{"a": 1}], "callback": f"http://127.0.0.1:{port}/callbacks"}
+        task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
+        export(cloud, project, task_id)
+        cloud.deliver("CallbacksQueue")
+        (told,) = cloud.http("GET", "/v1/callbacks", key=project.key).json()["items"]
+        assert told["callback_state"] == "delivered"
+        assert process.stdout is not None
+        assert process.stdout.readline() == "task.completed completed\n"
+        unsigned = subprocess.run(
+            [sys.executable, "-c", f"from urllib.request import *; urlopen('http://127.0.0.1:{port}/', b'{{}}')"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "401" in unsigned.stderr
+
+
+def test_the_template_makes_a_head_of_two_rows(cloud: MotoCloud, project: Project) -> None:
+    with api(cloud) as url:
+        told = subprocess.run(
+            [sys.executable, "-c", printed("template.md"), url, project.key], capture_output=True, text=True, check=True
+        )
+    task_id = told.stdout.strip()
+    export(cloud, project, task_id)
+    sheet = openpyxl.load_workbook(io.BytesIO(file_of(cloud, project, task_id))).active
+    assert sheet is not None
+    rows = [[cell for cell in row if cell is not None] for row in sheet.iter_rows(values_only=True)]
+    assert rows[:3] == [["Order", "Money"], ["Net", "Tax"], ["A-1", 10, 1.9]]
+
+
+def test_the_agent_places_the_file_and_reports_it(cloud: MotoCloud, tmp_path: Path) -> None:
+    fleet = Fleet(cloud)
+    fleet.to_window_start()
+    job_id = fleet.submit("host-1")["job_id"]
+    fleet.run_until_dispatched(job_id)
+    with api(cloud) as url:
+        arguments = [url, fleet.key_of("host-1"), "host-1", str(tmp_path)]
+        subprocess.run([sys.executable, "-c", printed("agent.md"), *arguments], check=True)
+    placed = (tmp_path / "opt/app/app.bin").read_bytes()
+    assert hashlib.sha256(placed).digest() == hashlib.sha256(CONTENT).digest()
+    fleet.step("poll_transfer", job_id)
+    assert fleet.states(job_id) == {"host-1": "Success"}
+
+
+@pytest.mark.parametrize("page", ["source.md", "batch.md", "callback.md", "template.md", "agent.md"])
+def test_a_server_is_short_enough_to_be_read(page: str) -> None:
+    assert len([line for line in printed(page).splitlines() if line.strip()]) <= 32

@@ -1,0 +1,159 @@
+"""The reference: every operation and field is described, and every example is a call that was made."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.support.tour.recorder import shape
+from tests.support.tour.steps import tour
+from tidegate.web.api import build_api
+from tidegate.web.openapi import contract
+from tidegate.web.reference import document
+
+WRITE_ANEW = "the answer changed: look at it, then run python -m tests.support.tour"
+
+
+@cache
+def published() -> dict[str, Any]:
+    return contract(build_api())
+
+
+@cache
+def made() -> list[dict[str, Any]]:
+    return tour()
+
+
+def name_of(call: dict[str, Any]) -> str:
+    return f"{call['method']} {call['path']} {call['status']}"
+
+
+def operations() -> Iterator[tuple[str, dict[str, Any]]]:
+    for method, path, operation in document.operations_of(published()):
+        yield f"{method.upper()} {path}", operation
+
+
+def test_every_operation_says_what_it_does() -> None:
+    missing = [name for name, operation in operations() if not operation.get("description")]
+    assert not missing, f"describe them in web/reference/operations.toml: {missing}"
+
+
+def test_every_parameter_says_what_it_is() -> None:
+    missing = [
+        f"{name}: {parameter['name']}"
+        for name, operation in operations()
+        for parameter in operation.get("parameters", ())
+        if not parameter.get("description")
+    ]
+    assert not missing, f"describe them in web/reference/operations.toml, [parameters]: {missing}"
+
+
+def test_every_field_says_what_it_is() -> None:
+    missing = [
+        f"{model}.{name}"
+        for model, schema in published()["components"]["schemas"].items()
+        for name, field in document._fields_of(schema)
+        if not field.get("description")
+    ]
+    assert not missing, f"describe them in web/reference/fields.toml: {missing}"
+
+
+def bare(value: Any, where: str) -> Iterator[str]:
+    """Schemas and contents that say nothing."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            if entry == {} and name in ("schema", "items", "additionalProperties", "application/json", "text/csv"):
+                yield f"{where}.{name}"
+            elif name not in ("example", "default"):
+                yield from bare(entry, f"{where}.{name}")
+    elif isinstance(value, list):
+        for number, entry in enumerate(value):
+            yield from bare(entry, f"{where}[{number}]")
+
+
+def test_no_schema_is_empty() -> None:
+    assert list(bare(published(), "")) == []
+
+
+def test_no_text_describes_what_is_not_there() -> None:
+    texts, schemas = document._read("fields.toml"), published()["components"]["schemas"]
+    gone = [model for model in texts if model != "any" and model not in schemas]
+    known = {name for name, _ in operations()}
+    gone += [name for name in document._read("operations.toml")["operations"] if name not in known]
+    assert gone == []
+
+
+def test_tags_and_paths_are_in_the_order_of_a_tour() -> None:
+    named = [tag["name"] for tag in published()["tags"]]
+    used = {operation["tags"][0] for _, operation in operations()}
+    assert used <= set(named)
+    assert named.index("Projects") < named.index("Files") < named.index("Distribution") < named.index("Operations")
+    paths = list(published()["paths"])
+    assert (
+        paths.index("/v1/projects") < paths.index("/v1/files") < paths.index("/v1/downloads") < paths.index("/v1/audit")
+    )
+
+
+def test_every_operation_has_an_example_of_its_request_and_its_answer() -> None:
+    missing = []
+    for name, operation in operations():
+        body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        if body and "example" not in body and operation["requestBody"].get("required"):
+            missing.append(f"{name}: request")
+        expected = [
+            answer
+            for status, answer in operation["responses"].items()
+            if status < "3" and "application/json" in answer.get("content", {})
+        ]
+        if expected and not any("example" in answer["content"]["application/json"] for answer in expected):
+            missing.append(f"{name}: answer")
+    assert not missing, f"add them to tests/support/tour/steps.py: {missing}"
+
+
+def test_every_operation_was_called_with_success() -> None:
+    called = {f"{call['method']} {call['path']}" for call in made() if call["status"] < 400}
+    assert {name for name, _ in operations()} - called == set()
+
+
+@pytest.mark.parametrize("number", range(len(document.examples())))
+def test_an_example_is_what_the_call_answers(number: int) -> None:
+    printed = document.examples()[number]
+    assert len(made()) == len(document.examples()), WRITE_ANEW
+    now = made()[number]
+    assert name_of(now) == name_of(printed), WRITE_ANEW
+    assert shape(now.get("request")) == shape(printed.get("request")), WRITE_ANEW
+    assert shape(now.get("answer")) == shape(printed.get("answer")), WRITE_ANEW
+
+
+def test_no_example_holds_a_secret_or_an_address_of_the_machine_that_made_it() -> None:
+    text = str(document.examples())
+    assert "127.0.0.1" not in text
+    assert "X-Amz-Credential" not in text
+    assert re.findall(r"\b(?:tga?_\w+_|tge_|whsec_)[A-Za-z0-9+/=]{8,}", text) == []
+
+
+def test_requests_that_others_implement_are_webhooks_with_schemas_and_examples() -> None:
+    webhooks = published()["webhooks"]
+    assert {"source.page", "batch.item", "batch.before_create", "batch.before_run"} <= set(webhooks)
+    assert {"task.completed", "task.failed", "request.finished", "batch.finished", "batch.progress"} <= set(webhooks)
+    for name, methods in webhooks.items():
+        for operation in methods.values():
+            assert operation["description"], name
+            headers = {parameter["name"] for parameter in operation["parameters"]}
+            assert {"webhook-id", "webhook-timestamp", "webhook-signature"} <= headers
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            assert body is None or body["example"]
+    submit = published()["paths"]["/v1/task"]["post"]["callbacks"]
+    assert "{$request.body#/source_url}" in submit["page"]
+
+
+def test_the_import_of_the_api_does_not_read_the_reference() -> None:
+    code = "import sys, tidegate.web.api; print([m for m in sys.modules if 'reference' in m or m == 'tomllib'])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
