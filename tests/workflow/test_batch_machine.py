@@ -224,3 +224,40 @@ def test_the_machine_names_only_what_the_function_answers() -> None:
     outcomes = {choice["StringEquals"] for choice in definition["States"]["WhatNext"]["Choices"]}
     assert outcomes == {"continue", "busy", "sleep", "renew"}
     assert all("TimeoutSeconds" in state for state in definition["States"].values() if state["Type"] == "Task")
+
+
+def test_a_batch_over_three_runners_ends_once_with_all_outcomes(world: BatchWorld) -> None:
+    world.business.answers["/process"] = lambda said: (
+        200,
+        {"result": "abandon" if said["index"] in (1, 15, 29) else "ok"},
+    )
+    data = [{"sku": number} for number in range(30)]
+    batch_id = world.create(world.register("process_stop"), total=30, rate=60, runners=3, job_data=data)
+    world.act(batch_id, "start")
+    world.admit()
+    shown = world.ended(batch_id)
+    progress = shown["progress"]
+    assert (shown["status"], shown["runners"]) == ("finished", 3)
+    assert (progress["processed"], progress["succeeded"], progress["abandoned"], progress["offset"]) == (30, 27, 3, 30)
+    calls = world.business.calls()
+    assert sorted((call["index"], call["job_data"]["sku"]) for call in calls) == [(n, n) for n in range(30)]
+    listed = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
+    assert [(item["index"], item["job_data"]) for item in listed] == [(n, {"sku": n}) for n in (1, 15, 29)]
+    world.cloud.deliver("CallbacksQueue")
+    assert len(world.business.calls("/process-stop")) == 1
+    again = world.act(batch_id, "redrive", {"states": ["abandoned"]}, expect=201)
+    assert (again["total"], again["runners"]) == (3, 3)
+    world.business.answers.clear()
+    world.act(again["batch_id"], "start")
+    world.admit()
+    assert world.ended(again["batch_id"])["status"] == "finished"
+    assert sorted(call["index"] for call in world.business.calls()[30:]) == [1, 15, 29]
+
+
+def test_more_calls_at_once_than_the_runners_can_make_are_refused(world: BatchWorld) -> None:
+    biz_id = world.register()
+    body = {"biz_id": biz_id, "name": "n", "total": 10, "rate": 10, "runners": 2}
+    for concurrency in (1, 513):
+        refused = world.http("POST", "/v1/batches", body | {"concurrency": concurrency})
+        assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", "concurrency"])
+    assert world.http("POST", "/v1/batches", body | {"runners": 33}).status == 422

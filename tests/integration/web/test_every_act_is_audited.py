@@ -14,7 +14,7 @@ from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.items import DataItems
-from tidegate.batches.run.state import ItemAnswer, Outcome
+from tidegate.batches.run.values import ItemAnswer, Outcome
 from tidegate.errors import NotFound
 from tidegate.files.model import upload_object
 from tidegate.notifications.delivery_model import Delivery
@@ -123,7 +123,7 @@ class World:
         taken = part.runs.acquire(batch, 1.0, 0.0)
         assert taken is not None
         failed = Outcome(1, "failed", 5, ItemAnswer("error", "no stock"))
-        part.outcomes.write_part(batch, 1, taken[0], [failed], DataItems(lambda: None))
+        part.outcomes.write_part(batch, 0, 1, taken[0], [failed], DataItems(lambda: None))
         part.runs.save(batch, taken[0], replace(taken[1], outcome_parts=1), 0)
         return batch.batch_id
 

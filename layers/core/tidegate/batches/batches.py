@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -14,21 +14,21 @@ from tidegate.batches.model import (
     ASYNC,
     CREATED,
     FINISHED,
-    ITEM_TIMEOUT,
     LONGEST_SYNC_ITEM_TIMEOUT,
-    STOP,
+    MOST_WORKERS,
+    OPTIONS,
     SYNC,
     Batch,
     LogLine,
-    Progress,
+    NewBatch,
     RowSource,
 )
 from tidegate.batches.outcomes import RESULTS_LINK_SECONDS, Outcomes
+from tidegate.batches.progress import Progress
 from tidegate.batches.registry import Registry
 from tidegate.batches.results import ItemResults
 from tidegate.batches.rows.index import format_of
 from tidegate.batches.run.business_calls import BusinessCalls
-from tidegate.batches.run.sliding_window import WindowState
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
@@ -41,56 +41,6 @@ from tidegate.queue.model import WAITING, Request
 LONGEST_DATA = 300_000
 _MAY_BE_UNSET = ("max_errors", "max_failed", "max_failed_percent")
 MOST_LOGS_EXPORTED = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """What a caller says of a batch."""
-
-    biz_id: str
-    name: str
-    rate: float
-    total: int | None = None
-    concurrency: int | None = None
-    start_index: int = 0
-    job_data: Any = None
-    max_errors: int | None = None
-    retries: int = 5
-    retry_delay: float = 3.0
-    priority: int = 5
-    file_id: str | None = None
-    format: str | None = None
-    on_item_failure: str = STOP
-    max_failed: int | None = None
-    max_failed_percent: float | None = None
-    item_timeout: int = ITEM_TIMEOUT
-    ack: str = SYNC
-    items_per_call: int = 1
-    pause_windows: tuple[tuple[int, int], ...] = ()
-    progress_url: str | None = None
-    progress_every_items: int | None = None
-    progress_every_percent: float | None = None
-
-
-# What a batch takes over from what its caller says, and a redrive from its batch.
-_TAKEN_OVER = (
-    "rate",
-    "concurrency",
-    "max_errors",
-    "retries",
-    "retry_delay",
-    "priority",
-    "on_item_failure",
-    "max_failed",
-    "max_failed_percent",
-    "item_timeout",
-    "ack",
-    "items_per_call",
-    "pause_windows",
-    "progress_url",
-    "progress_every_items",
-    "progress_every_percent",
-)
 
 
 class Batches:
@@ -126,7 +76,7 @@ class Batches:
             created_at=iso(now),
             start_index=new.start_index,
             source=self._source(project_id, new),
-            **{name: getattr(new, name) for name in _TAKEN_OVER},
+            **{name: getattr(new, name) for name in OPTIONS},
         )
         _refuse_large(new.job_data)
         self._registry.check_url(project_id, new.progress_url, "progress_url")
@@ -135,11 +85,14 @@ class Batches:
         if new.ack == SYNC and new.item_timeout > LONGEST_SYNC_ITEM_TIMEOUT:
             told = f'a synchronous answer is waited for {LONGEST_SYNC_ITEM_TIMEOUT} s at most; use ack: "async"'
             raise _invalid("item_timeout", told)
+        if new.concurrency is not None and not new.runners <= new.concurrency <= new.runners * MOST_WORKERS:
+            told = f"with {new.runners} runners from {new.runners} to {new.runners * MOST_WORKERS} calls at once"
+            raise _invalid("concurrency", told)
         if business.before_create_url:
             what = about(batch) | {"job_data": new.job_data}
             self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
         line = act(project_id, batch.batch_id, now, who, "batch.create", new.name, states=(None, CREATED))
-        self._store.add(batch, Progress(WindowState(new.start_index)), new.job_data, line)
+        self._store.add(batch, new.job_data, line)
         return batch
 
     def _source(self, project_id: str, new: NewBatch) -> RowSource | None:
@@ -251,7 +204,7 @@ class Batches:
             status=CREATED,
             created_at=iso(now),
             redrive_of=batch.redrive_of or batch.batch_id,
-            **{name: getattr(batch, name) for name in _TAKEN_OVER},
+            **batch.options,
         )
         total = self._outcomes.copy_items(batch, self._parts(batch), states, made)
         if total == 0:
@@ -259,11 +212,11 @@ class Batches:
         why = f"redrive of {batch_id}: {total} items"
         line = act(project_id, made.batch_id, now, who, "batch.redrive", why, states=(None, CREATED))
         made = replace(made, total=total)
-        self._store.add(made, Progress(WindowState(0)), None, line)
+        self._store.add(made, None, line)
         return made
 
-    def _parts(self, batch: Batch) -> int:
-        return self._store.progress(batch.project_id, batch.batch_id)[0].outcome_parts
+    def _parts(self, batch: Batch) -> Sequence[int]:
+        return [record.progress.outcome_parts for record in self._store.runners(batch)]
 
     def add_result(
         self, project_id: str, batch_id: str, index: int, said: Mapping[str, Any], auth_code: str | None
@@ -311,7 +264,7 @@ def about(batch: Batch) -> dict[str, Any]:
 
 
 def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
-    names = ("status", "stop_reason", "request_id", "redrive_of", *_TAKEN_OVER)
+    names = ("status", "stop_reason", "request_id", "redrive_of", *OPTIONS)
     source = {"source": asdict(batch.source)} if batch.source else {}
     times = {"create_time": batch.created_at, "start_time": batch.start_time, "finish_time": batch.finish_time}
     windows = [{"start": _clock_text(start), "end": _clock_text(end)} for start, end in batch.pause_windows]

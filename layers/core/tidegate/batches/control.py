@@ -140,8 +140,8 @@ class BatchControl:
         now = self._clock()
         request_id = new_id("req", now)
         run = batch.run if batch.status == WAITING_BIZ else batch.run + 1
-        progress, _ = self._store.progress(batch.project_id, batch.batch_id)
-        stale = progress.verdict is not None and progress.verdict.status != FINISHED
+        verdicts = [record.progress.verdict for record in self._store.runners(batch)]
+        stale = [runner for runner, verdict in enumerate(verdicts) if verdict and verdict.status != FINISHED]
         sets = {"status": status, "run": run, "request_id": request_id, "start_time": iso(now)}
         loads = self._loads()
         line = self._line(batch, status, who, action, f"request {request_id}")
@@ -154,7 +154,7 @@ class BatchControl:
                 priority=batch.priority,
                 request_id=request_id,
                 callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
-                extra_writes=self._store.start_writes(batch, sets, line, forget_verdict=stale),
+                extra_writes=self._store.start_writes(batch, sets, line, forget_verdicts=stale),
                 who=who,
             )
         except Conflict as error:
@@ -181,15 +181,15 @@ class BatchControl:
         return stopping
 
     def _sleeps(self, batch: Batch) -> bool:
-        """Its machine waits for the next call to be due, and no function would notice the stop until then."""
-        progress, lease_until = self._store.progress(batch.project_id, batch.batch_id)
+        """All its runners wait for their next call to be due, and no function would notice the stop until then."""
         now = self._clock().timestamp()
-        return progress.asleep_until is not None and progress.asleep_until > now and lease_until < now
+        at_work = [record for record in self._store.runners(batch) if record.progress.verdict is None]
+        return bool(at_work) and all(record.sleeps(now) for record in at_work)
 
     def _stop_waiting(self, batch: Batch, reason: str, who: str = SYSTEM, action: str = "batch.stop") -> Batch:
         now = self._clock()
         ended = {"stop_reason": reason, "finish_time": iso(now)}
-        progress, _ = self._store.progress(batch.project_id, batch.batch_id)
+        progress = self._store.progress(batch)
         notice = Notice(
             notice_id=notice_id_for("batch.finished", batch.batch_id, str(batch.run)),
             project_id=batch.project_id,

@@ -35,7 +35,7 @@ class BatchEnds:
         batch = self._batches.get(request.project_id, request.payload["batch_id"])
         if batch is None:
             return request.shown()
-        progress, _ = self._batches.progress(batch.project_id, batch.batch_id)
+        progress = self._batches.progress(batch)
         if request.is_over and batch.request_id == request.request_id and batch.status in ACTIVE:
             result = request.result or {"status": STOPPED, "stop_reason": _reason(batch, request)}
             status, reason = result.get("status", batch.status), result.get("stop_reason")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tidegate.batches.run.state import ItemAnswer
+from tidegate.batches.run.values import ItemAnswer
 from tidegate.errors import FetchError
 from tidegate.http.model import Reply, error_for
 

@@ -8,7 +8,8 @@ from tidegate.batches.items import DataItems, Items
 from tidegate.batches.log_lines import LogLines
 from tidegate.batches.model import ASYNC, Batch, LogLine
 from tidegate.batches.run.answers import ParsedAnswer, call_body, failed, read_reply
-from tidegate.batches.run.state import ItemCall, RunState
+from tidegate.batches.run.state import RunState
+from tidegate.batches.run.values import ItemCall
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.http.client import SafeHttp
@@ -59,7 +60,8 @@ class ItemCaller:
 
     def call(self, line: KeptConnection, calls: Sequence[ItemCall]) -> Change:
         """One POST for these items. What it brought is applied to the state by the returned change."""
-        told = [{"index": call.index, "attempt": call.attempt} | self.items.fields(call.index) for call in calls]
+        items = self.items
+        told = [{"index": items.name(c.index), "attempt": c.attempt} | items.fields(c.index) for c in calls]
         grouped = self._batch.items_per_call > 1
         body = call_body(self._batch.batch_id, told, grouped=grouped)
         # The same for every attempt, so that the business can tell a repetition.

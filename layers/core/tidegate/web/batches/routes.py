@@ -8,8 +8,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 
 from tidegate.app import app
-from tidegate.batches.batches import NewBatch
-from tidegate.batches.model import Batch
+from tidegate.batches.model import Batch, NewBatch
 from tidegate.web.batches.schemas import (
     BatchAnswer,
     BatchBody,

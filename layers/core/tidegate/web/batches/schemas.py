@@ -10,6 +10,7 @@ from tidegate.batches.model import (
     LONGEST_RATE,
     LOWEST_RATE,
     MOST_ITEMS_PER_CALL,
+    MOST_RUNNERS,
     MOST_WORKERS,
 )
 from tidegate.batches.pause_windows import seconds_of_day
@@ -93,7 +94,10 @@ class BatchBody(Body):
     name: Text
     total: Index | None = None
     rate: Rate
-    concurrency: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
+    concurrency: (
+        Annotated[int, Field(ge=1, le=MOST_WORKERS * MOST_RUNNERS, description="calls at once, by all its runners")]
+        | None
+    ) = None
     start_index: Index = 0
     job_data: Any = None
     max_errors: MaxErrors | None = None
@@ -111,6 +115,9 @@ class BatchBody(Body):
         str, Field(pattern="^(sync|async)$", description="async: process_url answers 202, the result comes by itself")
     ] = "sync"
     items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
+    runners: Annotated[
+        int, Field(ge=1, le=MOST_RUNNERS, description="functions that share the items and the rate between them")
+    ] = 1
     pause_windows: PauseWindows = []
     progress_url: Annotated[Url, Field(description="told as batch.progress, as often as the next two say")] | None = (
         None
@@ -171,6 +178,7 @@ class BatchAnswer(Answer):
     item_timeout: int
     ack: str
     items_per_call: int
+    runners: int
     pause_windows: list[dict[str, str]] | None = None
     progress_url: str | None = None
     progress_every_items: int | None = None
