@@ -12,9 +12,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_sfn import (
-    StateTaskServiceSfn,
-)
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
@@ -125,16 +122,7 @@ def test_a_file_that_is_not_whole_or_of_unknown_format_is_refused(world: BatchWo
     assert world.http("POST", "/v1/batches", body).status == 404
 
 
-def test_a_long_batch_goes_on_in_a_new_execution(monkeypatch: pytest.MonkeyPatch) -> None:
-    normalise = StateTaskServiceSfn._normalise_parameters
-
-    def as_boto3_spells_them(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Step Functions does this; moto's copy of the interpreter lost it."""
-        normalise(self, parameters, *args, **kwargs)
-        for name in list(parameters):
-            parameters[name[0].lower() + name[1:]] = parameters.pop(name)
-
-    monkeypatch.setattr(StateTaskServiceSfn, "_normalise_parameters", as_boto3_spells_them)
+def test_a_long_batch_goes_on_in_a_new_execution() -> None:
     with (
         MotoCloud(machines_run=True, BATCH_ROUNDS="2", BATCH_SLICE_SECONDS="1") as cloud,
         batch_world(cloud) as world,
@@ -222,7 +210,7 @@ def test_a_paused_request_pauses_its_batch_and_resume_goes_on(world: BatchWorld)
 def test_the_machine_names_only_what_the_function_answers() -> None:
     definition = json.loads((ROOT / "statemachines/batch.asl.json").read_text())
     outcomes = {choice["StringEquals"] for choice in definition["States"]["WhatNext"]["Choices"]}
-    assert outcomes == {"continue", "busy", "sleep", "renew"}
+    assert outcomes == {"continue", "busy", "sleep", "split", "renew"}
     assert all("TimeoutSeconds" in state for state in definition["States"].values() if state["Type"] == "Task")
 
 
