@@ -249,3 +249,40 @@ def test_more_calls_at_once_than_the_runners_can_make_are_refused(world: BatchWo
         refused = world.http("POST", "/v1/batches", body | {"concurrency": concurrency})
         assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", "concurrency"])
     assert world.http("POST", "/v1/batches", body | {"runners": 33}).status == 422
+
+
+def test_a_dry_run_sends_the_first_items_and_counts_nothing(world: BatchWorld) -> None:
+    file_id = stored_file(world, "people.csv", b"id\n1\n2\n3\n")
+    world.business.answers["/process"] = lambda said: (
+        (200, {"result": "abandon", "msg": "gone"}) if said["index"] == 1 else (500, {})
+    )
+    body = {"biz_id": world.register(), "name": "rows", "rate": 5, "source": {"file_id": file_id}, "start_index": 1}
+    batch_id = world.http("POST", "/v1/batches", body).json()["batch_id"]
+    tried = world.act(batch_id, "dry-run", {"items": 10}, expect=200)["items"]
+    assert [(item["index"], item["job_data"], item["answer"]["result"]) for item in tried] == [
+        (1, {"id": "2"}, "abandon"),
+        (2, {"id": "3"}, "error"),
+    ]
+    assert [(call["index"], call["dry_run"]) for call in world.business.calls()] == [(1, True), (2, True)]
+    shown = world.shown(batch_id)
+    assert (shown["status"], shown["progress"]["processed"], shown["progress"]["failed_calls"]) == ("created", 1, 0)
+    assert world.http("GET", f"/v1/batches/{batch_id}/logs").json()["items"] == []
+    assert world.http("POST", f"/v1/batches/{batch_id}/dry-run", {"items": 11}).status == 422
+
+
+def test_batches_with_one_concurrency_key_run_one_after_another(world: BatchWorld) -> None:
+    biz_id = world.register()
+    first, second, other = (
+        world.create(biz_id, total=20, rate=20, **more)
+        for more in ({"concurrency_key": "stock"}, {"concurrency_key": "stock"}, {"concurrency_key": "prices"})
+    )
+    for batch_id in (first, second, other):
+        world.act(batch_id, "start")
+    world.admit()
+    assert world.shown(second)["last_wait_reason"] == "mutex"
+    assert "last_wait_reason" not in {k for k, v in world.shown(other).items() if v is not None}
+    world.ended(first)
+    world.ended(other)
+    assert world.shown(second)["status"] == "running"
+    world.admit()
+    assert world.ended(second)["status"] == "finished"

@@ -29,6 +29,7 @@ EXCEPTIONS = {
     "POST /v1/agents/enrol": "its line names the enrolment whose token was used, as the host has no key yet",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
     "PUT /v1/agents/{agent_id}/presence": "a host says where it is, every hour; nothing else changes",
+    "POST /v1/batches/{batch_id}/dry-run": "asks the business and stores no record",
     "POST /v1/batches/{batch_id}/items/{index}/result": "one item's answer; outcomes are kept in S3",
     "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
     "POST /v1/subscriptions/preview": "reads a source and stores no record",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.batches.batches import Batches
 from tidegate.batches.control import BatchControl
+from tidegate.batches.dry_run import DryRun
 from tidegate.batches.ends import BatchEnds
 from tidegate.batches.milestones import Milestones
 from tidegate.batches.outcomes import Outcomes
@@ -48,7 +49,7 @@ class BatchesPart:
             app.notifications.notifier,
             clock,
         )
-        prepare = Preparations(
+        self._prepare = prepare = Preparations(
             self.store,
             runs,
             RowFiles(objects, app.files.store.object_of),
@@ -74,6 +75,9 @@ class BatchesPart:
         channels = self._app.queue.channels.stats()
         stats = {found.channel: (found.running + found.queued, found.capacity) for found in channels}
         return {name: stats.get(name, (0, 1)) for name in names}
+
+    def dry_run(self, project_id: str, batch_id: str, items: int) -> list[dict[str, Any]]:
+        return DryRun(self._prepare).run(self.batches.get(project_id, batch_id), items)
 
     def shown(self, project_id: str, batch_id: str) -> dict[str, Any] | None:
         batch = self.store.get(project_id, batch_id)

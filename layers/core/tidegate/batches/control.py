@@ -152,6 +152,8 @@ class BatchControl:
                 channel=choose_channel(loads) if loads else None,
                 payload={"batch_id": batch.batch_id, "run": run},
                 priority=batch.priority,
+                # The queue runs requests with the same name here one at a time.
+                subscription_id=f"batch-key:{batch.concurrency_key}" if batch.concurrency_key else None,
                 request_id=request_id,
                 callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
                 extra_writes=self._store.start_writes(batch, sets, line, forget_verdicts=stale),

@@ -28,7 +28,7 @@ ACTIVE = frozenset({RUNNING, STOPPING})
 BIZ_WAIT_SECONDS = 30 * 60
 ASK_AGAIN_SECONDS = 60
 LOWEST_RATE = 0.001
-LONGEST_RATE = 10_000
+HIGHEST_RATE = 100_000
 MOST_WORKERS = 256
 DEFAULT_WORKERS = 128
 ITEM_TIMEOUT = 30
@@ -98,6 +98,8 @@ class BatchOptions:
     ack: str = SYNC
     items_per_call: int = 1
     runners: int = 1
+    # Batches with the same key run one at a time.
+    concurrency_key: str | None = None
     # (start, end) in seconds of the day, UTC.
     pause_windows: tuple[tuple[int, int], ...] = ()
     progress_url: str | None = None

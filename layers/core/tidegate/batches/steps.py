@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aws_lambda_powertools import Logger
 
 from tidegate.batches.batches import shown
-from tidegate.batches.items import DataItems, Items, RedrivenItems, RowsWithData, SharedItems
+from tidegate.batches.items import DataItems, Fields, Items, RedrivenItems, RowsWithData, SharedItems
 from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business
 from tidegate.batches.outcomes import redriven_items
 from tidegate.batches.progress import Progress
@@ -102,6 +102,18 @@ class Preparations:
     def items(self, batch: Batch, runner: int) -> Items:
         items = self._all_items(batch)
         return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
+
+    def first_items(self, batch: Batch, count: int) -> list[tuple[int, Fields]]:
+        """(index, fields) of so many items from the start on; a file is read only as far as they go."""
+        start = batch.start_index
+        if batch.source and not batch.redrive_of:
+            rows = self._rows.first_rows(batch.project_id, batch.source, start + count)
+            items: Items = RowsWithData(rows.__getitem__, self._data(batch))
+            count = min(count, len(rows) - start)
+        else:
+            items = self._all_items(batch)
+            count = min(count, (batch.total or 0) - start)
+        return [(items.name(at), items.fields(at)) for at in range(start, start + count)]
 
     def _all_items(self, batch: Batch) -> Items:
         if batch.redrive_of:

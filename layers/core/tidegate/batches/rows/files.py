@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from tidegate.batches.model import RowSource
-from tidegate.batches.rows.index import BLOCK_ROWS, NDJSON, RowIndex, index_rows, parse_block
+from tidegate.batches.rows.index import BLOCK_ROWS, NDJSON, RowIndex, first_rows, index_rows, parse_block
 from tidegate.batches.rows.objects import RowBucket
 
 _BLOCKS_KEPT = 8
@@ -32,6 +32,10 @@ class RowFiles:
 
     def rows(self, project_id: str, source: RowSource) -> Rows:
         return Rows(self._objects, self._object_of(project_id, source.signature), self.index(project_id, source))
+
+    def first_rows(self, project_id: str, source: RowSource, count: int) -> list[Any]:
+        """Read from the file's beginning, without its index."""
+        return first_rows(self._objects.chunks(self._object_of(project_id, source.signature)), source.format, count)
 
     def of_object(self, key: str) -> Rows:
         """The lines of an NDJSON object of our own."""

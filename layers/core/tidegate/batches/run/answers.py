@@ -25,8 +25,10 @@ class ParsedAnswer:
     lines: tuple[tuple[str, str], ...] = ()
 
 
-def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool) -> bytes:
+def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
     body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
+    if dry_run:
+        body["dry_run"] = True
     # As ASCII: a row may hold half a surrogate pair, which UTF-8 cannot.
     return json.dumps(body, separators=(",", ":")).encode()
 

@@ -17,6 +17,9 @@ from tidegate.web.batches.schemas import (
     BizStartBody,
     BizStopBody,
     DataBody,
+    DryRunAnswer,
+    DryRunBody,
+    DryRunItem,
     Index,
     ItemAnswer,
     ItemList,
@@ -179,6 +182,17 @@ def redrive(batch_id: str, body: RedriveBody | None = None) -> Response[BatchAns
     caller, states = router.caller, (body or RedriveBody()).states
     made = app().batches.batches.redrive(caller.project_id, batch_id, states, who=caller.key_id)
     return answer(_shown(made), 201)
+
+
+@router.post(
+    "/v1/batches/<batch_id>/dry-run",
+    scope="write",
+    tags=_TAGS,
+    summary="Send the first items to the business; nothing is counted",
+)
+def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
+    tried = app().batches.dry_run(router.caller.project_id, batch_id, (body or DryRunBody()).items)
+    return DryRunAnswer(items=[DryRunItem.model_validate(item) for item in tried])
 
 
 @router.post(
