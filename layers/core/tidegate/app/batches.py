@@ -9,6 +9,7 @@ from tidegate.batches.batches import Batches
 from tidegate.batches.control import BatchControl
 from tidegate.batches.dry_run import DryRun
 from tidegate.batches.ends import BatchEnds
+from tidegate.batches.logs import BatchLogs
 from tidegate.batches.milestones import Milestones
 from tidegate.batches.outcomes import Outcomes
 from tidegate.batches.registry import Registry
@@ -38,6 +39,7 @@ class BatchesPart:
         self.outcomes = outcomes = Outcomes(objects)
         results = ItemResults(app.table)
         self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, clock)
+        self.logs = BatchLogs(self.batches, self.store, clock)
         self.control = BatchControl(
             self.batches,
             self.store,
@@ -89,7 +91,7 @@ class BatchesPart:
         from tidegate.exports.model import CSV, ExportSpec, TableSpec
 
         columns = {"time": "time", "index": "index", "level": "level", "message": "message"}
-        rows = self.batches.log_rows(project_id, batch_id)
+        rows = self.logs.rows(project_id, batch_id)
         spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))
         options = ExportOptions(name="Batch logs", file_name=f"{batch_id}-logs")
         return self._app.exports.exports.submit(project_id, spec, options, who)

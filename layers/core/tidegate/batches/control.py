@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tidegate.batches.batches import Batches, about, shown
+from tidegate.batches.batches import Batches
 from tidegate.batches.model import (
     ASK_AGAIN_SECONDS,
     BIZ_WAIT_SECONDS,
@@ -21,6 +21,7 @@ from tidegate.batches.model import (
 from tidegate.batches.registry import Registry
 from tidegate.batches.run.business_calls import BusinessCalls
 from tidegate.batches.store import BatchStore
+from tidegate.batches.view import about, shown
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, DomainError, FetchTimeout, WrongState
 from tidegate.notifications.notice import Notice, notice_id_for

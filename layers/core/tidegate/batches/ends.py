@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tidegate.batches.batches import shown
 from tidegate.batches.model import ACTIVE, STOPPED, Batch
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.batches.store import BatchStore
+from tidegate.batches.view import shown
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped
 from tidegate.queue.model import COMPLETED, Request

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.batches.batches import shown
 from tidegate.batches.items import DataItems, Fields, Items, RedrivenItems, RowsWithData, SharedItems
 from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business
 from tidegate.batches.outcomes import redriven_items
@@ -18,6 +17,7 @@ from tidegate.batches.run.slice import ENDED, SliceEnd, SliceRunner
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.batches.run.values import Verdict
 from tidegate.batches.store import BatchStore
+from tidegate.batches.view import shown
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
 from tidegate.http.client import SafeHttp

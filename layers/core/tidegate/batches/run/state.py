@@ -12,9 +12,9 @@ from tidegate.batches.run.values import (
     ABANDONED,
     FAILED,
     FINISHED,
+    MOST_OPEN,
     RECOVERED,
     STOPPED,
-    WINDOW_SECONDS,
     Carried,
     Counts,
     ItemAnswer,
@@ -26,15 +26,9 @@ from tidegate.batches.run.values import (
 )
 from tidegate.common.token_bucket import TokenBucket
 
-MOST_OPEN = 20_000
 # How long a worker sleeps at most when there is nothing to hand out: an answer may change that.
 _IDLE = 0.05
 SKIP_ADVICE = "to go on without it, set on_item_failure to skip (PATCH) and start the batch again"
-
-
-def window_size(rate: float, item_seconds: float = WINDOW_SECONDS, items_per_call: int = 1) -> int:
-    """Items may be under way for `item_seconds` without holding up the rate."""
-    return max(1, items_per_call, min(MOST_OPEN, round(rate * max(item_seconds, WINDOW_SECONDS))))
 
 
 @dataclass(slots=True)
@@ -68,7 +62,7 @@ class RunState:
     _reopened: set[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.window = SlidingWindow(self.total, self._window_size(), self.start)
+        self.window = SlidingWindow(self.total, self.rules.window_size, self.start)
         self._failed, self._abandoned = self.counts.failed, self.counts.abandoned
         self._failed_calls, self._reopened = self.counts.failed_calls, set(self.carried.reopened)
         self._bucket = TokenBucket(self.rules.rate, self.now)
@@ -182,10 +176,7 @@ class RunState:
         self.rules = rules
         if rate_changed:
             self._bucket.change_rate(rules.rate, now)
-            self.window.resize(self._window_size())
-
-    def _window_size(self) -> int:
-        return window_size(self.rules.rate, self.rules.item_seconds, self.rules.items_per_call)
+            self.window.resize(self.rules.window_size)
 
     def _room(self) -> int:
         most = MOST_OPEN if self.rules.most_open is None else self.rules.most_open
@@ -268,15 +259,10 @@ class RunState:
         self._check_limits()
 
     def _check_limits(self) -> None:
-        errors, rules = self._failed + self._abandoned + self.errors_elsewhere, self.rules
-        total = self.total if self.batch_total is None else self.batch_total
-        if rules.max_errors is not None and errors >= rules.max_errors:
-            self.halt(f"max_errors reached: {errors} items did not succeed", failed=True)
-        elif rules.max_failed is not None and errors > rules.max_failed:
-            self.halt(f"{errors} items did not succeed, and max_failed allows {rules.max_failed}", failed=True)
-        elif rules.max_failed_percent is not None and errors * 100 > rules.max_failed_percent * total:
-            allowed = f"max_failed_percent allows {rules.max_failed_percent:g} % of {total}"
-            self.halt(f"{errors} items did not succeed, and {allowed}", failed=True)
+        errors = self._failed + self._abandoned + self.errors_elsewhere
+        exceeded = self.rules.exceeded(errors, self.total if self.batch_total is None else self.batch_total)
+        if exceeded:
+            self.halt(exceeded, failed=True)
 
     def _conclude_if_done(self) -> None:
         if self.window.done and self.verdict is None:

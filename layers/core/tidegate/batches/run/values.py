@@ -12,6 +12,8 @@ STOPPED = "stopped"
 # How an item ended that did not simply succeed.
 FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
 WINDOW_SECONDS = 10
+# Called and not done, of one runner.
+MOST_OPEN = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,20 @@ class Rules:
     # How many items may be called and not answered at once; None for as many as the window holds.
     most_open: int | None = None
     pause_windows: tuple[PauseWindow, ...] = ()
+
+    @property
+    def window_size(self) -> int:
+        """Items may be under way for `item_seconds` without holding up the rate."""
+        wanted = round(self.rate * max(self.item_seconds, WINDOW_SECONDS))
+        return max(1, self.items_per_call, min(MOST_OPEN, wanted))
+
+    def exceeded(self, errors: int, total: int) -> str | None:
+        """Why so many items that did not succeed end the batch."""
+        if self.max_errors is not None and errors >= self.max_errors:
+            return f"max_errors reached: {errors} items did not succeed"
+        if self.max_failed is not None and errors > self.max_failed:
+            return f"{errors} items did not succeed, and max_failed allows {self.max_failed}"
+        if self.max_failed_percent is not None and errors * 100 > self.max_failed_percent * total:
+            allowed = f"max_failed_percent allows {self.max_failed_percent:g} % of {total}"
+            return f"{errors} items did not succeed, and {allowed}"
+        return None

@@ -205,7 +205,7 @@ def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
 )
 def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     lines = [line.model_dump() for line in body.items]
-    return answer(LogsAdded(added=app().batches.batches.add_logs(router.caller.project_id, batch_id, lines)), 201)
+    return answer(LogsAdded(added=app().batches.logs.add(router.caller.project_id, batch_id, lines)), 201)
 
 
 @router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="Log lines, newest first")
@@ -215,7 +215,7 @@ def logs(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> LogList:
-    page = app().batches.batches.logs(router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
+    page = app().batches.logs.list(router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
     return LogList(items=[LogAnswer.model_validate(line) for line in page.items], next_cursor=page.next_cursor)
 
 
