@@ -121,7 +121,9 @@ class Preparations:
             return RedrivenItems(rows.row, rows.count, batch.redrive_of)
         data = self._data(batch)
         return (
-            RowsWithData(self._rows.rows(batch.project_id, batch.source).row, data) if batch.source else DataItems(data)
+            RowsWithData(self._rows.rows(batch.project_id, batch.source, batch.runners).row, data)
+            if batch.source
+            else DataItems(data)
         )
 
     def _data(self, batch: Batch) -> Callable[[], Any]:
@@ -203,6 +205,8 @@ class BatchSteps:
             # Someone retries the failed request: its batch goes on where it stopped.
             batch = self._batches.move(batch, RUNNING)
         if begins and batch.runners > 1:
+            # The rows of a file are counted once, not by each runner.
+            self._runner.count(batch)
             return SliceEnd(SPLIT, batch.runners)
         charge = RequestCharge(request, self._queue, self._ends, self._live, self._clock)
         runner = event.get("runner", 0)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from tidegate.batches.run.share import BLOCK_ITEMS
 from tidegate.common.json_input import read_json
 from tidegate.errors import Invalid
 
 CSV, NDJSON = "csv", "ndjson"
 FORMATS = (CSV, NDJSON)
-BLOCK_ROWS = 1000
+# A runner reads whole blocks, and no other runner reads them.
+BLOCK_ROWS = BLOCK_ITEMS
 LONGEST_ROW = 1024 * 1024
 _EXTENSIONS = {".csv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON}
 

@@ -75,6 +75,9 @@ class SliceRunner:
             batches, runs, prepare, outcomes, results, shares, milestones, clock, self._pace.lease_seconds
         )
 
+    def count(self, batch: Batch) -> int:
+        return self._prepare.total(batch)
+
     def run(self, batch: Batch, charge: Charge, runner: int = 0) -> SliceEnd:
         """`continue` when the slice's time is up, `sleep` when the next call is far, `busy` while another holds the
         lease of this runner, `ended`."""
