@@ -12,9 +12,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_sfn import (
-    StateTaskServiceSfn,
-)
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
@@ -125,16 +122,7 @@ def test_a_file_that_is_not_whole_or_of_unknown_format_is_refused(world: BatchWo
     assert world.http("POST", "/v1/batches", body).status == 404
 
 
-def test_a_long_batch_goes_on_in_a_new_execution(monkeypatch: pytest.MonkeyPatch) -> None:
-    normalise = StateTaskServiceSfn._normalise_parameters
-
-    def as_boto3_spells_them(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Step Functions does this; moto's copy of the interpreter lost it."""
-        normalise(self, parameters, *args, **kwargs)
-        for name in list(parameters):
-            parameters[name[0].lower() + name[1:]] = parameters.pop(name)
-
-    monkeypatch.setattr(StateTaskServiceSfn, "_normalise_parameters", as_boto3_spells_them)
+def test_a_long_batch_goes_on_in_a_new_execution() -> None:
     with (
         MotoCloud(machines_run=True, BATCH_ROUNDS="2", BATCH_SLICE_SECONDS="1") as cloud,
         batch_world(cloud) as world,
@@ -222,5 +210,79 @@ def test_a_paused_request_pauses_its_batch_and_resume_goes_on(world: BatchWorld)
 def test_the_machine_names_only_what_the_function_answers() -> None:
     definition = json.loads((ROOT / "statemachines/batch.asl.json").read_text())
     outcomes = {choice["StringEquals"] for choice in definition["States"]["WhatNext"]["Choices"]}
-    assert outcomes == {"continue", "busy", "sleep", "renew"}
+    assert outcomes == {"continue", "busy", "sleep", "split", "renew"}
     assert all("TimeoutSeconds" in state for state in definition["States"].values() if state["Type"] == "Task")
+
+
+def test_a_batch_over_three_runners_ends_once_with_all_outcomes(world: BatchWorld) -> None:
+    world.business.answers["/process"] = lambda said: (
+        200,
+        {"result": "abandon" if said["index"] in (1, 15, 29) else "ok"},
+    )
+    data = [{"sku": number} for number in range(30)]
+    batch_id = world.create(world.register("process_stop"), total=30, rate=60, runners=3, job_data=data)
+    world.act(batch_id, "start")
+    world.admit()
+    shown = world.ended(batch_id)
+    progress = shown["progress"]
+    assert (shown["status"], shown["runners"]) == ("finished", 3)
+    assert (progress["processed"], progress["succeeded"], progress["abandoned"], progress["offset"]) == (30, 27, 3, 30)
+    calls = world.business.calls()
+    assert sorted((call["index"], call["job_data"]["sku"]) for call in calls) == [(n, n) for n in range(30)]
+    listed = world.http("GET", f"/v1/batches/{batch_id}/items").json()["items"]
+    assert [(item["index"], item["job_data"]) for item in listed] == [(n, {"sku": n}) for n in (1, 15, 29)]
+    world.cloud.deliver("CallbacksQueue")
+    assert len(world.business.calls("/process-stop")) == 1
+    again = world.act(batch_id, "redrive", {"states": ["abandoned"]}, expect=201)
+    assert (again["total"], again["runners"]) == (3, 3)
+    world.business.answers.clear()
+    world.act(again["batch_id"], "start")
+    world.admit()
+    assert world.ended(again["batch_id"])["status"] == "finished"
+    assert sorted(call["index"] for call in world.business.calls()[30:]) == [1, 15, 29]
+
+
+def test_more_calls_at_once_than_the_runners_can_make_are_refused(world: BatchWorld) -> None:
+    biz_id = world.register()
+    body = {"biz_id": biz_id, "name": "n", "total": 10, "rate": 10, "runners": 2}
+    for concurrency in (1, 513):
+        refused = world.http("POST", "/v1/batches", body | {"concurrency": concurrency})
+        assert (refused.status, refused.json()["errors"][0]["loc"]) == (422, ["body", "concurrency"])
+    assert world.http("POST", "/v1/batches", body | {"runners": 33}).status == 422
+
+
+def test_a_dry_run_sends_the_first_items_and_counts_nothing(world: BatchWorld) -> None:
+    file_id = stored_file(world, "people.csv", b"id\n1\n2\n3\n")
+    world.business.answers["/process"] = lambda said: (
+        (200, {"result": "abandon", "msg": "gone"}) if said["index"] == 1 else (500, {})
+    )
+    body = {"biz_id": world.register(), "name": "rows", "rate": 5, "source": {"file_id": file_id}, "start_index": 1}
+    batch_id = world.http("POST", "/v1/batches", body).json()["batch_id"]
+    tried = world.act(batch_id, "dry-run", {"items": 10}, expect=200)["items"]
+    assert [(item["index"], item["job_data"], item["answer"]["result"]) for item in tried] == [
+        (1, {"id": "2"}, "abandon"),
+        (2, {"id": "3"}, "error"),
+    ]
+    assert [(call["index"], call["dry_run"]) for call in world.business.calls()] == [(1, True), (2, True)]
+    shown = world.shown(batch_id)
+    assert (shown["status"], shown["progress"]["processed"], shown["progress"]["failed_calls"]) == ("created", 1, 0)
+    assert world.http("GET", f"/v1/batches/{batch_id}/logs").json()["items"] == []
+    assert world.http("POST", f"/v1/batches/{batch_id}/dry-run", {"items": 11}).status == 422
+
+
+def test_batches_with_one_concurrency_key_run_one_after_another(world: BatchWorld) -> None:
+    biz_id = world.register()
+    first, second, other = (
+        world.create(biz_id, total=20, rate=20, **more)
+        for more in ({"concurrency_key": "stock"}, {"concurrency_key": "stock"}, {"concurrency_key": "prices"})
+    )
+    for batch_id in (first, second, other):
+        world.act(batch_id, "start")
+    world.admit()
+    assert world.shown(second)["last_wait_reason"] == "mutex"
+    assert "last_wait_reason" not in {k for k, v in world.shown(other).items() if v is not None}
+    world.ended(first)
+    world.ended(other)
+    assert world.shown(second)["status"] == "running"
+    world.admit()
+    assert world.ended(second)["status"] == "finished"

@@ -342,6 +342,14 @@ class BatchItem(Model):
     batch_data: Any | None
 
 
+class DryRunItem(Model):
+    """`answer` is what the business said, or why there is no answer."""
+
+    index: int
+    answer: dict[str, Any]
+    job_data: Any
+
+
 class Business(Model):
     biz_id: str
     name: str

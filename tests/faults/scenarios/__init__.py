@@ -24,6 +24,7 @@ ALL: tuple[Scenario, ...] = (
     export.SCENARIO,
     export.IN_RANGES,
     batch.SCENARIO,
+    batch.SEVERAL_RUNNERS,
     callback.SCENARIO,
     key_end.SCENARIO,
     compensation.SCENARIO,

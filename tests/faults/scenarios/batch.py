@@ -1,4 +1,4 @@
-"""Twenty items through a business callback; one of them fails and is skipped."""
+"""Twenty items through a business callback, by one runner and by two; one of them fails and is skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BROKEN = 5
 OVER = {"finished", "stopped"}
 
 
-def run(world: World) -> None:
+def run(world: World, runners: int = 1) -> None:
     project = world.new_project()
     called: Counter[int] = Counter()
 
@@ -30,7 +30,7 @@ def run(world: World) -> None:
         )
         assert biz.status == 201, biz.body
         body = {"biz_id": biz.json()["biz_id"], "name": "batch", "total": TOTAL, "rate": 200}
-        body |= {"retries": 1, "on_item_failure": "skip"}
+        body |= {"retries": 1, "on_item_failure": "skip", "runners": runners}
         made = world.ask("POST", "/v1/batches", key=project.key, json=body)
         assert made.status == 201, made.body
         batch = made.json()["batch_id"]
@@ -50,3 +50,4 @@ def run(world: World) -> None:
 
 
 SCENARIO = Scenario("batch", run)
+SEVERAL_RUNNERS = Scenario("batch_runners", lambda world: run(world, runners=2))

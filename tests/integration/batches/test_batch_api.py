@@ -265,8 +265,8 @@ def test_a_log_export_keeps_the_newest_lines_and_says_that_older_ones_are_left_o
     for number in range(4):
         world.act(batch_id, "logs", {"items": [{"message": f"m{number}"}]}, expect=201)
         world.cloud.clock.advance(1)
-    monkeypatch.setattr("tidegate.batches.batches.MOST_LOGS_EXPORTED", 2)
-    rows = world.cloud.app.batches.batches.log_rows(world.project.id, batch_id)
+    monkeypatch.setattr("tidegate.batches.logs.MOST_LOGS_EXPORTED", 2)
+    rows = world.cloud.app.batches.logs.rows(world.project.id, batch_id)
     assert [row["message"] for row in rows][1:] == ["m2", "m3"]
     assert (rows[0]["level"], rows[0]["message"]) == (
         "warning",

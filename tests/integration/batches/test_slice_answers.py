@@ -19,7 +19,8 @@ from tests.support.http_servers import Handler, serve
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, STOPPED
 from tidegate.batches.run.slice import ENDED
-from tidegate.batches.run.state import SKIP_ADVICE, Verdict
+from tidegate.batches.run.state import SKIP_ADVICE
+from tidegate.batches.run.values import Verdict
 from tidegate.projects.audit import SYSTEM, act
 
 

@@ -20,7 +20,7 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.model import FINISHED, STOPPED
 from tidegate.batches.run.rate_shares import fair_rates
 from tidegate.batches.run.slice import ENDED, SLEEP
-from tidegate.batches.run.state import Counts
+from tidegate.batches.run.values import Counts
 from tidegate.batches.store import BatchStore
 from tidegate.projects.audit import SYSTEM, act
 
@@ -112,10 +112,11 @@ def test_a_batch_whose_next_call_is_far_sleeps_outside_the_function(lab: Lab, bu
     assert lab.slice(batch) == SLEEP
     assert time.monotonic() - began < 4
     assert lab.ended.seconds == 60
-    progress, lease_until = lab.batches.progress(PROJECT, batch.batch_id)
+    (record,) = lab.batches.runners(batch)
+    progress = record.progress
     assert progress.asleep_until is not None
     assert 90 < progress.asleep_until - time.time() <= 100
-    assert lease_until == 0
+    assert record.lease_until == 0
     assert lab.slice(batch) == SLEEP
     assert business.indexes == [0]
 

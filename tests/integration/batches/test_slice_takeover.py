@@ -13,7 +13,8 @@ import pytest
 from tests.support.batches.lab import Killed, Lab
 from tests.support.batches.receiver import Receiver, receiver
 from tests.support.moto.cloud import MotoCloud
-from tidegate.batches.model import FINISHED, Batch, Progress
+from tidegate.batches.model import FINISHED, Batch
+from tidegate.batches.progress import Progress
 from tidegate.batches.run.slice import BUSY, ENDED, Pace
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.errors import LeaseLost
@@ -85,11 +86,13 @@ class Stalled(BatchRunStore):
         self.frozen, self.thawed = threading.Event(), threading.Event()
         self.refused: list[LeaseLost] = []
 
-    def save(self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None) -> None:
+    def save(
+        self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None, runner: int = 0
+    ) -> None:
         if self.frozen.is_set():
             self.thawed.wait(20)
         try:
-            super().save(batch, fence, progress, lease_until)
+            super().save(batch, fence, progress, lease_until, runner)
         except LeaseLost as error:
             self.refused.append(error)
             raise

@@ -14,7 +14,7 @@ from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud
 from tidegate.batches.items import DataItems
-from tidegate.batches.run.state import ItemAnswer, Outcome
+from tidegate.batches.run.values import ItemAnswer, Outcome
 from tidegate.errors import NotFound
 from tidegate.files.model import upload_object
 from tidegate.notifications.delivery_model import Delivery
@@ -29,6 +29,7 @@ EXCEPTIONS = {
     "POST /v1/agents/enrol": "its line names the enrolment whose token was used, as the host has no key yet",
     "POST /v1/agents/{agent_id}/results": "a host's report is its target's state in the Job, whose end is a line",
     "PUT /v1/agents/{agent_id}/presence": "a host says where it is, every hour; nothing else changes",
+    "POST /v1/batches/{batch_id}/dry-run": "asks the business and stores no record",
     "POST /v1/batches/{batch_id}/items/{index}/result": "one item's answer; outcomes are kept in S3",
     "POST /v1/batches/{batch_id}/logs": "log lines are themselves a record of what happened, and change nothing else",
     "POST /v1/subscriptions/preview": "reads a source and stores no record",
@@ -124,7 +125,7 @@ class World:
         taken = part.runs.acquire(batch, 1.0, 0.0)
         assert taken is not None
         failed = Outcome(1, "failed", 5, ItemAnswer("error", "no stock"))
-        part.outcomes.write_part(batch, 1, taken[0], [failed], DataItems(lambda: None))
+        part.outcomes.write_part(batch, 0, 1, taken[0], [failed], DataItems(lambda: None))
         part.runs.save(batch, taken[0], replace(taken[1], outcome_parts=1), 0)
         return batch.batch_id
 

@@ -47,6 +47,7 @@ write  PATCH  /v1/batches/{batch_id}
 write  POST   /v1/batches/{batch_id}/biz-start
 write  POST   /v1/batches/{batch_id}/biz-stop
 write  POST   /v1/batches/{batch_id}/data
+write  POST   /v1/batches/{batch_id}/dry-run
 read   GET    /v1/batches/{batch_id}/items
 write  POST   /v1/batches/{batch_id}/items/{index}/result
 read   GET    /v1/batches/{batch_id}/logs

@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.batches.items import DataItems, Items
+from tidegate.batches.items import DataItems, Items, SharedItems
 from tidegate.batches.milestones import Milestones
-from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch, Progress
+from tidegate.batches.model import ACTIVE, RUNNING, STOPPED, STOPPING, Batch
 from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.progress import Progress
 from tidegate.batches.results import ItemResults
 from tidegate.batches.run.item_call import ItemCaller
 from tidegate.batches.run.rate_shares import RateShares
 from tidegate.batches.run.slice import CONTINUE, ENDED, SLEEP, Pace, SliceEnd, SliceRunner
-from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import Outcome, Verdict
 from tidegate.batches.run.store import BatchRunStore
+from tidegate.batches.run.values import Outcome, Verdict
 from tidegate.batches.store import BatchStore
 from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
@@ -96,12 +96,16 @@ class KeptOutcomes(Outcomes):
     """In memory."""
 
     def __init__(self) -> None:
-        self.kept: list[tuple[int, Outcome]] = []
+        self.kept: list[tuple[tuple[int, int], Outcome]] = []
 
-    def write_part(self, batch: Batch, part: int, fence: int, outcomes: Sequence[Outcome], items: Items) -> None:
-        self.kept = [(number, one) for number, one in self.kept if number != part] + [(part, one) for one in outcomes]
+    def write_part(
+        self, batch: Batch, runner: int, part: int, fence: int, outcomes: Sequence[Outcome], items: Items
+    ) -> None:
+        named = [replace(one, index=items.name(one.index)) for one in outcomes]
+        place = (runner, part)
+        self.kept = [entry for entry in self.kept if entry[0] != place] + [(place, one) for one in named]
 
-    def merge(self, batch: Batch, parts: int) -> str:
+    def merge(self, batch: Batch, parts: Sequence[int]) -> str:
         return ""
 
     def by_index(self) -> dict[int, tuple[str, int]]:
@@ -137,7 +141,7 @@ class Lab:
             **more,
         )
         line = act(batch.project_id, batch.batch_id, datetime.now(UTC), SYSTEM, "batch.create")
-        self.batches.add(batch, Progress(WindowState(start_index)), job_data, line)
+        self.batches.add(batch, job_data, line)
         return batch
 
     # --- Preparation
@@ -146,7 +150,11 @@ class Lab:
         project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
         return ItemCaller(batch, self.url, project, self.http, _sign, real_clock, self.shared_rate)
 
-    def items(self, batch: Batch) -> Items:
+    def items(self, batch: Batch, runner: int) -> Items:
+        items = self._all_items(batch)
+        return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
+
+    def _all_items(self, batch: Batch) -> Items:
         data = self.batches.job_data(batch.project_id, batch.batch_id)
         if batch.serial:
             return DataItems(lambda: self.batches.job_data(batch.project_id, batch.batch_id))
@@ -158,22 +166,22 @@ class Lab:
 
     # --- Charge
 
-    def confirm(self, batch: Batch, progress: Progress) -> None:
+    def confirm(self, batch: Batch, progress: Progress, *, tell: bool) -> None:
         if self.now(batch)[0].status not in ACTIVE:
             raise LeaseLost("the request is over")
 
-    def end(self, batch: Batch, fence: int, verdict: Verdict) -> None:
+    def end(self, batch: Batch, fences: Sequence[int], verdict: Verdict) -> None:
         try:
-            self.table.transact(self.runs.end_writes(batch, fence, verdict, "2026-01-01T00:00:00.000Z"))
+            self.table.transact(self.runs.end_writes(batch, fences, verdict, "2026-01-01T00:00:00.000Z"))
         except ConditionFailed as error:
             raise LeaseLost("taken over") from error
 
-    def slice(self, batch: Batch, **changed: Any) -> str:
+    def slice(self, batch: Batch, runner: int = 0, **changed: Any) -> str:
         """One invocation of the function, in this process."""
         present = self.now(batch)[0]
         if present.run != batch.run or present.status not in ACTIVE:
             return ENDED
-        self.ended = self.runner(**changed).run(present, self)
+        self.ended = self.runner(**changed).run(present, self, runner)
         return self.ended.outcome
 
     def runner(self, **changed: Any) -> SliceRunner:
@@ -182,11 +190,11 @@ class Lab:
         parts["milestones"] = Milestones(self.table, cast(Any, None), real_clock)
         return SliceRunner(prepare=self, **(parts | changed))
 
-    def run(self, batch: Batch) -> str:
+    def run(self, batch: Batch, runner: int = 0) -> str:
         """Slice after slice, as the machine does."""
         outcome = CONTINUE
         while outcome in (CONTINUE, SLEEP):
-            outcome = self.slice(batch)
+            outcome = self.slice(batch, runner)
             if outcome == SLEEP:
                 time.sleep(self.ended.seconds)
         return outcome
@@ -199,7 +207,7 @@ class Lab:
     def now(self, batch: Batch) -> tuple[Batch, Progress]:
         found = self.batches.get(batch.project_id, batch.batch_id)
         assert found
-        return found, self.batches.progress(batch.project_id, batch.batch_id)[0]
+        return found, self.batches.progress(found)
 
     def ask_to_stop(self, batch: Batch) -> None:
         self.batches.move(self.now(batch)[0], STOPPING, {"stop_reason": "enough"})

@@ -13,6 +13,9 @@ from unittest.mock import patch as replace
 from moto.awslambda_simple.models import LambdaSimpleBackend
 from moto.sqs import models as sqs_models
 from moto.stepfunctions.parser.asl.component.common.retry import retrier_decl
+from moto.stepfunctions.parser.asl.component.state.exec.state_task.service.state_task_service_sfn import (
+    StateTaskServiceSfn,
+)
 from moto.stepfunctions.parser.asl.component.state.wait.wait_function import timestamp, wait_function
 
 from tests.support.clock import Clock
@@ -45,6 +48,14 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callab
         moment = datetime.fromisoformat(env.stack.pop())
         return (moment - clock()).total_seconds()
 
+    normalise = StateTaskServiceSfn._normalise_parameters
+
+    def as_boto3_spells_them(self: Any, parameters: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        """An execution that starts another. Step Functions does this; moto's copy of the interpreter lost it."""
+        normalise(self, parameters, *args, **kwargs)
+        for name in list(parameters):
+            parameters[name[0].lower() + name[1:]] = parameters.pop(name)
+
     class _Sleep:
         sleep = staticmethod(lambda seconds: clock.advance(seconds) and None)
         time = staticmethod(time.time)
@@ -54,6 +65,7 @@ def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callab
         replace.object(wait_function.WaitFunction, "_wait_interval", wait),
         replace.object(timestamp.Timestamp, "_get_wait_seconds", until),
         replace.object(retrier_decl, "time", _Sleep),
+        replace.object(StateTaskServiceSfn, "_normalise_parameters", as_boto3_spells_them),
         replace.object(sqs_models, "unix_time", lambda: clock().timestamp()),
         replace.object(sqs_models, "unix_time_millis", lambda: clock().timestamp() * 1000),
     ]

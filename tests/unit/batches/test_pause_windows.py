@@ -4,7 +4,8 @@ import pytest
 
 from tidegate.batches.pause_windows import DAY, PauseWindow, paused_until, seconds_of_day
 from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import ItemAnswer, Rules, RunState
+from tidegate.batches.run.state import RunState
+from tidegate.batches.run.values import ItemAnswer, Rules
 
 HOUR = 3600
 NIGHT = PauseWindow(22 * HOUR, 6 * HOUR)

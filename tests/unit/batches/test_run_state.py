@@ -11,19 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import (
-    FINISHED,
-    SKIP_ADVICE,
-    STOPPED,
-    Carried,
-    Counts,
-    ItemAnswer,
-    ItemCall,
-    Rules,
-    RunState,
-    Verdict,
-)
+from tidegate.batches.run.state import SKIP_ADVICE, RunState
 from tidegate.batches.run.store import pack_open, unpack_open
+from tidegate.batches.run.values import FINISHED, STOPPED, Carried, Counts, ItemAnswer, ItemCall, Rules, Verdict
 
 OK = ItemAnswer("ok")
 

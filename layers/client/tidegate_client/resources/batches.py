@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Batch, BatchItem, Business, Page
+from tidegate_client.models import Batch, BatchItem, Business, DryRunItem, Page
 from tidegate_client.resources.paging import one_page
 
 
@@ -31,8 +31,8 @@ class Batches:
 
     def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
         """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
-        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, pause_windows,
-        progress_url with progress_every_items or progress_every_percent."""
+        on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
+        concurrency_key, pause_windows, progress_url with progress_every_items or progress_every_percent."""
         body: dict[str, Any] = {"biz_id": biz_id, "name": name, "rate": rate}
         if total is not None:
             body["total"] = total
@@ -47,6 +47,12 @@ class Batches:
 
     def start(self, batch_id: str) -> Batch:
         return self._act(batch_id, "start")
+
+    def dry_run(self, batch_id: str, *, items: int = 1) -> Sequence[DryRunItem]:
+        """The first items through the business, marked `dry_run`; nothing is counted."""
+        path = f"/v1/batches/{path_part(batch_id)}/dry-run"
+        answer = self._http.call("POST", path, body={"items": items}).json()
+        return [DryRunItem(item) for item in answer["items"]]
 
     def stop(self, batch_id: str) -> Batch:
         return self._act(batch_id, "stop")

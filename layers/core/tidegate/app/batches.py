@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.batches.batches import Batches
 from tidegate.batches.control import BatchControl
+from tidegate.batches.dry_run import DryRun
 from tidegate.batches.ends import BatchEnds
+from tidegate.batches.logs import BatchLogs
 from tidegate.batches.milestones import Milestones
 from tidegate.batches.outcomes import Outcomes
 from tidegate.batches.registry import Registry
@@ -37,6 +39,7 @@ class BatchesPart:
         self.outcomes = outcomes = Outcomes(objects)
         results = ItemResults(app.table)
         self.batches = Batches(self.store, self.businesses, calls, app.files.library, outcomes, results, clock)
+        self.logs = BatchLogs(self.batches, self.store, clock)
         self.control = BatchControl(
             self.batches,
             self.store,
@@ -48,7 +51,7 @@ class BatchesPart:
             app.notifications.notifier,
             clock,
         )
-        prepare = Preparations(
+        self._prepare = prepare = Preparations(
             self.store,
             runs,
             RowFiles(objects, app.files.store.object_of),
@@ -75,6 +78,9 @@ class BatchesPart:
         stats = {found.channel: (found.running + found.queued, found.capacity) for found in channels}
         return {name: stats.get(name, (0, 1)) for name in names}
 
+    def dry_run(self, project_id: str, batch_id: str, items: int) -> list[dict[str, Any]]:
+        return DryRun(self._prepare).run(self.batches.get(project_id, batch_id), items)
+
     def shown(self, project_id: str, batch_id: str) -> dict[str, Any] | None:
         batch = self.store.get(project_id, batch_id)
         return self.batches.shown(batch) if batch else None
@@ -85,7 +91,7 @@ class BatchesPart:
         from tidegate.exports.model import CSV, ExportSpec, TableSpec
 
         columns = {"time": "time", "index": "index", "level": "level", "message": "message"}
-        rows = self.batches.log_rows(project_id, batch_id)
+        rows = self.logs.rows(project_id, batch_id)
         spec = ExportSpec(type=CSV, tables=(TableSpec(data=rows, template=columns),))
         options = ExportOptions(name="Batch logs", file_name=f"{batch_id}-logs")
         return self._app.exports.exports.submit(project_id, spec, options, who)

@@ -198,20 +198,24 @@ def businesses_list(project_id: str) -> str:
 
 
 def business_rates(project_id: str, biz_id: str) -> str:
-    """Batches of a business that run now, and the rate that each wants."""
+    """Runners of a business's batches that run now, and the rate that each wants."""
     return partition(project_id, "BIZ_RATE", biz_id)
 
 
-def business_rate(project_id: str, biz_id: str, batch_id: str) -> dict[str, str]:
-    return _key(project_id, "BIZ_RATE", biz_id, sk=batch_id)
+def business_rate(project_id: str, biz_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
+    return _key(project_id, "BIZ_RATE", biz_id, sk=f"{batch_id}#{runner:02d}" if runner else batch_id)
 
 
 def batch(project_id: str, batch_id: str) -> dict[str, str]:
     return _key(project_id, "BATCH", batch_id)
 
 
-def batch_progress(project_id: str, batch_id: str) -> dict[str, str]:
-    return _key(project_id, "BATCH", batch_id, sk="PROGRESS")
+def batch_progress(project_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id, sk=f"{BATCH_PROGRESS}#{runner:02d}" if runner else BATCH_PROGRESS)
+
+
+# What the sort keys of a batch's runners begin with; they sort in the order of the runners.
+BATCH_PROGRESS = "PROGRESS"
 
 
 def batch_data(project_id: str, batch_id: str) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from typing import Any
 
 from tidegate.aws.serialization import unknown_cursor
@@ -14,83 +12,29 @@ from tidegate.batches.model import (
     ASYNC,
     CREATED,
     FINISHED,
-    ITEM_TIMEOUT,
-    LONGEST_SYNC_ITEM_TIMEOUT,
-    STOP,
-    SYNC,
+    OPTIONS,
     Batch,
-    LogLine,
-    Progress,
+    NewBatch,
     RowSource,
 )
+from tidegate.batches.new_batch import check_new, invalid, refuse_large, total_of
 from tidegate.batches.outcomes import RESULTS_LINK_SECONDS, Outcomes
+from tidegate.batches.progress import Progress
 from tidegate.batches.registry import Registry
 from tidegate.batches.results import ItemResults
 from tidegate.batches.rows.index import format_of
 from tidegate.batches.run.business_calls import BusinessCalls
-from tidegate.batches.run.sliding_window import WindowState
 from tidegate.batches.store import BatchStore
+from tidegate.batches.view import about, shown
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.errors import Invalid, RecordNotFound, WrongAuthCode, WrongState
+from tidegate.errors import RecordNotFound, WrongAuthCode, WrongState
 from tidegate.files.library import Library
 from tidegate.files.model import READY
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.queue.model import WAITING, Request
 
-LONGEST_DATA = 300_000
 _MAY_BE_UNSET = ("max_errors", "max_failed", "max_failed_percent")
-MOST_LOGS_EXPORTED = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """What a caller says of a batch."""
-
-    biz_id: str
-    name: str
-    rate: float
-    total: int | None = None
-    concurrency: int | None = None
-    start_index: int = 0
-    job_data: Any = None
-    max_errors: int | None = None
-    retries: int = 5
-    retry_delay: float = 3.0
-    priority: int = 5
-    file_id: str | None = None
-    format: str | None = None
-    on_item_failure: str = STOP
-    max_failed: int | None = None
-    max_failed_percent: float | None = None
-    item_timeout: int = ITEM_TIMEOUT
-    ack: str = SYNC
-    items_per_call: int = 1
-    pause_windows: tuple[tuple[int, int], ...] = ()
-    progress_url: str | None = None
-    progress_every_items: int | None = None
-    progress_every_percent: float | None = None
-
-
-# What a batch takes over from what its caller says, and a redrive from its batch.
-_TAKEN_OVER = (
-    "rate",
-    "concurrency",
-    "max_errors",
-    "retries",
-    "retry_delay",
-    "priority",
-    "on_item_failure",
-    "max_failed",
-    "max_failed_percent",
-    "item_timeout",
-    "ack",
-    "items_per_call",
-    "pause_windows",
-    "progress_url",
-    "progress_every_items",
-    "progress_every_percent",
-)
 
 
 class Batches:
@@ -121,25 +65,20 @@ class Batches:
             project_id=project_id,
             biz_id=new.biz_id,
             name=new.name,
-            total=_total(new),
+            total=total_of(new),
             status=CREATED,
             created_at=iso(now),
             start_index=new.start_index,
             source=self._source(project_id, new),
-            **{name: getattr(new, name) for name in _TAKEN_OVER},
+            **{name: getattr(new, name) for name in OPTIONS},
         )
-        _refuse_large(new.job_data)
+        check_new(new)
         self._registry.check_url(project_id, new.progress_url, "progress_url")
-        if new.progress_url and not (new.progress_every_items or new.progress_every_percent):
-            raise _invalid("progress_url", "say how often: progress_every_items or progress_every_percent")
-        if new.ack == SYNC and new.item_timeout > LONGEST_SYNC_ITEM_TIMEOUT:
-            told = f'a synchronous answer is waited for {LONGEST_SYNC_ITEM_TIMEOUT} s at most; use ack: "async"'
-            raise _invalid("item_timeout", told)
         if business.before_create_url:
             what = about(batch) | {"job_data": new.job_data}
             self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
         line = act(project_id, batch.batch_id, now, who, "batch.create", new.name, states=(None, CREATED))
-        self._store.add(batch, Progress(WindowState(new.start_index)), new.job_data, line)
+        self._store.add(batch, new.job_data, line)
         return batch
 
     def _source(self, project_id: str, new: NewBatch) -> RowSource | None:
@@ -150,7 +89,7 @@ class Batches:
             raise WrongState("the file of the items is not whole yet: wait until its state is ready")
         form = new.format or format_of(file.file_name)
         if form is None:
-            raise _invalid("source", "name the format, csv or ndjson: the file's name does not tell it")
+            raise invalid("source", "name the format, csv or ndjson: the file's name does not tell it")
         return RowSource(new.file_id, file.signature, form)
 
     def get(self, project_id: str, batch_id: str) -> Batch:
@@ -207,9 +146,9 @@ class Batches:
             raise WrongState(
                 f"the data of a batch that is {batch.status} with a rate of {batch.rate:g} does not change"
             )
-        _refuse_large(job_data)
+        refuse_large(job_data)
         if isinstance(job_data, list) and batch.source is None and (batch.total or 0) > len(job_data):
-            raise _invalid("job_data", f"the batch has {batch.total} items")
+            raise invalid("job_data", f"the batch has {batch.total} items")
         line = act(batch.project_id, batch.batch_id, self._clock(), who, "batch.data")
         self._store.set_job_data(batch, job_data, line)
 
@@ -251,7 +190,7 @@ class Batches:
             status=CREATED,
             created_at=iso(now),
             redrive_of=batch.redrive_of or batch.batch_id,
-            **{name: getattr(batch, name) for name in _TAKEN_OVER},
+            **batch.options,
         )
         total = self._outcomes.copy_items(batch, self._parts(batch), states, made)
         if total == 0:
@@ -259,11 +198,11 @@ class Batches:
         why = f"redrive of {batch_id}: {total} items"
         line = act(project_id, made.batch_id, now, who, "batch.redrive", why, states=(None, CREATED))
         made = replace(made, total=total)
-        self._store.add(made, Progress(WindowState(0)), None, line)
+        self._store.add(made, None, line)
         return made
 
-    def _parts(self, batch: Batch) -> int:
-        return self._store.progress(batch.project_id, batch.batch_id)[0].outcome_parts
+    def _parts(self, batch: Batch) -> Sequence[int]:
+        return [record.progress.outcome_parts for record in self._store.runners(batch)]
 
     def add_result(
         self, project_id: str, batch_id: str, index: int, said: Mapping[str, Any], auth_code: str | None
@@ -278,69 +217,3 @@ class Batches:
         if batch.status == FINISHED:
             return False
         return self._results.add(batch, index, dict(said), self._clock().timestamp())
-
-    def add_logs(self, project_id: str, batch_id: str, lines: Sequence[Mapping[str, Any]]) -> int:
-        self.get(project_id, batch_id)
-        now = self._clock()
-        made = [LogLine(new_id("log", now), iso(now), **line) for line in lines]
-        self._store.add_logs(project_id, batch_id, made, now.timestamp())
-        return len(made)
-
-    def logs(
-        self, project_id: str, batch_id: str, *, index: int | None, limit: int, cursor: str | None
-    ) -> Listed[LogLine]:
-        self.get(project_id, batch_id)
-        return self._store.logs(project_id, batch_id, index=index, limit=limit, cursor=cursor)
-
-    def log_rows(self, project_id: str, batch_id: str) -> Sequence[dict[str, Any]]:
-        """The newest lines, by time, then id: the rows of an export. It says so where older ones are left out."""
-        self.get(project_id, batch_id)
-        lines = list(islice(self._store.newest_logs(project_id, batch_id), MOST_LOGS_EXPORTED + 1))
-        if len(lines) > MOST_LOGS_EXPORTED:
-            oldest = lines[MOST_LOGS_EXPORTED]
-            told = f"older lines are left out: an export holds the newest {MOST_LOGS_EXPORTED}"
-            lines[MOST_LOGS_EXPORTED] = LogLine(oldest.log_id, oldest.time, told, level="warning")
-        lines.reverse()
-        return [{name: getattr(line, name) for name in ("time", "index", "level", "message")} for line in lines]
-
-
-def about(batch: Batch) -> dict[str, Any]:
-    """What a business is told when it is asked."""
-    names = ("batch_id", "biz_id", "name", "total", "rate", "start_index")
-    return {name: getattr(batch, name) for name in names}
-
-
-def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
-    names = ("status", "stop_reason", "request_id", "redrive_of", *_TAKEN_OVER)
-    source = {"source": asdict(batch.source)} if batch.source else {}
-    times = {"create_time": batch.created_at, "start_time": batch.start_time, "finish_time": batch.finish_time}
-    windows = [{"start": _clock_text(start), "end": _clock_text(end)} for start, end in batch.pause_windows]
-    fields = about(batch) | {name: getattr(batch, name) for name in names} | times | source
-    fields["pause_windows"] = windows or None
-    return {name: value for name, value in fields.items() if value is not None} | {"progress": progress.shown(batch)}
-
-
-def _clock_text(seconds: int) -> str:
-    return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}"
-
-
-def _total(new: NewBatch) -> int | None:
-    total = new.total
-    if new.file_id is None and isinstance(new.job_data, list):
-        total = len(new.job_data) if total is None else total
-        if total > len(new.job_data):
-            raise _invalid("total", f"job_data lists {len(new.job_data)} items")
-    if total is None and new.file_id is None:
-        raise _invalid("total", "how many items? Give total, a list as job_data, or a file as source")
-    if total is not None and new.start_index > total:
-        raise _invalid("start_index", "lies behind the last item")
-    return total
-
-
-def _refuse_large(job_data: Any) -> None:
-    if len(json.dumps(job_data)) > LONGEST_DATA:
-        raise _invalid("job_data", f"holds more than {LONGEST_DATA} bytes; put the items into a file of the library")
-
-
-def _invalid(field: str, message: str) -> Invalid:
-    return Invalid(message, errors=[{"loc": ["body", field], "msg": message}])

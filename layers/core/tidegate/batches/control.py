@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tidegate.batches.batches import Batches, about, shown
+from tidegate.batches.batches import Batches
 from tidegate.batches.model import (
     ASK_AGAIN_SECONDS,
     BIZ_WAIT_SECONDS,
@@ -21,6 +21,7 @@ from tidegate.batches.model import (
 from tidegate.batches.registry import Registry
 from tidegate.batches.run.business_calls import BusinessCalls
 from tidegate.batches.store import BatchStore
+from tidegate.batches.view import about, shown
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import Conflict, DomainError, FetchTimeout, WrongState
 from tidegate.notifications.notice import Notice, notice_id_for
@@ -140,8 +141,8 @@ class BatchControl:
         now = self._clock()
         request_id = new_id("req", now)
         run = batch.run if batch.status == WAITING_BIZ else batch.run + 1
-        progress, _ = self._store.progress(batch.project_id, batch.batch_id)
-        stale = progress.verdict is not None and progress.verdict.status != FINISHED
+        verdicts = [record.progress.verdict for record in self._store.runners(batch)]
+        stale = [runner for runner, verdict in enumerate(verdicts) if verdict and verdict.status != FINISHED]
         sets = {"status": status, "run": run, "request_id": request_id, "start_time": iso(now)}
         loads = self._loads()
         line = self._line(batch, status, who, action, f"request {request_id}")
@@ -152,9 +153,11 @@ class BatchControl:
                 channel=choose_channel(loads) if loads else None,
                 payload={"batch_id": batch.batch_id, "run": run},
                 priority=batch.priority,
+                # The queue runs requests with the same name here one at a time.
+                subscription_id=f"batch-key:{batch.concurrency_key}" if batch.concurrency_key else None,
                 request_id=request_id,
                 callback=self._registry.get(batch.project_id, batch.biz_id).process_stop_url,
-                extra_writes=self._store.start_writes(batch, sets, line, forget_verdict=stale),
+                extra_writes=self._store.start_writes(batch, sets, line, forget_verdicts=stale),
                 who=who,
             )
         except Conflict as error:
@@ -181,15 +184,15 @@ class BatchControl:
         return stopping
 
     def _sleeps(self, batch: Batch) -> bool:
-        """Its machine waits for the next call to be due, and no function would notice the stop until then."""
-        progress, lease_until = self._store.progress(batch.project_id, batch.batch_id)
+        """All its runners wait for their next call to be due, and no function would notice the stop until then."""
         now = self._clock().timestamp()
-        return progress.asleep_until is not None and progress.asleep_until > now and lease_until < now
+        at_work = [record for record in self._store.runners(batch) if record.progress.verdict is None]
+        return bool(at_work) and all(record.sleeps(now) for record in at_work)
 
     def _stop_waiting(self, batch: Batch, reason: str, who: str = SYSTEM, action: str = "batch.stop") -> Batch:
         now = self._clock()
         ended = {"stop_reason": reason, "finish_time": iso(now)}
-        progress, _ = self._store.progress(batch.project_id, batch.batch_id)
+        progress = self._store.progress(batch)
         notice = Notice(
             notice_id=notice_id_for("batch.finished", batch.batch_id, str(batch.run)),
             project_id=batch.project_id,

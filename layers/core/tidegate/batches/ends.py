@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tidegate.batches.batches import shown
 from tidegate.batches.model import ACTIVE, STOPPED, Batch
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.batches.store import BatchStore
+from tidegate.batches.view import shown
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped
 from tidegate.queue.model import COMPLETED, Request
@@ -35,7 +35,7 @@ class BatchEnds:
         batch = self._batches.get(request.project_id, request.payload["batch_id"])
         if batch is None:
             return request.shown()
-        progress, _ = self._batches.progress(batch.project_id, batch.batch_id)
+        progress = self._batches.progress(batch)
         if request.is_over and batch.request_id == request.request_id and batch.status in ACTIVE:
             result = request.result or {"status": STOPPED, "stop_reason": _reason(batch, request)}
             status, reason = result.get("status", batch.status), result.get("stop_reason")

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tidegate.batches.run.share import Share
+
 Fields = dict[str, Any]
 
 
@@ -16,8 +18,8 @@ class Items(Protocol):
     def name(self, position: int, /) -> int:
         """The index by which the business knows the item."""
 
-    def position(self, index: int, /) -> int:
-        """Where the item of this index is; -1 if there is none."""
+    def position(self, index: int, /) -> int | None:
+        """Where the item of this index is; -1 if there is none, None if another runner has it."""
 
 
 class DataItems:
@@ -67,7 +69,7 @@ class RedrivenItems:
 
     def fields(self, position: int) -> Fields:
         kept = self._row(position)
-        names = ("index", "job_data", "batch_data")
+        names = ("job_data", "batch_data")
         return {name: kept[name] for name in names if name in kept} | {"redrive_of": self._batch_id}
 
     def name(self, position: int) -> int:
@@ -76,3 +78,24 @@ class RedrivenItems:
     def position(self, index: int) -> int:
         found = bisect_left(range(self._count), index, key=self.name)
         return found if found < self._count and self.name(found) == index else -1
+
+
+class SharedItems:
+    """Those of one runner, by its own positions."""
+
+    def __init__(self, items: Items, share: Share) -> None:
+        self._items = items
+        self._share = share
+
+    def fields(self, position: int) -> Fields:
+        return self._items.fields(self._share.index(position))
+
+    def name(self, position: int) -> int:
+        return self._items.name(self._share.index(position))
+
+    def position(self, index: int) -> int | None:
+        place = self._items.position(index)
+        if place is None or place < 0:
+            # Of no item: the first runner clears it away.
+            return -1 if self._share.runner == 0 else None
+        return self._share.below(place) if self._share.owns(place) else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tidegate.aws.table import Table
-from tidegate.batches.batches import shown
-from tidegate.batches.model import Batch, Progress
+from tidegate.batches.model import Batch
+from tidegate.batches.progress import Progress
+from tidegate.batches.view import shown
 from tidegate.common.ids import Clock
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier

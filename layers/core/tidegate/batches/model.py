@@ -6,14 +6,12 @@ import hashlib
 import hmac
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tidegate.batches.pause_windows import PauseWindow
-from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import Carried, Counts, Rules, Verdict
-from tidegate.common.ids import iso
+from tidegate.batches.run.share import BLOCK_ITEMS, Share
+from tidegate.batches.run.values import Rules
 from tidegate.errors import WrongState
 
 CREATED, WAITING_BIZ, RUNNING = "created", "waiting_biz", "running"
@@ -30,7 +28,7 @@ ACTIVE = frozenset({RUNNING, STOPPING})
 BIZ_WAIT_SECONDS = 30 * 60
 ASK_AGAIN_SECONDS = 60
 LOWEST_RATE = 0.001
-LONGEST_RATE = 10_000
+HIGHEST_RATE = 100_000
 MOST_WORKERS = 256
 DEFAULT_WORKERS = 128
 ITEM_TIMEOUT = 30
@@ -38,6 +36,7 @@ LONGEST_ITEM_TIMEOUT = 900
 # A function lives 900 s: it must hear the answer, and write it, within that.
 LONGEST_SYNC_ITEM_TIMEOUT = 600
 MOST_ITEMS_PER_CALL = 100
+MOST_RUNNERS = 32
 STOP, SKIP = "stop", "skip"
 SYNC, ASYNC = "sync", "async"
 
@@ -82,22 +81,58 @@ class RowSource:
     format: str
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    batch_id: str
-    project_id: str
-    biz_id: str
-    name: str
-    total: int | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What a caller says of how a batch is run. A redrive and each batch of a schedule take it over."""
+
     rate: float
-    status: str
-    created_at: str
-    start_index: int = 0
     concurrency: int | None = None
     max_errors: int | None = None
     retries: int = 5
     retry_delay: float = 3.0
     priority: int = 5
+    on_item_failure: str = STOP
+    max_failed: int | None = None
+    max_failed_percent: float | None = None
+    item_timeout: int = ITEM_TIMEOUT
+    ack: str = SYNC
+    items_per_call: int = 1
+    runners: int = 1
+    # Batches with the same key run one at a time.
+    concurrency_key: str | None = None
+    # (start, end) in seconds of the day, UTC.
+    pause_windows: tuple[tuple[int, int], ...] = ()
+    progress_url: str | None = None
+    progress_every_items: int | None = None
+    progress_every_percent: float | None = None
+
+
+OPTIONS = tuple(option.name for option in fields(BatchOptions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewBatch(BatchOptions):
+    """What a caller says of a batch."""
+
+    biz_id: str
+    name: str
+    total: int | None = None
+    start_index: int = 0
+    job_data: Any = None
+    file_id: str | None = None
+    format: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch(BatchOptions):
+    batch_id: str
+    project_id: str
+    biz_id: str
+    name: str
+    total: int | None
+    status: str
+    created_at: str
+    start_index: int = 0
     source: RowSource | None = None
     # Raised by each start; what an older run still does counts no more.
     run: int = 0
@@ -108,23 +143,22 @@ class Batch:
     asked_at: str | None = None
     start_time: str | None = None
     finish_time: str | None = None
-    on_item_failure: str = STOP
-    max_failed: int | None = None
-    max_failed_percent: float | None = None
-    item_timeout: int = ITEM_TIMEOUT
-    ack: str = SYNC
-    items_per_call: int = 1
-    # (start, end) in seconds of the day, UTC.
-    pause_windows: tuple[tuple[int, int], ...] = ()
-    progress_url: str | None = None
-    progress_every_items: int | None = None
-    progress_every_percent: float | None = None
     # The batch whose failed items these are.
     redrive_of: str | None = None
 
     @property
+    def options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in OPTIONS}
+
+    def share(self, runner: int) -> Share:
+        """The items of one runner. A file is shared out by the blocks in which it is read."""
+        items = (self.total or 0) - self.start_index
+        block = BLOCK_ITEMS if self.source else min(BLOCK_ITEMS, max(1, math.ceil(items / self.runners)))
+        return Share(runner, self.runners, block)
+
+    @property
     def rules(self) -> Rules:
-        serial = 1 if self.serial else None
+        most_open = 1 if self.serial else self.concurrency if self.ack == ASYNC else None
         return Rules(
             rate=self.rate,
             retries=self.retries,
@@ -135,7 +169,7 @@ class Batch:
             max_failed_percent=self.max_failed_percent,
             items_per_call=self.items_per_call,
             item_seconds=self.item_timeout if self.ack == ASYNC else 0,
-            most_open=serial or (self.concurrency if self.ack == ASYNC else None),
+            most_open=most_open,
             pause_windows=tuple(PauseWindow(*window) for window in self.pause_windows),
         )
 
@@ -147,67 +181,19 @@ class Batch:
     @property
     def serial(self) -> bool:
         """The next item waits for the last one's answer, and sees the data as they are then."""
-        return self.rate <= 1 and self.items_per_call == 1
+        return self.rate <= 1 and self.items_per_call == 1 and self.runners == 1
 
-    @property
-    def workers(self) -> int:
+    def workers(self, runners: int = 1) -> int:
+        """How many calls one of so many runners may have under way."""
         if self.serial:
             return 1
-        return min(self.concurrency or min(math.ceil(self.rate), DEFAULT_WORKERS), MOST_WORKERS)
+        wanted = self.concurrency or min(math.ceil(self.rate), DEFAULT_WORKERS * runners)
+        return min(max(1, wanted // runners), MOST_WORKERS)
 
     @property
     def takes_data(self) -> bool:
         """Data changes between items only where no two are under way at once."""
         return self.status in (CREATED, WAITING_BIZ, STOPPED) or (self.status == RUNNING and self.serial)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What the runner writes each second, and a successor goes on from."""
-
-    window: WindowState
-    counts: Counts = field(default_factory=Counts)
-    rate_now: float = 0.0
-    verdict: Verdict | None = None
-    carried: Carried = field(default_factory=Carried)
-    # How many parts of the outcomes in S3 count.
-    outcome_parts: int = 0
-    # Epoch seconds: nothing is to be done until then, and no function runs.
-    asleep_until: float | None = None
-    # Epoch seconds: when the last item will be called, at the present pace.
-    eta: float | None = None
-    # The last milestone that the progress webhook was sent for.
-    told: int = 0
-
-    @property
-    def position(self) -> int:
-        return self.window.offset + self.window.acknowledged
-
-    @property
-    def errors(self) -> int:
-        return self.counts.failed + self.counts.abandoned
-
-    def shown(self, batch: Batch) -> dict[str, Any]:
-        total, done = batch.total, self.position - batch.start_index
-        percent = None if total is None else round(100 * self.position / total, 2) if total else 100.0
-        open_items = self.carried.open_items
-        told: dict[str, Any] = {
-            "processed": self.position,
-            "total": total,
-            "percent": percent,
-            "errors": self.errors,
-            "succeeded": done - self.errors,
-            "failed": self.counts.failed,
-            "abandoned": self.counts.abandoned,
-            "failed_calls": self.counts.failed_calls,
-            "retrying": sum(1 for item in open_items if not item.awaiting),
-            "awaiting": sum(1 for item in open_items if item.awaiting),
-            "rate_now": self.rate_now,
-            "offset": self.window.offset,
-        }
-        if self.eta is not None and batch.status == RUNNING:
-            told["eta"] = iso(datetime.fromtimestamp(self.eta, UTC))
-        return told
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,12 @@ class ItemResults:
         return True
 
     def read(self, batch: Batch, items: Items) -> Iterator[tuple[int, int, ParsedAnswer]]:
-        """(index, position, answer) of each result that waits."""
+        """(index, position, answer) of each result that waits for this runner."""
         for item in self._table.query_all(keys.batch_results(batch.project_id, batch.batch_id), consistent=True):
             index = int(item["index"])
-            yield index, items.position(index), read_answer(json.loads(item["text"]))
+            position = items.position(index)
+            if position is not None:
+                yield index, position, read_answer(json.loads(item["text"]))
 
     def forget(self, batch: Batch, indexes: Sequence[int]) -> None:
         if indexes:

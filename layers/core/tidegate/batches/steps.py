@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 
-from tidegate.batches.batches import shown
-from tidegate.batches.items import DataItems, Items, RedrivenItems, RowsWithData
-from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business, Progress
+from tidegate.batches.items import DataItems, Fields, Items, RedrivenItems, RowsWithData, SharedItems
+from tidegate.batches.model import FINISHED, RUNNING, STOPPED, Batch, Business
 from tidegate.batches.outcomes import redriven_items
+from tidegate.batches.progress import Progress
 from tidegate.batches.rows.files import RowFiles
 from tidegate.batches.run.item_call import ItemCaller
 from tidegate.batches.run.slice import ENDED, SliceEnd, SliceRunner
-from tidegate.batches.run.state import Verdict
 from tidegate.batches.run.store import BatchRunStore
+from tidegate.batches.run.values import Verdict
 from tidegate.batches.store import BatchStore
+from tidegate.batches.view import shown
 from tidegate.common.ids import Clock, iso
 from tidegate.errors import BatchStopped, DomainError, LeaseLost, RequestTimedOut, WorkerLost
 from tidegate.http.client import SafeHttp
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = Logger(service="tidegate", child=True)
 
+# The first step of a batch with several runners: the machine starts an execution for each of the others.
+SPLIT = "split"
 RENEW = "renew"
 TIMING = Timing(look=0.0, beat=30.0)
 
@@ -50,16 +53,17 @@ class RequestCharge:
         self._clock = clock
         self._running = RunningAttempt(queue, request, TIMING)
 
-    def confirm(self, batch: Batch, progress: Progress) -> None:
+    def confirm(self, batch: Batch, progress: Progress, *, tell: bool) -> None:
         try:
             self._running(progress.shown(batch))
         except RequestTimedOut as error:
             raise LeaseLost(error.detail) from error
-        self._live.progress(batch.project_id, batch.batch_id, shown(batch, progress))
+        if tell:
+            self._live.progress(batch.project_id, batch.batch_id, shown(batch, progress))
 
-    def end(self, batch: Batch, fence: int, verdict: Verdict) -> None:
+    def end(self, batch: Batch, fences: Sequence[int], verdict: Verdict) -> None:
         error = BatchStopped(verdict.reason or "") if verdict.failed else None
-        writes = self._ends.end_writes(batch, fence, verdict, iso(self._clock()))
+        writes = self._ends.end_writes(batch, fences, verdict, iso(self._clock()))
         result = {"batch_id": batch.batch_id, "status": verdict.status, "stop_reason": verdict.reason}
         try:
             self._queue.finish(*self._here, result=result, error=error, extra_writes=writes)
@@ -95,13 +99,31 @@ class Preparations:
             batch, business.process_url, project, self._http, self._sign, self._clock, shared_rate=business.rate
         )
 
-    def items(self, batch: Batch) -> Items:
+    def items(self, batch: Batch, runner: int) -> Items:
+        items = self._all_items(batch)
+        return SharedItems(items, batch.share(runner)) if batch.runners > 1 else items
+
+    def first_items(self, batch: Batch, count: int) -> list[tuple[int, Fields]]:
+        """(index, fields) of so many items from the start on; a file is read only as far as they go."""
+        start = batch.start_index
+        if batch.source and not batch.redrive_of:
+            rows = self._rows.first_rows(batch.project_id, batch.source, start + count)
+            items: Items = RowsWithData(rows.__getitem__, self._data(batch))
+            count = min(count, len(rows) - start)
+        else:
+            items = self._all_items(batch)
+            count = min(count, (batch.total or 0) - start)
+        return [(items.name(at), items.fields(at)) for at in range(start, start + count)]
+
+    def _all_items(self, batch: Batch) -> Items:
         if batch.redrive_of:
             rows = self._rows.of_object(redriven_items(batch))
             return RedrivenItems(rows.row, rows.count, batch.redrive_of)
         data = self._data(batch)
         return (
-            RowsWithData(self._rows.rows(batch.project_id, batch.source).row, data) if batch.source else DataItems(data)
+            RowsWithData(self._rows.rows(batch.project_id, batch.source, batch.runners).row, data)
+            if batch.source
+            else DataItems(data)
         )
 
     def _data(self, batch: Batch) -> Callable[[], Any]:
@@ -142,9 +164,11 @@ class BatchSteps:
         self._rounds = rounds
 
     def step(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """One slice. Past so many rounds the machine goes on in a new execution: its history has an end."""
+        """One slice of one runner. Past so many rounds the machine goes on in a new execution: its history has an
+        end."""
         here = {name: event[name] for name in ("project_id", "request_id", "attempt")}
-        turn = {"round": event.get("round", 0) + 1, "generation": event.get("generation", 1)}
+        runner = event.get("runner", 0)
+        turn = {"runner": runner, "round": event.get("round", 0) + 1, "generation": event.get("generation", 1)}
         try:
             ended = self._slice(self._queue.running(**here), event)
         except LeaseLost as error:
@@ -154,9 +178,15 @@ class BatchSteps:
             logger.warning("a slice failed", **here, code=error.code, why=error.detail)
             self._queue.finish(**here, error=error)
             ended = SliceEnd(ENDED)
+        if ended.outcome == SPLIT:
+            others = [
+                {"name": _execution_name(here, other, 1), "input": {**here, "runner": other}}
+                for other in range(1, ended.seconds)
+            ]
+            return {**here, **turn, "outcome": SPLIT, "runners": others}
         if ended.outcome != ENDED and turn["round"] >= self._rounds:
-            following = {**here, "round": 0, "generation": turn["generation"] + 1}
-            name = f"{here['request_id']}-{here['attempt']}-{following['generation']}"
+            following = {**here, "runner": runner, "round": 0, "generation": turn["generation"] + 1}
+            name = _execution_name(here, runner, following["generation"])
             return {**here, **turn, "outcome": RENEW, "successor": {"name": name, "input": following}}
         return {**here, **turn, "outcome": ended.outcome, "seconds": ended.seconds}
 
@@ -168,10 +198,23 @@ class BatchSteps:
         if batch is None or batch.run != request.payload["run"] or batch.status == FINISHED:
             self._queue.finish(request.project_id, request.request_id, request.attempt, result={"status": "outdated"})
             return SliceEnd(ENDED)
+        begins = "runner" not in event
         if batch.status == STOPPED:
+            if not begins:
+                raise LeaseLost("another runner has ended the batch")
             # Someone retries the failed request: its batch goes on where it stopped.
             batch = self._batches.move(batch, RUNNING)
+        if begins and batch.runners > 1:
+            # The rows of a file are counted once, not by each runner.
+            self._runner.count(batch)
+            return SliceEnd(SPLIT, batch.runners)
         charge = RequestCharge(request, self._queue, self._ends, self._live, self._clock)
-        ended = self._runner.run(batch, charge)
-        logger.info("a slice is over", batch_id=batch.batch_id, outcome=ended.outcome, seconds=ended.seconds)
+        runner = event.get("runner", 0)
+        ended = self._runner.run(batch, charge, runner)
+        told = {"batch_id": batch.batch_id, "runner": runner}
+        logger.info("a slice is over", **told, outcome=ended.outcome, seconds=ended.seconds)
         return ended
+
+
+def _execution_name(here: Mapping[str, Any], runner: int, generation: int) -> str:
+    return f"{here['request_id']}-{here['attempt']}-" + (f"r{runner}-" if runner else "") + str(generation)

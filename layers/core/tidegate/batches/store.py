@@ -10,8 +10,9 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, put, put_new, update
-from tidegate.batches.model import ACTIVE, Batch, Business, LogLine, Progress, RowSource
-from tidegate.batches.run.store import progress_attributes, progress_from
+from tidegate.batches.model import ACTIVE, Batch, Business, LogLine, RowSource
+from tidegate.batches.progress import Progress, RunnerRecord, combined, first_progress
+from tidegate.batches.run.store import progress_attributes, progress_from, runners_of
 from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, WrongState
 from tidegate.notifications.notice import Notice
@@ -70,13 +71,12 @@ class BatchStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, batch: Batch, progress: Progress, job_data: Any, line: AuditLine) -> None:
+    def add(self, batch: Batch, job_data: Any, line: AuditLine) -> None:
         key, listing = keys.batch(batch.project_id, batch.batch_id), keys.batches_list(batch.project_id)
-        started = {"fence": 0, "lease_until": 0} | progress_attributes(progress)
         self._table.transact(
             [
                 put_new(key | asdict(batch) | {"gsi1pk": listing, "gsi1sk": batch.batch_id}),
-                put_new(keys.batch_progress(batch.project_id, batch.batch_id) | started),
+                *(put_new(_unstarted(batch, runner)) for runner in range(batch.runners)),
                 put_new(keys.batch_data(batch.project_id, batch.batch_id) | {"text": json.dumps(job_data)}),
                 audit_write(line),
             ]
@@ -86,32 +86,36 @@ class BatchStore:
         item = self._table.get(keys.batch(project_id, batch_id), consistent=True)
         return batch_from(item) if item else None
 
-    def progress(self, project_id: str, batch_id: str) -> tuple[Progress, float]:
-        """The progress as last written, and when the runner's lease ends."""
-        item = self._table.get(keys.batch_progress(project_id, batch_id), consistent=True)
-        if item is None:
+    def runners(self, batch: Batch) -> list[RunnerRecord]:
+        """What each of its runners wrote last."""
+        found = runners_of(self._table, batch)
+        if not found:
             raise RecordNotFound("no such batch")
-        return progress_from(item), float(item["lease_until"])
+        return found
+
+    def progress(self, batch: Batch) -> Progress:
+        return combined(batch, [record.progress for record in self.runners(batch)])
 
     def details_of(self, batches: Iterable[Batch]) -> dict[str, tuple[Progress, Request | None]]:
         """By batch id, for lists: the progress, and the request of one that runs. One read for fifty batches."""
         wanted = list(batches)
-        progress = {keys.batch_progress(batch.project_id, batch.batch_id)["pk"]: batch.batch_id for batch in wanted}
-        requests = {
-            keys.request(batch.project_id, batch.request_id)["pk"]: batch.batch_id
-            for batch in wanted
-            if batch.status in ACTIVE and batch.request_id
+        requested = {
+            keys.request(b.project_id, b.request_id)["pk"]: b for b in wanted if b.status in ACTIVE and b.request_id
         }
         found = self._table.batch_get(
             [
-                *(keys.batch_progress(batch.project_id, batch.batch_id) for batch in wanted),
-                *(keys.request(b.project_id, b.request_id) for b in wanted if b.status in ACTIVE and b.request_id),
+                *(_progress_key(batch, runner) for batch in wanted for runner in range(batch.runners)),
+                *(keys.request(batch.project_id, batch.request_id or "") for batch in requested.values()),
             ],
             consistent=True,
         )
-        running = {requests[item["pk"]]: request_from(item) for item in found if item["pk"] in requests}
-        shown = {progress[item["pk"]]: progress_from(item) for item in found if item["pk"] in progress}
-        return {batch_id: (known, running.get(batch_id)) for batch_id, known in shown.items()}
+        by_key = {(item["pk"], item["sk"]): item for item in found}
+        running = {requested[item["pk"]].batch_id: request_from(item) for item in found if item["pk"] in requested}
+        return {
+            batch.batch_id: (combined(batch, parts), running.get(batch.batch_id))
+            for batch in wanted
+            if (parts := [progress_from(by_key[key]) for key in _progress_keys(batch) if key in by_key])
+        }
 
     def list(self, project_id: str, limit: int, cursor: str | None, **wanted: object) -> Listed[Batch]:
         page = self._table.find(keys.batches_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
@@ -151,9 +155,9 @@ class BatchStore:
         return self.get(batch.project_id, batch.batch_id) or batch
 
     def start_writes(
-        self, batch: Batch, sets: Mapping[str, Any], line: AuditLine, *, forget_verdict: bool
+        self, batch: Batch, sets: Mapping[str, Any], line: AuditLine, *, forget_verdicts: Sequence[int]
     ) -> Sequence[Write]:
-        """The start, for the transaction that makes its request."""
+        """The start, for the transaction that makes its request; verdicts of these runners end it no more."""
         gone = [*keys.DUE_ATTRIBUTES, "stop_reason", "finish_time"]
         started = update(
             keys.batch(batch.project_id, batch.batch_id),
@@ -163,8 +167,7 @@ class BatchStore:
             was=batch.status,
             seen=batch.run,
         )
-        progress = keys.batch_progress(batch.project_id, batch.batch_id)
-        forgotten = [update(progress, removes=["verdict"])] if forget_verdict else []
+        forgotten = [update(_progress_key(batch, runner), removes=["verdict"]) for runner in forget_verdicts]
         return [started, *forgotten, audit_write(line)]
 
     def patch(self, batch: Batch, sets: Mapping[str, Any], removes: Sequence[str], line: AuditLine) -> Batch:
@@ -216,6 +219,19 @@ class BatchStore:
         if line.index is not None:
             of_item = {"gsi1pk": keys.batch_item_logs(project_id, batch_id, line.index), "gsi1sk": key["sk"]}
         return key | asdict(line) | of_item | {"expires_at": int(now) + LOG_SECONDS}
+
+
+def _progress_key(batch: Batch, runner: int) -> dict[str, str]:
+    return keys.batch_progress(batch.project_id, batch.batch_id, runner)
+
+
+def _progress_keys(batch: Batch) -> list[tuple[str, str]]:
+    return [(key["pk"], key["sk"]) for key in (_progress_key(batch, runner) for runner in range(batch.runners))]
+
+
+def _unstarted(batch: Batch, runner: int) -> dict[str, Any]:
+    progress = progress_attributes(first_progress(batch, runner))
+    return _progress_key(batch, runner) | {"fence": 0, "lease_until": 0} | progress
 
 
 def _log(item: Mapping[str, Any]) -> LogLine:

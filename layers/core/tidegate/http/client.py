@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import (
@@ -75,6 +76,18 @@ class Stream:
             raise error
 
 
+class Sending(TypedDict, total=False):
+    """How a request is sent; what is left out is as in `_Asked`."""
+
+    headers: Mapping[str, str] | None
+    credential: Credential | None
+    body: bytes | None
+    allow_private: bool
+    limits: Limits
+    redirects: int
+    project_id: str
+
+
 class SafeHttp:
     """Raises UrlNotAllowed, FetchTimeout, ConnectionFailed and the other errors of a fetch."""
 
@@ -113,25 +126,13 @@ class SafeHttp:
         except (socket.gaierror, FetchTimeout, NotSent):
             return
 
-    def send(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        credential: Credential | None = None,
-        body: bytes | None = None,
-        allow_private: bool = False,
-        limits: Limits = DEFAULT_LIMITS,
-        redirects: int = MAX_REDIRECTS,
-        project_id: str = "",
-    ) -> Reply:
+    def send(self, method: str, url: str, **how: Unpack[Sending]) -> Reply:
         """One exchange, the body read whole and decoded. Any status is an answer: see `raise_for_status`."""
         with _translated():
-            asked = _Asked(credential, allow_private, limits, project_id)
-            response, final = self._follow(method, url, headers, body, asked, redirects)
+            asked = _Asked(**how)
+            response, final = self._follow(method, url, asked)
             try:
-                content = b"".join(_body(response, limits.max_bytes, _CHUNK, decode=True))
+                content = b"".join(_body(response, asked.limits.max_bytes, _CHUNK, decode=True))
             except BaseException:
                 response.close()
                 raise
@@ -139,25 +140,15 @@ class SafeHttp:
             return Reply(response.status, _lower(response.headers), content, final)
 
     @contextmanager
-    def stream(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        credential: Credential | None = None,
-        body: bytes | None = None,
-        allow_private: bool = False,
-        limits: Limits = DEFAULT_LIMITS,
-        redirects: int = MAX_REDIRECTS,
-        project_id: str = "",
-    ) -> Iterator[Stream]:
+    def stream(self, method: str, url: str, **how: Unpack[Sending]) -> Iterator[Stream]:
         with _translated():
-            asked = _Asked(credential, allow_private, limits, project_id)
-            response, final = self._follow(method, url, headers, body, asked, redirects)
+            asked = _Asked(**how)
+            response, final = self._follow(method, url, asked)
         done = False
         try:
-            yield Stream(response.status, _lower(response.headers), final, asked.waited, response, limits.max_bytes)
+            yield Stream(
+                response.status, _lower(response.headers), final, asked.waited, response, asked.limits.max_bytes
+            )
             done = getattr(response, "length_remaining", None) == 0
         finally:
             # A body left unread would be taken for the next answer.
@@ -180,18 +171,10 @@ class SafeHttp:
             project_id=project_id,
         )
 
-    def _follow(
-        self,
-        method: str,
-        url: str,
-        headers: Mapping[str, str] | None,
-        body: bytes | None,
-        asked: _Asked,
-        redirects: int,
-    ) -> tuple[BaseHTTPResponse, str]:
+    def _follow(self, method: str, url: str, asked: _Asked) -> tuple[BaseHTTPResponse, str]:
         until = time.monotonic() + asked.limits.total
-        sent = {**_DEFAULT_HEADERS, **{name.lower(): value for name, value in (headers or {}).items()}}
-        here = read_url(url)
+        sent = {**_DEFAULT_HEADERS, **{name.lower(): value for name, value in (asked.headers or {}).items()}}
+        here, body, redirects = read_url(url), asked.body, asked.redirects
         for _ in range(redirects + 1):
             response = self._exchange(method, here, {**sent, **asked.secrets_for(here)}, body, asked, until)
             location = response.headers.get("location")
@@ -254,12 +237,15 @@ class SafeHttp:
 
 @dataclass(slots=True)
 class _Asked:
-    """What holds for every request of one call, whatever redirects it follows."""
+    """What holds for every request of one call, whatever redirects it follows. The defaults of `Sending` are here."""
 
-    credential: Credential | None
-    allow_private: bool
-    limits: Limits
-    project_id: str
+    headers: Mapping[str, str] | None = None
+    credential: Credential | None = None
+    body: bytes | None = None
+    allow_private: bool = False
+    limits: Limits = DEFAULT_LIMITS
+    redirects: int = MAX_REDIRECTS
+    project_id: str = ""
     waited: float = 0.0
 
     def secrets_for(self, url: Url) -> dict[str, str]:

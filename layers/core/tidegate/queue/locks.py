@@ -73,5 +73,6 @@ def renewed(request: Request, now: float) -> Write:
         condition="#owner = :me AND #attempt = :attempt AND #taken_at > :oldest",
         me=request.request_id,
         attempt=request.attempt,
-        oldest=now - LONGEST_LEASE_SECONDS,
+        # A batch may run for days, and those with its concurrency key wait as long.
+        oldest=now - max(LONGEST_LEASE_SECONDS, request.timeout),
     )

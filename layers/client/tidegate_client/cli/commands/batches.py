@@ -47,6 +47,8 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="1 to 900")
     create.add_argument("--ack", choices=("sync", "async"), help="async: the result comes by a call of its own")
     create.add_argument("--items-per-call", type=int, metavar="N", help="1 to 100")
+    create.add_argument("--runners", type=int, metavar="N", help="1 to 32 functions share the items and the rate")
+    create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
     create.add_argument("--start", action="store_true", help="start it at once")
 
     start = _with_id(batch.command("start", _start, "start, or go on where it stopped"))
@@ -63,6 +65,8 @@ def register(subparsers: Subparsers) -> None:
     redrive = _with_id(batch.command("redrive", _redrive, "a new batch of the failed items only"))
     redrive.add_argument("--state", action="append", choices=("failed", "abandoned"), help="default: failed")
     redrive.add_argument("--start", action="store_true", help="start it at once")
+    dry_run = _with_id(batch.command("dry-run", _dry_run, "send the first items to the business; nothing is counted"))
+    dry_run.add_argument("--items", type=int, default=1, metavar="N", help="1 to 10; default: 1")
     logs = _with_id(batch.command("logs", _logs, "what the business logged, newest first"))
     logs.add_argument("--index", type=int, help="of this item only")
     add_paging(logs)
@@ -105,7 +109,7 @@ def _list_businesses(context: Context, args: argparse.Namespace) -> None:
 def _create(context: Context, args: argparse.Namespace) -> None:
     simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
     failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
-    optional = dict(given(args, *simple, *failures))
+    optional = dict(given(args, *simple, *failures, "runners", "concurrency_key"))
     if args.rows:
         optional["source"] = {"file_id": args.rows} | ({"format": args.rows_format} if args.rows_format else {})
     made = context.client.batches.create(
@@ -114,6 +118,11 @@ def _create(context: Context, args: argparse.Namespace) -> None:
     if args.start:
         made = context.client.batches.start(made["batch_id"])
     context.output.record(made)
+
+
+def _dry_run(context: Context, args: argparse.Namespace) -> None:
+    tried = context.client.batches.dry_run(args.batch_id, items=args.items)
+    context.output.table(tried, ("index", "answer"))
 
 
 def _start(context: Context, args: argparse.Namespace) -> Exit | None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from tidegate.batches.model import RowSource
-from tidegate.batches.rows.index import BLOCK_ROWS, NDJSON, RowIndex, index_rows, parse_block
+from tidegate.batches.rows.index import BLOCK_ROWS, NDJSON, RowIndex, first_rows, index_rows, parse_block
 from tidegate.batches.rows.objects import RowBucket
 
 _BLOCKS_KEPT = 8
@@ -30,8 +30,14 @@ class RowFiles:
         self._objects.put(key, made.to_bytes())
         return made
 
-    def rows(self, project_id: str, source: RowSource) -> Rows:
-        return Rows(self._objects, self._object_of(project_id, source.signature), self.index(project_id, source))
+    def rows(self, project_id: str, source: RowSource, runners: int = 1) -> Rows:
+        """With several runners each of them reads every nth block."""
+        key = self._object_of(project_id, source.signature)
+        return Rows(self._objects, key, self.index(project_id, source), ahead=runners)
+
+    def first_rows(self, project_id: str, source: RowSource, count: int) -> list[Any]:
+        """Read from the file's beginning, without its index."""
+        return first_rows(self._objects.chunks(self._object_of(project_id, source.signature)), source.format, count)
 
     def of_object(self, key: str) -> Rows:
         """The lines of an NDJSON object of our own."""
@@ -41,10 +47,12 @@ class RowFiles:
 class Rows:
     """Workers ask in nearly ascending order: the block after the one in use is read before it is needed."""
 
-    def __init__(self, objects: RowBucket, key: str, index: RowIndex) -> None:
+    def __init__(self, objects: RowBucket, key: str, index: RowIndex, *, ahead: int = 1) -> None:
+        """`ahead`: how many blocks after the one in use the next one is."""
         self._objects = objects
         self._key = key
         self._index = index
+        self._ahead = ahead
         self._lock = threading.Lock()
         self._reader = ThreadPoolExecutor(2, thread_name_prefix="rows")
         self._blocks: OrderedDict[int, Future[list[Any]]] = OrderedDict()
@@ -57,8 +65,8 @@ class Rows:
         block = index // BLOCK_ROWS
         with self._lock:
             wanted = self._block(block)
-            if (block + 1) * BLOCK_ROWS < self._index.rows:
-                self._block(block + 1)
+            if (block + self._ahead) * BLOCK_ROWS < self._index.rows:
+                self._block(block + self._ahead)
         try:
             return wanted.result()[index % BLOCK_ROWS]
         except Exception:

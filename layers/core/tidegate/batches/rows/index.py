@@ -7,14 +7,17 @@ import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
+from tidegate.batches.run.share import BLOCK_ITEMS
 from tidegate.common.json_input import read_json
 from tidegate.errors import Invalid
 
 CSV, NDJSON = "csv", "ndjson"
 FORMATS = (CSV, NDJSON)
-BLOCK_ROWS = 1000
+# A runner reads whole blocks, and no other runner reads them.
+BLOCK_ROWS = BLOCK_ITEMS
 LONGEST_ROW = 1024 * 1024
 _EXTENSIONS = {".csv": CSV, ".ndjson": NDJSON, ".jsonl": NDJSON}
 
@@ -71,6 +74,14 @@ def parse_block(index: RowIndex, data: bytes) -> list[Any]:
     if index.format == NDJSON:
         return [_json(record) for _, record in records]
     return [_row(index.columns, values) for _, values in records]
+
+
+def first_rows(chunks: Iterable[bytes], form: str, count: int) -> list[Any]:
+    records = _records(chunks, form)
+    if form == NDJSON:
+        return [_json(record) for _, record in islice(records, count)]
+    _, columns = next(records, (0, []))
+    return [_row(tuple(columns), values) for _, values in islice(records, count)]
 
 
 def _row(columns: tuple[str, ...], values: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tidegate.batches.run.state import ItemAnswer
+from tidegate.batches.run.values import ItemAnswer
 from tidegate.errors import FetchError
 from tidegate.http.model import Reply, error_for
 
@@ -25,8 +25,10 @@ class ParsedAnswer:
     lines: tuple[tuple[str, str], ...] = ()
 
 
-def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool) -> bytes:
+def call_body(batch_id: str, items: Sequence[Mapping[str, Any]], *, grouped: bool, dry_run: bool = False) -> bytes:
     body: dict[str, Any] = {"batch_id": batch_id} | ({"items": list(items)} if grouped else dict(items[0]))
+    if dry_run:
+        body["dry_run"] = True
     # As ASCII: a row may hold half a surrogate pair, which UTF-8 cannot.
     return json.dumps(body, separators=(",", ":")).encode()
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from math import inf
+from typing import Any
 
 from tidegate.batches.items import DataItems, Items
 from tidegate.batches.log_lines import LogLines
 from tidegate.batches.model import ASYNC, Batch, LogLine
 from tidegate.batches.run.answers import ParsedAnswer, call_body, failed, read_reply
-from tidegate.batches.run.state import ItemCall, RunState
+from tidegate.batches.run.state import RunState
+from tidegate.batches.run.values import ItemCall
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.errors import FetchError, NotSent, UrlNotAllowed
 from tidegate.http.client import SafeHttp
 from tidegate.http.kept_connection import KeptConnection
-from tidegate.http.model import Limits
+from tidegate.http.model import Limits, Reply
 from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.model import Project
 
@@ -47,8 +51,9 @@ class ItemCaller:
         self.log = LogLines(self._line)
         self.items: Items = DataItems(lambda: None)
 
-    def open_line(self) -> KeptConnection:
-        seconds = _HAND_OVER_SECONDS if self._batch.ack == ASYNC else self._batch.item_timeout
+    def open_line(self, most_seconds: float = inf) -> KeptConnection:
+        usual = _HAND_OVER_SECONDS if self._batch.ack == ASYNC else self._batch.item_timeout
+        seconds = min(usual, most_seconds)
         size = _MOST_BYTES * (4 if self._batch.items_per_call > 1 else 1)
         return self._http.line(
             self._url,
@@ -59,17 +64,14 @@ class ItemCaller:
 
     def call(self, line: KeptConnection, calls: Sequence[ItemCall]) -> Change:
         """One POST for these items. What it brought is applied to the state by the returned change."""
-        told = [{"index": call.index, "attempt": call.attempt} | self.items.fields(call.index) for call in calls]
-        grouped = self._batch.items_per_call > 1
-        body = call_body(self._batch.batch_id, told, grouped=grouped)
-        # The same for every attempt, so that the business can tell a repetition.
-        message_id = f"{self._batch.batch_id}.{told[0]['index']}" + (f"-{len(told)}" if grouped else "")
+        items = self.items
+        told = [{"index": items.name(c.index), "attempt": c.attempt} | items.fields(c.index) for c in calls]
         now = self._clock()
         try:
-            reply = line.post(body, _HEADERS | self._sign(self._project, message_id, now, body))
+            reply = self._post(line, told, now)
             if self._batch.ack == ASYNC and reply.status == 202:
                 return lambda state, now: self._await(state, calls, now)
-            heard = read_reply(reply, now, [entry["index"] for entry in told], grouped=grouped)
+            heard = self._read(reply, told, now)
         except UrlNotAllowed as error:
             reason = error.detail
             return lambda state, _: state.halt(f"the process URL may not be called: {reason}", failed=True)
@@ -81,6 +83,30 @@ class ItemCaller:
         for call, entry, one in zip(calls, told, heard, strict=True):
             self.note(entry["index"], call.attempt, one)
         return lambda state, now: _record(state, calls, heard, now)
+
+    def try_items(self, line: KeptConnection, told: Sequence[Mapping[str, Any]]) -> list[ParsedAnswer]:
+        """The same call for a dry run: the business is told so, and no state changes."""
+        now = self._clock()
+        try:
+            return self._read(self._post(line, told, now, dry_run=True), told, now)
+        except FetchError as error:
+            return [failed(error)] * len(told)
+
+    @property
+    def _grouped(self) -> bool:
+        return self._batch.items_per_call > 1
+
+    def _post(
+        self, line: KeptConnection, told: Sequence[Mapping[str, Any]], now: datetime, *, dry_run: bool = False
+    ) -> Reply:
+        body = call_body(self._batch.batch_id, told, grouped=self._grouped, dry_run=dry_run)
+        # The same for every attempt, so that the business can tell a repetition.
+        last = f"-{len(told)}" if self._grouped else ""
+        message_id = f"{self._batch.batch_id}.{told[0]['index']}{last}" + (".dry" if dry_run else "")
+        return line.post(body, _HEADERS | self._sign(self._project, message_id, now, body))
+
+    def _read(self, reply: Reply, told: Sequence[Mapping[str, Any]], now: datetime) -> list[ParsedAnswer]:
+        return read_reply(reply, now, [entry["index"] for entry in told], grouped=self._grouped)
 
     def _await(self, state: RunState, calls: Sequence[ItemCall], now: float) -> None:
         for call in calls:

@@ -26,16 +26,16 @@ class RateShares:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def share(self, batch: Batch, limit: float, now: float) -> float:
-        """The rate of this batch now, of a business that takes `limit` items a second. One write, one read."""
-        here = keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id)
+    def share(self, batch: Batch, runner: int, wanted_rate: float, limit: float, now: float) -> float:
+        """The rate of this runner now, of a business that takes `limit` items a second. One write, one read."""
+        here = keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)
         expires = {"until": now + _SILENCE_SECONDS, "expires_at": int(now) + _KEPT_SECONDS}
-        self._table.write(put(here | {"batch_id": batch.batch_id, "rate": batch.rate} | expires))
+        self._table.write(put(here | {"rate": wanted_rate} | expires))
         partition = keys.business_rates(batch.project_id, batch.biz_id)
         running = self._table.query_all(partition, consistent=True)
-        wanted = {str(item["batch_id"]): float(item["rate"]) for item in running if item["until"] > now}
-        return fair_rates(limit, wanted | {batch.batch_id: batch.rate})[batch.batch_id]
+        wanted = {str(item["sk"]): float(item["rate"]) for item in running if item["until"] > now}
+        return fair_rates(limit, wanted | {here["sk"]: wanted_rate})[here["sk"]]
 
-    def leave(self, batch: Batch) -> None:
+    def leave(self, batch: Batch, runner: int) -> None:
         """Gives the share to the others at once."""
-        self._table.batch_delete([keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id)])
+        self._table.batch_delete([keys.business_rate(batch.project_id, batch.biz_id, batch.batch_id, runner)])

@@ -5,119 +5,36 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from tidegate.batches.pause_windows import PauseWindow, paused_until
+from tidegate.batches.pause_windows import paused_until
 from tidegate.batches.run.sliding_window import SlidingWindow, WindowState
+from tidegate.batches.run.values import (
+    ABANDONED,
+    FAILED,
+    FINISHED,
+    MOST_OPEN,
+    RECOVERED,
+    STOPPED,
+    Carried,
+    Counts,
+    ItemAnswer,
+    ItemCall,
+    OpenItem,
+    Outcome,
+    Rules,
+    Verdict,
+)
 from tidegate.common.token_bucket import TokenBucket
 
-FINISHED = "finished"
-STOPPED = "stopped"
-# How an item ended that did not simply succeed.
-FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
-WINDOW_SECONDS = 10
-MOST_OPEN = 20_000
 # How long a worker sleeps at most when there is nothing to hand out: an answer may change that.
 _IDLE = 0.05
 SKIP_ADVICE = "to go on without it, set on_item_failure to skip (PATCH) and start the batch again"
 
 
-def window_size(rate: float, item_seconds: float = WINDOW_SECONDS, items_per_call: int = 1) -> int:
-    """Items may be under way for `item_seconds` without holding up the rate."""
-    return max(1, items_per_call, min(MOST_OPEN, round(rate * max(item_seconds, WINDOW_SECONDS))))
-
-
-@dataclass(frozen=True, slots=True)
-class ItemCall:
-    index: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class ItemAnswer:
-    """What the business said of one item: `ok`, `error` or `abandon`, and whether the batch is to end."""
-
-    result: str
-    detail: str = ""
-    stop: str | None = None
-    retry_after: float | None = None
-
-    def shown(self) -> dict[str, Any]:
-        said = {"result": self.result, "msg": self.detail, "stop": self.stop}
-        return {name: value for name, value in said.items() if value}
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a batch ended."""
-
-    status: str
-    reason: str | None = None
-    # By a fault, not because someone asked for it.
-    failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """An item that did not simply succeed."""
-
-    index: int
-    state: str
-    attempts: int
-    answer: ItemAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class OpenItem:
-    """An item that was called and is not done: it waits for its next attempt, or for its asynchronous result."""
-
-    index: int
-    # The attempt that comes, or, with `awaiting`, the one that was made.
-    attempt: int
-    # Epoch seconds: not called before; or, with `awaiting`, failed if there is no result by then.
-    at: float
-    awaiting: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """What a runner leaves to its successor besides the window, so that neither the rate nor a retry starts anew."""
-
-    tokens: float = 1.0
-    tokens_at: float | None = None
-    open_items: tuple[OpenItem, ...] = ()
-    # Items that ended a run by failing: if they succeed later, their outcome is corrected.
-    reopened: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    failed: int = 0
-    abandoned: int = 0
-    # Calls that failed, those that were repeated with success included.
-    failed_calls: int = 0
-
-
-@dataclass(slots=True)
-class Rules:
-    rate: float
-    retries: int = 5
-    retry_delay: float = 3.0
-    max_errors: int | None = None
-    skip_failed: bool = False
-    max_failed: int | None = None
-    max_failed_percent: float | None = None
-    items_per_call: int = 1
-    item_seconds: float = WINDOW_SECONDS
-    # How many items may be called and not answered at once; None for as many as the window holds.
-    most_open: int | None = None
-    pause_windows: tuple[PauseWindow, ...] = ()
-
-
 @dataclass(slots=True)
 class RunState:
-    """Pure; one caller at a time; `now` is in epoch seconds. Halted or paused it hands out nothing more, but still
-    takes answers."""
+    """One runner's. Pure; one caller at a time; `now` is in epoch seconds. Halted or paused it hands out nothing more,
+    but still takes answers."""
 
     total: int
     rules: Rules
@@ -127,6 +44,9 @@ class RunState:
     carried: Carried = field(default_factory=Carried)
     # How an item is named to people, where not by its position.
     name_of: Callable[[int], int] = lambda index: index
+    # Items of the whole batch, where other runners have some of them; and how many of theirs did not succeed.
+    batch_total: int | None = None
+    errors_elsewhere: int = 0
     verdict: Verdict | None = None
     paused: bool = False
     window: SlidingWindow = field(init=False)
@@ -142,7 +62,7 @@ class RunState:
     _reopened: set[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.window = SlidingWindow(self.total, self._window_size(), self.start)
+        self.window = SlidingWindow(self.total, self.rules.window_size, self.start)
         self._failed, self._abandoned = self.counts.failed, self.counts.abandoned
         self._failed_calls, self._reopened = self.counts.failed_calls, set(self.carried.reopened)
         self._bucket = TokenBucket(self.rules.rate, self.now)
@@ -243,15 +163,20 @@ class RunState:
         if self.verdict is None:
             self.verdict = Verdict(STOPPED, reason, failed)
 
+    def hear_others(self, errors: int, verdict: Verdict | None) -> None:
+        """How many items of the other runners did not succeed, and a verdict of theirs that ends the batch."""
+        if errors > self.errors_elsewhere:
+            self.errors_elsewhere = errors
+            self._check_limits()
+        if verdict is not None and self.verdict is None:
+            self.verdict = verdict
+
     def change(self, rules: Rules, now: float) -> None:
         rate_changed = rules.rate != self.rules.rate
         self.rules = rules
         if rate_changed:
             self._bucket.change_rate(rules.rate, now)
-            self.window.resize(self._window_size())
-
-    def _window_size(self) -> int:
-        return window_size(self.rules.rate, self.rules.item_seconds, self.rules.items_per_call)
+            self.window.resize(self.rules.window_size)
 
     def _room(self) -> int:
         most = MOST_OPEN if self.rules.most_open is None else self.rules.most_open
@@ -331,14 +256,13 @@ class RunState:
 
     def _unsuccessful(self, call: ItemCall, state: str, answer: ItemAnswer) -> None:
         self._note(call, state, answer)
-        errors, rules = self._failed + self._abandoned, self.rules
-        if rules.max_errors is not None and errors >= rules.max_errors:
-            self.halt(f"max_errors reached: {errors} items did not succeed", failed=True)
-        elif rules.max_failed is not None and errors > rules.max_failed:
-            self.halt(f"{errors} items did not succeed, and max_failed allows {rules.max_failed}", failed=True)
-        elif rules.max_failed_percent is not None and errors * 100 > rules.max_failed_percent * self.total:
-            allowed = f"max_failed_percent allows {rules.max_failed_percent:g} % of {self.total}"
-            self.halt(f"{errors} items did not succeed, and {allowed}", failed=True)
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        errors = self._failed + self._abandoned + self.errors_elsewhere
+        exceeded = self.rules.exceeded(errors, self.total if self.batch_total is None else self.batch_total)
+        if exceeded:
+            self.halt(exceeded, failed=True)
 
     def _conclude_if_done(self) -> None:
         if self.window.done and self.verdict is None:

@@ -1,19 +1,20 @@
-"""The progress of a batch: one small item, written by whoever holds the latest fencing token."""
+"""The progress of a batch: one small item for each runner, written by whoever holds its latest fencing token."""
 
 from __future__ import annotations
 
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, update
-from tidegate.batches.model import RUNNING, STOPPED, STOPPING, Batch, Progress
+from tidegate.batches.model import RUNNING, STOPPED, STOPPING, Batch
+from tidegate.batches.progress import Progress, RunnerRecord
 from tidegate.batches.run.sliding_window import WindowState
-from tidegate.batches.run.state import Carried, Counts, OpenItem, Verdict
+from tidegate.batches.run.values import Carried, Counts, OpenItem, Verdict
 from tidegate.errors import LeaseLost
 
 
@@ -31,6 +32,15 @@ def progress_from(item: Mapping[str, Any]) -> Progress:
         eta=item.get("eta"),
         told=item.get("told", 0),
     )
+
+
+def runners_of(table: Table, batch: Batch) -> list[RunnerRecord]:
+    pk = keys.batch(batch.project_id, batch.batch_id)["pk"]
+    return [_record(item) for item in table.query_all(pk, sk_prefix=keys.BATCH_PROGRESS, consistent=True)]
+
+
+def _record(item: Mapping[str, Any]) -> RunnerRecord:
+    return RunnerRecord(progress_from(item), int(item["fence"]), float(item["lease_until"]))
 
 
 def progress_attributes(progress: Progress) -> dict[str, Any]:
@@ -81,10 +91,14 @@ class BatchRunStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def acquire(self, batch: Batch, now: float, lease_seconds: float) -> tuple[int, Progress] | None:
+    def runners(self, batch: Batch) -> list[RunnerRecord]:
+        """All runners of the batch, in their order."""
+        return runners_of(self._table, batch)
+
+    def acquire(self, batch: Batch, now: float, lease_seconds: float, runner: int = 0) -> tuple[int, Progress] | None:
         """The next fencing token and the progress to go on from; None while another's lease lasts."""
         write = update(
-            keys.batch_progress(batch.project_id, batch.batch_id),
+            keys.batch_progress(batch.project_id, batch.batch_id, runner),
             {"lease_until": now + lease_seconds},
             adds={"fence": 1},
             condition="attribute_exists(#pk) AND #lease_until < :now",
@@ -96,10 +110,12 @@ class BatchRunStore:
             return None
         return int(item["fence"]), progress_from(item)
 
-    def save(self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None) -> None:
+    def save(
+        self, batch: Batch, fence: int, progress: Progress, lease_until: float | None = None, runner: int = 0
+    ) -> None:
         """What a runner knows, once a second. A lease that was taken over refuses it; 0 gives the lease back."""
         try:
-            self._table.write(self._save(batch, fence, progress, lease_until))
+            self._table.write(self._save(batch, fence, progress, lease_until, runner))
         except ConditionFailed as error:
             raise LeaseLost("another runner has taken over the batch") from error
 
@@ -108,19 +124,23 @@ class BatchRunStore:
         key = keys.batch(batch.project_id, batch.batch_id)
         self._table.write(update(key, {"total": total}))
 
-    def end_writes(self, batch: Batch, fence: int, verdict: Verdict, finish_time: str) -> list[Write]:
-        """The end of a run, for the transaction that ends its request. The fence guards it too."""
+    def end_writes(self, batch: Batch, fences: Sequence[int], verdict: Verdict, finish_time: str) -> list[Write]:
+        """The end of a run, for the transaction that ends its request. The fencing tokens of all runners guard it."""
         return [
-            update(
-                keys.batch_progress(batch.project_id, batch.batch_id),
-                {"lease_until": 0, "rate_now": 0},
-                # A verdict that was carried out must not end the next run.
-                removes=("verdict", "asleep_until", "eta"),
-                condition="#fence = :fence",
-                fence=fence,
-            ),
+            *(self._rest(batch, runner, fence) for runner, fence in enumerate(fences)),
             self._ended(batch, verdict.status, verdict.reason, finish_time),
         ]
+
+    @staticmethod
+    def _rest(batch: Batch, runner: int, fence: int) -> Write:
+        return update(
+            keys.batch_progress(batch.project_id, batch.batch_id, runner),
+            {"lease_until": 0, "rate_now": 0},
+            # A verdict that was carried out must not end the next run.
+            removes=("verdict", "asleep_until", "eta"),
+            condition="#fence = :fence",
+            fence=fence,
+        )
 
     def stopped_write(self, batch: Batch, reason: str, finish_time: str) -> Write:
         """For a request that ended without its runner: cancelled, or lost for good."""
@@ -139,11 +159,11 @@ class BatchRunStore:
         )
 
     @staticmethod
-    def _save(batch: Batch, fence: int, progress: Progress, lease_until: float | None) -> Write:
+    def _save(batch: Batch, fence: int, progress: Progress, lease_until: float | None, runner: int) -> Write:
         lease = {} if lease_until is None else {"lease_until": lease_until}
         attributes = progress_attributes(progress)
         return update(
-            keys.batch_progress(batch.project_id, batch.batch_id),
+            keys.batch_progress(batch.project_id, batch.batch_id, runner),
             attributes | lease,
             removes=[name for name in ("verdict", "tokens_at", "asleep_until", "eta") if attributes[name] is None],
             condition="#fence = :fence",

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
-from tidegate.batches.model import Progress
-from tidegate.batches.run.state import ItemCall, Outcome, RunState, Verdict
+from tidegate.batches.progress import Progress
+from tidegate.batches.run.state import RunState
+from tidegate.batches.run.values import ItemCall, Outcome, Verdict
 from tidegate.http.kept_connection import KeptConnection
 
 # A stop must not wait for the token of a slow rate.

@@ -8,8 +8,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 
 from tidegate.app import app
-from tidegate.batches.batches import NewBatch
-from tidegate.batches.model import Batch
+from tidegate.batches.model import Batch, NewBatch
 from tidegate.web.batches.schemas import (
     BatchAnswer,
     BatchBody,
@@ -18,6 +17,9 @@ from tidegate.web.batches.schemas import (
     BizStartBody,
     BizStopBody,
     DataBody,
+    DryRunAnswer,
+    DryRunBody,
+    DryRunItem,
     Index,
     ItemAnswer,
     ItemList,
@@ -183,6 +185,17 @@ def redrive(batch_id: str, body: RedriveBody | None = None) -> Response[BatchAns
 
 
 @router.post(
+    "/v1/batches/<batch_id>/dry-run",
+    scope="write",
+    tags=_TAGS,
+    summary="Send the first items to the business; nothing is counted",
+)
+def dry_run(batch_id: str, body: DryRunBody | None = None) -> DryRunAnswer:
+    tried = app().batches.dry_run(router.caller.project_id, batch_id, (body or DryRunBody()).items)
+    return DryRunAnswer(items=[DryRunItem.model_validate(item) for item in tried])
+
+
+@router.post(
     "/v1/batches/<batch_id>/logs",
     scope="write",
     tags=_TAGS,
@@ -192,7 +205,7 @@ def redrive(batch_id: str, body: RedriveBody | None = None) -> Response[BatchAns
 )
 def add_logs(batch_id: str, body: LogsBody) -> Response[LogsAdded]:
     lines = [line.model_dump() for line in body.items]
-    return answer(LogsAdded(added=app().batches.batches.add_logs(router.caller.project_id, batch_id, lines)), 201)
+    return answer(LogsAdded(added=app().batches.logs.add(router.caller.project_id, batch_id, lines)), 201)
 
 
 @router.get("/v1/batches/<batch_id>/logs", scope="read", tags=_TAGS, summary="Log lines, newest first")
@@ -202,7 +215,7 @@ def logs(
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> LogList:
-    page = app().batches.batches.logs(router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
+    page = app().batches.logs.list(router.caller.project_id, batch_id, index=index, limit=limit, cursor=cursor)
     return LogList(items=[LogAnswer.model_validate(line) for line in page.items], next_cursor=page.next_cursor)
 
 

@@ -4,12 +4,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from tidegate.batches.dry_run import MOST_ITEMS as MOST_DRY_ITEMS
 from tidegate.batches.model import (
+    HIGHEST_RATE,
     ITEM_TIMEOUT,
     LONGEST_ITEM_TIMEOUT,
-    LONGEST_RATE,
     LOWEST_RATE,
     MOST_ITEMS_PER_CALL,
+    MOST_RUNNERS,
     MOST_WORKERS,
 )
 from tidegate.batches.pause_windows import seconds_of_day
@@ -17,7 +19,7 @@ from tidegate.web.schemas import Answer, Body, Priority, Text
 
 Url = Annotated[str, Field(min_length=1, max_length=2000)]
 Index = Annotated[int, Field(ge=0, le=10**15)]
-Rate = Annotated[float, Field(ge=LOWEST_RATE, le=LONGEST_RATE)]
+Rate = Annotated[float, Field(ge=LOWEST_RATE, le=HIGHEST_RATE)]
 MaxErrors = Annotated[int, Field(ge=1, le=10**15, description="stop once so many items did not succeed")]
 MaxFailed = Annotated[int, Field(ge=0, le=10**15, description="tolerate so many items that did not succeed")]
 MaxFailedPercent = Annotated[float, Field(ge=0, le=100, description="the same, as a share of the total")]
@@ -93,7 +95,10 @@ class BatchBody(Body):
     name: Text
     total: Index | None = None
     rate: Rate
-    concurrency: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
+    concurrency: (
+        Annotated[int, Field(ge=1, le=MOST_WORKERS * MOST_RUNNERS, description="calls at once, by all its runners")]
+        | None
+    ) = None
     start_index: Index = 0
     job_data: Any = None
     max_errors: MaxErrors | None = None
@@ -111,6 +116,13 @@ class BatchBody(Body):
         str, Field(pattern="^(sync|async)$", description="async: process_url answers 202, the result comes by itself")
     ] = "sync"
     items_per_call: Annotated[int, Field(ge=1, le=MOST_ITEMS_PER_CALL)] = 1
+    runners: Annotated[
+        int, Field(ge=1, le=MOST_RUNNERS, description="functions that share the items and the rate between them")
+    ] = 1
+    concurrency_key: (
+        Annotated[str, Field(pattern=r"^[\w.:/-]{1,100}$", description="batches with the same key run one at a time")]
+        | None
+    ) = None
     pause_windows: PauseWindows = []
     progress_url: Annotated[Url, Field(description="told as batch.progress, as often as the next two say")] | None = (
         None
@@ -171,6 +183,8 @@ class BatchAnswer(Answer):
     item_timeout: int
     ack: str
     items_per_call: int
+    runners: int
+    concurrency_key: str | None = None
     pause_windows: list[dict[str, str]] | None = None
     progress_url: str | None = None
     progress_every_items: int | None = None
@@ -237,6 +251,20 @@ class ResultsAnswer(Answer):
     url: str
     file_name: str
     expires_in: int
+
+
+class DryRunBody(Body):
+    items: Annotated[int, Field(ge=1, le=MOST_DRY_ITEMS)] = 1
+
+
+class DryRunItem(Answer):
+    index: int
+    answer: dict[str, Any]
+    job_data: Any = None
+
+
+class DryRunAnswer(Answer):
+    items: list[DryRunItem]
 
 
 class RedriveBody(Body):

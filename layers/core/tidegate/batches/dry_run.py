@@ -1,0 +1,43 @@
+"""A look at what a business says to the first items, before anything is run or counted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.batches.model import Batch
+from tidegate.batches.steps import Preparations
+from tidegate.common.slices import slices
+
+MOST_ITEMS = 10
+# The API answers within 29 s.
+_SECONDS = 20.0
+
+
+class DryRun:
+    def __init__(self, prepare: Preparations, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._prepare = prepare
+        self._monotonic = monotonic
+
+    def run(self, batch: Batch, count: int) -> list[dict[str, Any]]:
+        """The first items and the answers, one call after another; nothing is counted, logged or tried again."""
+        work = self._prepare.work(batch)
+        told = [{"index": index, "attempt": 1} | fields for index, fields in self._prepare.first_items(batch, count)]
+        until = self._monotonic() + _SECONDS
+        answers: list[dict[str, Any]] = []
+        line = work.open_line(_SECONDS / 2)
+        try:
+            for call in slices(told, batch.items_per_call):
+                if self._monotonic() > until - _SECONDS / 2:
+                    break
+                heard = work.try_items(line, call)
+                answers += [one.answer.shown() for one in heard]
+        finally:
+            line.close()
+        late = {"result": "error", "msg": f"not called: the business took the {_SECONDS:g} s of a dry run"}
+        answers += [late] * (len(told) - len(answers))
+        return [
+            {"index": item["index"], "answer": answer} | ({"job_data": item["job_data"]} if "job_data" in item else {})
+            for item, answer in zip(told, answers, strict=True)
+        ]
