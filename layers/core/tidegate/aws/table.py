@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from tidegate.aws.conflicts import reasons_of, settled
+from tidegate.aws.due_shards import DueShards
 from tidegate.aws.serialization import (
     Item,
     Key,
@@ -62,10 +63,17 @@ class ItemPage:
 
 
 class Table:
-    def __init__(self, client: DynamoDBClient, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        name: str,
+        sleep: Callable[[float], None] = time.sleep,
+        due_shards: DueShards | None = None,
+    ) -> None:
         self._client = client
         self.name = name
         self._sleep = sleep
+        self._due_shards = due_shards
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
         if not can_be_stored(*key.values()):
@@ -75,12 +83,16 @@ class Table:
 
     def write(self, write: Write) -> Item:
         """Carries out one write. Answers the new item of an update, the old one of a delete."""
+        [write] = self._spread([write])
         request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
             return settled(lambda: self._write(write, request), self._sleep)
         except self._client.exceptions.ConditionalCheckFailedException as error:
             met: Any = error.response.get("Item")
             raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
+
+    def _spread(self, writes: Sequence[Write]) -> Sequence[Write]:
+        return self._due_shards.spread(writes, self.write) if self._due_shards else writes
 
     def try_write(self, *writes: Write) -> bool:
         """Carries out the writes, all or none. False if a condition failed: then another state is there already."""
@@ -107,6 +119,7 @@ class Table:
 
         With `returns_met`, the refusal carries the items that refused."""
         more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met else {}
+        writes = self._spread(writes)
         request: dict[str, Any] = {
             "TransactItems": [{write.kind: as_request(self.name, write) | more} for write in writes],
             **({"ClientRequestToken": token} if token else {}),
@@ -253,7 +266,9 @@ class Table:
 
     def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Unconditional, for records that nobody else knows yet or that are the same whoever writes them."""
-        self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in items)
+        given = list(items)
+        placed = self._due_shards.spread_items(given, self.write) if self._due_shards else given
+        self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in placed)
 
     def batch_delete(self, keys: Iterable[Key]) -> None:
         stored = (key for key in keys if can_be_stored(*key.values()))

@@ -67,7 +67,7 @@ class Compensator:
         """
         now = self._clock()
         late = now.timestamp() - self._pace.overdue
-        found, next_due = self._store.overdue(late, late + self._pace.longest, MOST_AT_ONCE)
+        found, next_due, quiet = self._store.overdue(now.timestamp(), late, late + self._pace.longest, MOST_AT_ONCE)
         overdue = self._without_queued(found, now)
         lanes = _by_lane(overdue)
         held_back = any(len(items) > 1 for items in lanes.values())
@@ -86,6 +86,7 @@ class Compensator:
                 left -= self._take_off(lanes[str(item["due_lane"])][1:][: max(0, left)])
         if compensated:
             self._store.count(compensated)
+        self._store.close(quiet)
         oldest = max((now.timestamp() - _since(item) for item in first), default=0.0)
         return PollReport(following, len(found), compensated, oldest)
 
@@ -144,7 +145,9 @@ class Compensator:
         if compensation.is_lost(poll, now, self._pace):
             return True
         late = now.timestamp() - self._pace.overdue
-        return compensation.is_asleep(poll, now, self._pace) and bool(self._store.overdue(late, late, 1)[0])
+        return compensation.is_asleep(poll, now, self._pace) and bool(
+            self._store.overdue(now.timestamp(), late, late, 1).found
+        )
 
     def trigger(self, who: str = SYSTEM) -> PollState:
         """Polls now. A tick that comes at the same moment is no reason to drop it: then it is asked again."""
