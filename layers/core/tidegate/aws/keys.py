@@ -278,6 +278,23 @@ def requests_list(project_id: str) -> str:
     return partition(project_id, "REQUESTS")
 
 
+# Every move of a request changes its counts: more a second than one item takes.
+STATS_SPREAD = 4
+
+
+def requests_stats(project_id: str) -> str:
+    return partition(project_id, "REQUEST_STATS")
+
+
+def request_stats(project_id: str, hour: str, type: str, request_id: str) -> dict[str, str]:
+    spread = int(digest(request_id, length=8), 16) % STATS_SPREAD
+    return {"pk": requests_stats(project_id), "sk": f"{hour}#{type}#{spread}"}
+
+
+def type_of_stats(sk: str) -> str:
+    return sk.split("#")[1]
+
+
 def subscription_requests(project_id: str, subscription_id: str) -> str:
     return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -220,10 +219,8 @@ class Table:
     def _key_of(item: Item, index: str) -> dict[str, Any]:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
-    def count(self, pk: str, *, pages: int | None = None, consistent: bool = False) -> int:
-        """How many items a partition has, or its first pages; a page has some thousands. None of them is sent."""
-        if not can_be_stored(pk):
-            return 0
+    def count(self, pk: str, *, pages: int, consistent: bool = False) -> tuple[int, bool]:
+        """How many items the first pages of a partition have, and whether these are all. None of them is sent."""
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -233,13 +230,13 @@ class Table:
             "ConsistentRead": consistent,
         }
         found = 0
-        for _ in itertools.count() if pages is None else range(pages):
+        for _ in range(pages):
             answer = self._client.query(**request)
             found += int(answer["Count"])
             if "LastEvaluatedKey" not in answer:
-                break
+                return found, True
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
-        return found
+        return found, False
 
     def query_all(self, pk: str, **options: Any) -> Iterator[Item]:
         cursor: str | None = None
