@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
-from tidegate.app import App
 from tidegate.aws import keys
 from tidegate.aws.due_shards import SHARD_KEPT_SECONDS, DueShards
 from tidegate.aws.table import ItemPage, Table
@@ -108,10 +108,8 @@ def test_process_that_dies_between_entry_and_record_leaves_a_shard_that_closes(c
         written.append("entry")
         return write(*args)
 
-    table._write = dies  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
+    with patch.object(table, "_write", dies), pytest.raises(KeyboardInterrupt):
         table.write(put(_record(cloud, "lost")))
-    del table._write  # type: ignore[method-assign]
     # The caller tries again, in this process or another: the entry is there before its record.
     table.write(put(_record(cloud, "again")))
     assert "again" in _names(_overdue(cloud))
@@ -228,7 +226,7 @@ def test_records_of_the_version_before_are_found(cloud: MotoCloud) -> None:
     assert _names(_overdue(cloud)) == names
 
 
-def test_poll_compensates_what_lies_in_a_shard(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_compensates_what_lies_in_a_shard(cloud: MotoCloud) -> None:
     """From a submit in a busy process, whose message to admission is lost, to the request that runs."""
     app = cloud.app
     app.table._due_shards = DueShards(cloud.clock, 21)
@@ -240,11 +238,6 @@ def test_poll_compensates_what_lies_in_a_shard(cloud: MotoCloud, monkeypatch: py
     cloud.client("sqs").purge_queue(QueueUrl=cloud.names.queues["AdmissionQueue"])
     cloud.clock.advance(60)
 
-    looked: list[str] = []
-    handlers = dict(App.due_handlers.func(app))  # type: ignore[attr-defined]
-    look = handlers["request"]
-    handlers["request"] = lambda found: (looked.append(found["due_pk"]), look(found))[1]
-    monkeypatch.setattr(app.compensation.poll, "_handlers", handlers)
     for _ in range(3):
         app.compensation.poll.revive()
         app.compensation.poll.tick(app.compensation.poll.status()[0])

@@ -49,6 +49,11 @@ def compensation() -> dict[str, str]:
     return _key(SYSTEM, "COMPENSATION")
 
 
+def compensated(generation: int) -> dict[str, str]:
+    """That the starts of one poll were counted."""
+    return _key(SYSTEM, "COMPENSATED", str(generation))
+
+
 def lane(name: str) -> dict[str, str]:
     return _key(SYSTEM, "LANE", name)
 

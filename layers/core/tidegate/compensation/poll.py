@@ -37,7 +37,10 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """`oldest_overdue_s`: how long the work has been overdue that an earlier start did not move on, or nobody tried."""
+    """`oldest_overdue_s`: how long the work has been overdue that an earlier start did not move on.
+
+    What only waits for its first start is a backlog, which `found` tells.
+    """
 
     poll: PollState
     found: int
@@ -85,9 +88,9 @@ class Compensator:
             if outcome == LANE_CLOSED:
                 left -= self._take_off(lanes[str(item["due_lane"])][1:][: max(0, left)])
         if compensated:
-            self._store.count(compensated)
+            self._store.count(following.generation, compensated, now)
         self._store.close(quiet)
-        oldest = max((now.timestamp() - _since(item) for item in first), default=0.0)
+        oldest = max((now.timestamp() - _since(item) for item in found if _was_tried(item)), default=0.0)
         return PollReport(following, len(found), compensated, oldest)
 
     def _without_queued(self, found: list[DueItem], now: datetime) -> list[DueItem]:
@@ -183,6 +186,8 @@ def _by_lane(items: Sequence[DueItem]) -> dict[str, list[DueItem]]:
 
 def _since(item: DueItem) -> int:
     """When the work was first due: a start that moved nothing on leaves the due time as its claim set it."""
-    if item.get("due_claim") == item["due_at"]:
-        return int(item["due_since"])
-    return int(item["due_at"])
+    return int(item["due_since"]) if _was_tried(item) else int(item["due_at"])
+
+
+def _was_tried(item: DueItem) -> bool:
+    return bool(item.get("due_claim") == item["due_at"])

@@ -10,12 +10,12 @@ from tidegate.aws import keys
 from tidegate.aws.due_shards import SHARD_KEPT_SECONDS
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import Table
-from tidegate.aws.writes import delete, update
+from tidegate.aws.writes import delete, put_new, update
 from tidegate.compensation.interval import LANE_SECONDS, PollState
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 
-_LANE_KEPT_SECONDS = 3600
+_LANE_KEPT_SECONDS = _COUNT_KEPT_SECONDS = 3600
 
 
 class Overdue(NamedTuple):
@@ -50,8 +50,13 @@ class CompensationStore:
             change = update(keys.compensation(), state, adds=total, condition=where, old=old.generation)
         return self._table.try_write(change, *([audit_write(line)] if line else []))
 
-    def count(self, compensated: int) -> None:
-        self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
+    def count(self, generation: int, compensated: int, now: datetime) -> None:
+        """Adds what one poll started to the total, once: a write whose answer was lost is sent again."""
+        expires_at = int(now.timestamp()) + _COUNT_KEPT_SECONDS
+        self._table.try_write(
+            put_new(keys.compensated(generation) | {"expires_at": expires_at}),
+            update(keys.compensation(), adds={"compensated_total": compensated}),
+        )
 
     def overdue(self, now: float, late: float, until: float, limit: int) -> Overdue:
         """What is due since `late` at the latest, oldest first. Shard 0 also lists the others that may hold records."""
