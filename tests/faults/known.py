@@ -14,11 +14,4 @@ class Known(NamedTuple):
     reason: str
 
 
-KNOWN: tuple[Known, ...] = (
-    Known(
-        "lost",
-        ("compensation",),
-        r"'compensated_total': 4",
-        "what was started is counted with ADD: an update that botocore sends again counts twice. A figure only.",
-    ),
-)
+KNOWN: tuple[Known, ...] = ()

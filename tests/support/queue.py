@@ -8,6 +8,7 @@ from typing import Any
 from tests.support.moto.cloud import MotoCloud, Project
 from tidegate.aws import keys
 from tidegate.aws.writes import update
+from tidegate.compensation.store import CompensationStore
 from tidegate.queue.channels.model import Channel
 from tidegate.queue.model import Request
 
@@ -60,13 +61,9 @@ class TestQueue:
         """Moves the clock, then looks at everything that is overdue, as the compensation poll does."""
         self.cloud.clock.advance(seconds)
         app = self.cloud.app
-        handlers = app.due_handlers
-        for shard in range(4):
-            page = app.table.query(
-                f"DUE#{shard}", index="due", sk_between=(0, int(self.cloud.clock().timestamp()) - 30)
-            )
-            for item in page.items:
-                handlers[item["due_kind"]](item)
+        now = self.cloud.clock().timestamp()
+        for item in CompensationStore(app.table).overdue(now, now - 30, now - 30, 20_000).found:
+            app.due_handlers[item["due_kind"]](item)
         self.admit()
 
 

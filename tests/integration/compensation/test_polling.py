@@ -12,6 +12,7 @@ from tests.support.calls import count_calls
 from tests.support.moto.bulk import multiply
 from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
+from tests.support.template import load_template
 from tidegate.app import App
 from tidegate.aws import keys
 from tidegate.aws.writes import update
@@ -240,6 +241,24 @@ def test_300_waiting_in_a_paused_channel_hide_no_other_work(cloud: MotoCloud, ti
     assert [item["due_kind"] for item in left if item.get("due_lane")] == []
 
 
+def test_lost_export_runs_within_60_s_with_10_000_waiting_elsewhere(cloud: MotoCloud, ticks: Ticks) -> None:
+    """Its message to admission is lost, while 10,000 downloads wait in a paused channel and are older."""
+    queue = TestQueue(cloud, cloud.project())
+    cloud.http("POST", "/v1/queue/pause", json={"scope": "no_cookie"}, key=cloud.admin_key)
+    multiply(cloud, queue.submit().request_id, 10_000)
+    cloud.invoke("compensate", {"source": "aws.events"})
+    ticks.next()
+    cloud.clock.advance(60)
+    export = queue.submit(type="export")
+    cloud.client("sqs").purge_queue(QueueUrl=cloud.names.queues["AdmissionQueue"])
+    submitted = cloud.clock()
+
+    while queue.statuses(export) != ["running"]:
+        ticks.next()
+        queue.admit()
+        assert (cloud.clock() - submitted).total_seconds() <= 60
+
+
 def test_work_whose_start_always_fails_is_reported_as_overdue_since_it_was_due(
     cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +272,8 @@ def test_work_whose_start_always_fails_is_reported_as_overdue_since_it_was_due(
         oldest.append(_poll(cloud).oldest_overdue_s)
         cloud.clock.advance(200)
 
-    assert oldest == pytest.approx([60, 260, 460, 660], abs=2)
+    # Until it was tried once it is a backlog.
+    assert oldest == pytest.approx([0, 260, 460, 660], abs=2)
 
 
 def test_work_that_moved_on_is_not_reported_as_overdue_since_its_first_time(
@@ -276,22 +296,59 @@ def test_work_that_moved_on_is_not_reported_as_overdue_since_its_first_time(
     assert max(oldest) < 200
 
 
-def test_ordinary_backlog_of_a_lane_is_not_reported_as_overdue(
+def _alarm_threshold() -> int:
+    return int(load_template()["Resources"]["OldestOverdueAlarm"]["Properties"]["Threshold"])
+
+
+def test_ordinary_backlog_does_not_raise_the_alarm_however_old_it_is(
     cloud: MotoCloud, ticks: Ticks, started: list[str]
 ) -> None:
-    _stuck(cloud, "first", lane="A")
-    _poll(cloud)
-    for number in range(5):
+    for number in range(6):
         _stuck(cloud, f"a{number}", lane="A")
-    cloud.clock.advance(700)
+        _stuck(cloud, f"free{number}")
+    cloud.clock.advance(3600)
     reports = []
-    for _ in range(5):
-        reports.append(_poll(cloud).oldest_overdue_s)
+    for _ in range(6):
+        reports.append(_poll(cloud))
         cloud.clock.advance(5)
 
-    # Seen for the first time after 760 s, they were 760 s overdue; the alarm wants three minutes in a row.
-    assert len(started) == 6
-    assert max(reports) < 800
+    assert len(started) == 12
+    assert [report.found for report in reports] == [12, 5, 4, 3, 2, 1]
+    assert [report.oldest_overdue_s for report in reports] == [0.0] * 6
+
+
+def test_record_whose_handler_always_fails_raises_the_alarm_behind_a_backlog(
+    cloud: MotoCloud, ticks: Ticks, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = dict(cloud.app.due_handlers)
+
+    def fails(item: dict[str, Any]) -> None:
+        raise RuntimeError("not today")
+
+    monkeypatch.setattr(App, "due_handlers", property(lambda app: handlers | {"failing": fails}))
+    _stuck(cloud, "bad", kind="failing")
+    for number in range(30):
+        _stuck(cloud, f"a{number}", lane="A")
+    reports = []
+    for _ in range(20):
+        reports.append(_poll(cloud).oldest_overdue_s)
+        cloud.clock.advance(60)
+
+    # The alarm wants three minutes in a row.
+    assert sum(report > _alarm_threshold() for report in reports) >= 3
+
+
+def test_starts_are_counted_once_although_the_answer_to_the_count_was_lost(
+    cloud: MotoCloud, ticks: Ticks, started: list[str]
+) -> None:
+    _stuck(cloud, "one")
+    store = CompensationStore(cloud.app.table)
+    report = _poll(cloud)
+    # What botocore does when the connection breaks after the write was applied.
+    store.count(report.poll.generation, 1, cloud.clock())
+
+    assert started == ["one"]
+    assert cloud.app.compensation.poll.status()[0].compensated_total == 1
 
 
 def test_trigger_that_races_a_tick_is_not_dropped(

@@ -11,7 +11,9 @@ from tests.faults.weather import remove_expired
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws.sqs import SqsQueue
+from tidegate.distribution.model import job_key
 from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.targets import Target
 
 
 @pytest.fixture
@@ -95,3 +97,40 @@ def test_redriven_message_of_an_earlier_version_stays_a_dead_letter(fleet: Fleet
     answer = fleet.cloud.invoke("collect_targets", {"Records": [{**record, "body": json.dumps(old)}]})
 
     assert [one["itemIdentifier"] for one in answer["batchItemFailures"]] == [record["messageId"]]
+
+
+def test_submit_of_any_number_reaches_its_job_although_the_queue_fails(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above what one call writes, Tasks are left to the collector: without the queue they are written here."""
+    monkeypatch.setattr("tidegate.distribution.submit.TASKS_A_SUBMIT", 2)
+    first = fleet.submit("a-0")
+    spec = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(first["job_id"]))
+    assert spec is not None
+    monkeypatch.setattr(SqsQueue, "send", _fail)
+    targets = [Target(f"a-{number}", "") for number in range(1, 6)]
+
+    submitted = fleet.cloud.app.distribution.submit.submit_any_number(fleet.project.id, spec.parcel, targets)
+
+    listed = fleet.get("/v1/downloads", job_id=submitted.job.job_id)["items"]
+    assert {task["target_agent_id"] for task in listed} >= {target.agent_id for target in targets}
+    fleet.run_until_dispatched(submitted.job.job_id)
+    assert fleet.job(submitted.job.job_id)["counts"]["total"] >= 5
+
+
+def test_submit_of_any_number_that_reaches_nothing_leaves_no_task(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.distribution.submit.TASKS_A_SUBMIT", 2)
+    first = fleet.submit("a-0")
+    spec = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(first["job_id"]))
+    assert spec is not None
+    monkeypatch.setattr(SqsQueue, "send", _fail)
+    monkeypatch.setattr(TargetStore, "bind", _fail)
+
+    with pytest.raises(ClientError):
+        fleet.cloud.app.distribution.submit.submit_any_number(
+            fleet.project.id, spec.parcel, [Target(f"a-{number}", "") for number in range(1, 6)]
+        )
+
+    assert [task["target_agent_id"] for task in fleet.get("/v1/downloads")["items"]] == ["a-0"]

@@ -83,7 +83,7 @@ def overdue(cloud: MotoCloud) -> list[dict[str, Any]]:
         cloud.app.table.query(keys.due_partition(shard), index="due", sk_between=(0, now))
         for shard in range(keys.DUE_SHARDS)
     ]
-    return [item for page in pages for item in page.items]
+    return [item for page in pages for item in page.items if item["due_kind"] != keys.SHARD_KIND]
 
 
 def pass_time(cloud: MotoCloud, seconds: float, step: float = 900) -> None:

@@ -26,7 +26,7 @@ def revoke(cloud: MotoCloud, key: str, *, by: str | None = None) -> int:
 def compensate(cloud: MotoCloud) -> list[str]:
     """What the compensation poll would find now; the kinds that it took care of."""
     now = cloud.clock().timestamp()
-    found, _ = cloud.app.compensation.poll._store.overdue(now, now, 100)
+    found = cloud.app.compensation.poll._store.overdue(now, now, now, 100).found
     return [item["due_kind"] for item in found if cloud.app.due_handlers[item["due_kind"]](item) is not False]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -10,10 +11,12 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.calls import count_calls
+from tests.support.moto.bulk import multiply
 from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
 from tidegate.aws.table import ItemPage, Table
+from tidegate.queue.admission.standings import standing_write
 
 DAY = 86400
 
@@ -65,27 +68,130 @@ def test_calls_of_healing_do_not_grow_with_the_slots(queue: TestQueue) -> None:
     assert counts[0] == counts[1] < 10
 
 
-def test_deleting_a_subscription_with_many_requests_goes_on_after_the_call(
+def _subscription(queue: TestQueue) -> str:
+    body = {"name": "large", "source_url": "https://example.com/list.json"}
+    with patch.object(type(queue.cloud.app.http), "check_url"):
+        made = queue.cloud.http("POST", "/v1/subscriptions", json=body, key=queue.project.key).json()
+    return str(made["subscription_id"])
+
+
+def _deletes(queue: TestQueue, name: str) -> Counter[str]:
+    with count_calls(queue.cloud.app) as calls:
+        answer = queue.cloud.http("DELETE", f"/v1/subscriptions/{name}", key=queue.project.key)
+    assert answer.status in (200, 204)
+    return calls
+
+
+def test_calls_of_deleting_a_subscription_do_not_grow_with_its_requests(queue: TestQueue) -> None:
+    cloud = queue.cloud
+    cloud.http("POST", "/v1/queue/pause", key=cloud.admin_key)
+    totals = []
+    for count in (6, 30):
+        name = _subscription(queue)
+        requests = [queue.submit(subscription_id=name) for _ in range(count)]
+        totals.append(_deletes(queue, name).total())
+        assert cloud.http("GET", f"/v1/subscriptions/{name}", key=queue.project.key).status == 404
+
+    assert totals[1] <= totals[0] < 50
+    queue.compensate(31)
+    assert queue.statuses(*requests) == ["cancelled"] * 30
+    assert cloud.app.ingest.store.get(queue.project.id, name) is None
+
+
+def test_subscription_with_few_requests_is_deleted_at_once(queue: TestQueue) -> None:
+    name = _subscription(queue)
+    requests = [queue.submit(subscription_id=name) for _ in range(2)]
+
+    _deletes(queue, name)
+
+    assert queue.statuses(*requests) == ["cancelled"] * 2
+    assert queue.cloud.app.ingest.store.get(queue.project.id, name) is None
+
+
+def test_deleting_goes_on_in_the_next_look_if_one_has_no_time_for_all(
     queue: TestQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud, app = queue.cloud, queue.cloud.app
-    body = {"name": "large", "source_url": "https://example.com/list.json"}
-    with patch.object(type(app.http), "check_url"):
-        made = cloud.http("POST", "/v1/subscriptions", json=body, key=queue.project.key).json()
-    name = made["subscription_id"]
     cloud.http("POST", "/v1/queue/pause", key=cloud.admin_key)
-    requests = [queue.submit(subscription_id=name) for _ in range(6)]
-    seconds = iter(range(0, 1000, 2))
+    monkeypatch.setattr("tidegate.ingest.subscriptions._PAGE", 4)
+    name = _subscription(queue)
+    requests = [queue.submit(subscription_id=name) for _ in range(20)]
+    seconds = iter(range(0, 1000, 15))
     monkeypatch.setattr(app.ingest.subscriptions, "_monotonic", lambda: float(next(seconds)))
+    _deletes(queue, name)
+    cancelled = [queue.statuses(*requests).count("cancelled")]
 
-    assert cloud.http("DELETE", f"/v1/subscriptions/{name}", key=queue.project.key).status in (200, 204)
-    assert queue.statuses(*requests).count("cancelled") == 2
-    assert cloud.http("GET", f"/v1/subscriptions/{name}", key=queue.project.key).status == 404
+    for _ in range(4):
+        app.ingest.subscriptions.finish_delete(queue.project.id, name)
+        cancelled.append(queue.statuses(*requests).count("cancelled"))
 
-    for _ in range(3):
-        queue.compensate(61)
-    assert queue.statuses(*requests) == ["cancelled"] * 6
+    assert cancelled == [5, 9, 13, 17, 20]
     assert app.ingest.store.get(queue.project.id, name) is None
+
+
+def test_figures_cost_the_same_with_3_and_with_10_000_waiting(queue: TestQueue) -> None:
+    cloud, costs = queue.cloud, []
+    queue.capacity(no_cookie=1)
+    requests = [queue.submit(type="download") for _ in range(3)]
+    queue.admit()
+    for waiting in (0, 10_000):
+        if waiting:
+            multiply(cloud, requests[-1].request_id, waiting, by_sort_key=True)
+            cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=waiting))
+        with count_calls(cloud.app) as calls:
+            shown = cloud.http("GET", "/v1/queue/stats", key=queue.project.key).json()
+            assert cloud.http("GET", "/v1/stats", key=queue.project.key).status == 200
+        costs.append(calls["dynamodb.Query"])
+        assert shown["channels"]["no_cookie"]["queued"] == 2 + waiting
+
+    # The channels, the counts of each and the oldest place of the one where something waits; the counts by hour.
+    assert costs == [1 + len(shown["channels"]) + 1 + 1] * 2
+
+
+def test_healing_does_not_read_a_long_lane_to_its_end(queue: TestQueue) -> None:
+    """10,000 places of about 400 bytes are four pages of 1 MB: the first two are counted."""
+    cloud = queue.cloud
+    queue.capacity(no_cookie=1)
+    _, waits = (queue.submit(type="download") for _ in range(2))
+    queue.admit()
+    multiply(cloud, waits.request_id, 10_000, by_sort_key=True)
+    cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=10_000))
+
+    with count_calls(cloud.app) as calls:
+        cloud.app.queue.recovery.heal("no_cookie")
+
+    assert calls.total() < 10
+    assert cloud.app.queue.channel_store.count_waiting("no_cookie") == 10_001
+
+    # A count that says less than what was seen is put right at once, however long the lane is.
+    cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=-10_000))
+    cloud.app.queue.recovery.heal("no_cookie")
+    assert 2000 < cloud.app.queue.channel_store.count_waiting("no_cookie") <= 10_001
+
+
+def test_cleanup_of_many_costs_one_call_a_record_and_runs_side_by_side(queue: TestQueue) -> None:
+    requests = [queue.submit() for _ in range(20)]
+    for request in requests:
+        queue.act(request, "cancel")
+    queue.cloud.clock.advance(31 * DAY)
+
+    with count_calls(queue.cloud.app) as calls:
+        cleaned = queue.cloud.app.queue.retention.clean()
+
+    assert (cleaned.removed, cleaned.more) == (20, False)
+    # One archive object, one conditional delete a record, one query for each of the 16 partitions.
+    assert calls == {"dynamodb.Query": 16, "s3.PutObject": 1, "dynamodb.DeleteItem": 20}
+
+
+def test_more_than_a_hundred_scans_are_fired_in_one_minute(cloud: MotoCloud) -> None:
+    project = cloud.project()
+    body = {"name": "hourly", "source_url": "https://example.com/list.json", "schedule": "rate(1 hour)"}
+    with patch.object(type(cloud.app.http), "check_url"):
+        made = cloud.http("POST", "/v1/subscriptions", json=body, key=project.key).json()
+    multiply(cloud, made["subscription_id"], 149)
+    cloud.clock.advance(3601)
+
+    assert cloud.invoke("scan_subscriptions", {}) == {"fired": 150}
 
 
 def test_admission_that_fails_once_is_tried_again_within_seconds(queue: TestQueue) -> None:

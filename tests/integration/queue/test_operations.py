@@ -7,6 +7,8 @@ from typing import Any
 
 from tests.support.calls import count_calls
 from tests.support.queue import TestQueue
+from tidegate.aws import keys
+from tidegate.aws.writes import delete
 from tidegate.common.ids import iso
 from tidegate.errors import NotFound
 from tidegate.exports.model import output_object
@@ -93,6 +95,51 @@ def test_stats_by_type_count_success_rate_mean_and_p95(queue: TestQueue) -> None
     assert stats["success_rate"] == 0.75
     assert (stats["mean_s"], stats["p95_s"]) == (4.0, 10.0)
     assert get(queue, "/v1/stats", since="2999-01-01T00:00:00Z")["types"] == {}
+
+
+def test_stats_follow_a_request_through_its_states(queue: TestQueue) -> None:
+    queue.capacity(no_cookie=1)
+    first, second = queue.submit(), queue.submit()
+    seen = []
+
+    def look() -> None:
+        seen.append(get(queue, "/v1/stats")["types"]["check"]["by_status"])
+
+    look()
+    queue.admit()
+    look()
+    queue.finish(first, error=NotFound("gone"))
+    look()
+    queue.act(second, "cancel")
+    queue.act(first, "retry")
+    look()
+
+    assert seen == [
+        {"pending": 2},
+        {"running": 1, "queued": 1},
+        {"failed": 1, "queued": 1},
+        {"cancelled": 1, "pending": 1},
+    ]
+    # The failed attempt that is tried again is not among the durations any more.
+    assert get(queue, "/v1/stats")["types"]["check"].get("mean_s") is None
+
+
+def test_stats_of_requests_that_came_before_there_were_counts_are_never_negative(queue: TestQueue) -> None:
+    request = queue.submit()
+    counts = keys.request_stats(queue.project.id, request.created_at[:13], request.type, request.request_id)
+    queue.cloud.app.table.write(delete(counts))
+    queue.admit()
+
+    stats = get(queue, "/v1/stats")["types"]["check"]
+    assert (stats["count"], stats["by_status"]) == (1, {"running": 1})
+
+
+def test_stats_do_not_count_a_request_that_was_refused_or_known(queue: TestQueue) -> None:
+    submit = queue.cloud.app.queue.queue.submit
+    for _ in range(3):
+        submit(queue.project.id, "check", payload={}, request_id="req-same")
+
+    assert get(queue, "/v1/stats")["types"]["check"]["count"] == 1
 
 
 def test_retention_completed_7_days_failed_30_days_objects_included(queue: TestQueue) -> None:

@@ -11,8 +11,10 @@ from moto.dynamodb.models.dynamo_type import DynamoType
 from tests.support.moto.cloud import MotoCloud
 
 
-def multiply(cloud: MotoCloud, record_id: str, times: int) -> None:
-    """Each item whose key holds this id, so many times more, under ids of their own. What is equal is shared."""
+def multiply(cloud: MotoCloud, record_id: str, times: int, *, by_sort_key: bool = False) -> None:
+    """Each item whose key holds this id, so many times more, under ids of their own. What is equal is shared.
+
+    `by_sort_key`: also those that hold it in the sort key, as the place of a request in its lane."""
     (backend,) = (
         region
         for account in dynamodb_backends.values()
@@ -20,7 +22,12 @@ def multiply(cloud: MotoCloud, record_id: str, times: int) -> None:
         if cloud.names.refs["Table"] in region.tables
     )
     items = backend.get_table(cloud.names.refs["Table"]).items
-    found = [item for rows in items.values() for item in rows.values() if record_id in item.hash_key.value]
+    found = [
+        item
+        for rows in items.values()
+        for item in rows.values()
+        if record_id in item.hash_key.value or (by_sort_key and record_id in item.range_key.value)
+    ]
     assert found, f"no item is of {record_id}"
     for number in range(times):
         for item in found:

@@ -60,9 +60,10 @@ class App:
 
     @cached_property
     def table(self) -> Table:
+        from tidegate.aws.due_shards import DueShards
         from tidegate.aws.table import Table
 
-        return Table(self.dynamodb, self.settings.table_name)
+        return Table(self.dynamodb, self.settings.table_name, due_shards=DueShards(self.clock))
 
     @cached_property
     def http(self) -> SafeHttp:

@@ -22,6 +22,7 @@ from tidegate.queue.retention.retention import Retention
 from tidegate.queue.retention.store import RetentionStore
 from tidegate.queue.retention.sweep import Sweep
 from tidegate.queue.runner import RequestRunner
+from tidegate.queue.stats_store import StatsStore
 from tidegate.queue.store import RequestStore
 from tidegate.queue.unique import UniqueRequests
 
@@ -35,6 +36,7 @@ class QueuePart:
         self.policies = policies_from(settings.request_policies)
         capacities = capacities_from(settings.channel_capacities)
         self.store = RequestStore(table)
+        self.stats = StatsStore(table)
         self.log = RequestLog(table, clock)
         self.unique = UniqueRequests(table, self.store, clock)
         self.channel_store = ChannelStore(table)

@@ -5,6 +5,7 @@ boto3 is imported by the first client that is used: every handler imports this m
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ _OWN: dict[str, dict[str, Any]] = {
 }
 
 
+_making = threading.Lock()
+
+
 def client(service: str, endpoint_url: str | None = None) -> Any:
     import boto3
     from botocore.config import Config
@@ -41,7 +45,11 @@ class _LazyClient:
     def __getattr__(self, name: str) -> Any:
         made = self.__dict__.get("_made")
         if made is None:
-            made = self.__dict__["_made"] = client(self._service)
+            # Making clients is not safe in several threads at once, using them is.
+            with _making:
+                made = self.__dict__.get("_made")
+                if made is None:
+                    made = self.__dict__["_made"] = client(self._service)
         return getattr(made, name)
 
 

@@ -9,8 +9,9 @@ from tidegate.common.ids import digest
 
 SYSTEM = "_system"
 META = "META"
-# One shard takes 1,000 writes a second and keeps an idle poll at one read; a busier deployment raises it.
-DUE_SHARDS = 1
+# Shard 0 is always read; the others only while it lists them (`aws/due_shards.py`).
+DUE_SHARDS = 64
+SHARD_KIND = "shard"
 
 
 def _key(project_id: str, kind: str, *parts: str, sk: str = META) -> dict[str, str]:
@@ -22,10 +23,11 @@ def partition(project_id: str, kind: str, *parts: str) -> str:
     return "#".join(("P", project_id, kind, *parts))
 
 
-def due(record_id: str, at: float, kind: str) -> dict[str, str | int]:
-    """What makes a record show up in the sparse index of work that someone must look at."""
-    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
-    return {"due_pk": due_partition(shard), "due_at": int(at), "due_kind": kind}
+def due(_record_id: str, at: float, kind: str) -> dict[str, str | int]:
+    """What makes a record show up in the sparse index of work that someone must look at.
+
+    A busy process moves it to a shard of its own when it writes it: whose record it is plays no part."""
+    return {"due_pk": due_partition(0), "due_at": int(at), "due_kind": kind}
 
 
 def due_partition(shard: int) -> str:
@@ -34,11 +36,22 @@ def due_partition(shard: int) -> str:
 
 DUE_ATTRIBUTES = ("due_pk", "due_at", "due_kind")
 
+
+def due_shard(shard: int) -> dict[str, str]:
+    """Says, in shard 0 of the index, that another shard may hold records."""
+    return _key(SYSTEM, "DUE_SHARD", str(shard))
+
+
 # --- compensation
 
 
 def compensation() -> dict[str, str]:
     return _key(SYSTEM, "COMPENSATION")
+
+
+def compensated(generation: int) -> dict[str, str]:
+    """That the starts of one poll were counted."""
+    return _key(SYSTEM, "COMPENSATED", str(generation))
 
 
 def lane(name: str) -> dict[str, str]:
@@ -287,6 +300,23 @@ def requests_list(project_id: str) -> str:
     return partition(project_id, "REQUESTS")
 
 
+# Every move of a request changes its counts: more a second than one item takes.
+STATS_SPREAD = 4
+
+
+def requests_stats(project_id: str) -> str:
+    return partition(project_id, "REQUEST_STATS")
+
+
+def request_stats(project_id: str, hour: str, type: str, request_id: str) -> dict[str, str]:
+    spread = int(digest(request_id, length=8), 16) % STATS_SPREAD
+    return {"pk": requests_stats(project_id), "sk": f"{hour}#{type}#{spread}"}
+
+
+def type_of_stats(sk: str) -> str:
+    return sk.split("#")[1]
+
+
 def subscription_requests(project_id: str, subscription_id: str) -> str:
     return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
 
@@ -373,9 +403,13 @@ def manifest_entry(project_id: str, subscription_id: str, url: str) -> dict[str,
     return {"pk": manifest_entries(project_id, subscription_id), "sk": digest(url, length=32)}
 
 
+# One takes several hundred scans a second; a subscription writes to it once a scan.
+SCHEDULE_SHARDS = 1
+
+
 def scheduled(record_id: str, at: float) -> dict[str, str | int]:
     """A subscription's next scan, in partitions of the sparse index that only the schedule reads."""
-    shard = int(digest(record_id, length=8), 16) % DUE_SHARDS
+    shard = int(digest(record_id, length=8), 16) % SCHEDULE_SHARDS
     return {"due_pk": schedule_partition(shard), "due_at": int(at), "due_kind": "scan"}
 
 

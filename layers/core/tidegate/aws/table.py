@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from tidegate.aws.conflicts import reasons_of, settled
+from tidegate.aws.due_shards import DueShards
 from tidegate.aws.serialization import (
     Item,
     Key,
@@ -62,10 +62,17 @@ class ItemPage:
 
 
 class Table:
-    def __init__(self, client: DynamoDBClient, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        name: str,
+        sleep: Callable[[float], None] = time.sleep,
+        due_shards: DueShards | None = None,
+    ) -> None:
         self._client = client
         self.name = name
         self._sleep = sleep
+        self._due_shards = due_shards
 
     def get(self, key: Key, *, consistent: bool = False) -> Item | None:
         if not can_be_stored(*key.values()):
@@ -74,13 +81,21 @@ class Table:
         return from_wire(answer["Item"]) if "Item" in answer else None
 
     def write(self, write: Write) -> Item:
+<<<<<<< HEAD
         """Performs one write. Returns the new item of an update, the old one of a delete."""
+=======
+        """Carries out one write. Answers the new item of an update, the old one of a delete."""
+        [write] = self._spread([write])
+>>>>>>> s3/queue
         request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
             return settled(lambda: self._write(write, request), self._sleep)
         except self._client.exceptions.ConditionalCheckFailedException as error:
             met: Any = error.response.get("Item")
             raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
+
+    def _spread(self, writes: Sequence[Write]) -> Sequence[Write]:
+        return self._due_shards.spread(writes, self.write) if self._due_shards else writes
 
     def try_write(self, *writes: Write) -> bool:
         """Performs the writes, all or none. False if a condition failed: another writer was first."""
@@ -107,6 +122,7 @@ class Table:
 
         With `returns_met`, the refusal carries the items that refused."""
         more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met else {}
+        writes = self._spread(writes)
         request: dict[str, Any] = {
             "TransactItems": [{write.kind: as_request(self.name, write) | more} for write in writes],
             **({"ClientRequestToken": token} if token else {}),
@@ -207,10 +223,8 @@ class Table:
     def _key_of(item: Item, index: str) -> dict[str, Any]:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
-    def count(self, pk: str, *, pages: int | None = None, consistent: bool = False) -> int:
-        """How many items a partition has, or its first pages; a page has some thousands. None of them is sent."""
-        if not can_be_stored(pk):
-            return 0
+    def count(self, pk: str, *, pages: int, consistent: bool = False) -> tuple[int, bool]:
+        """How many items the first pages of a partition have, and whether these are all. None of them is sent."""
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -220,13 +234,13 @@ class Table:
             "ConsistentRead": consistent,
         }
         found = 0
-        for _ in itertools.count() if pages is None else range(pages):
+        for _ in range(pages):
             answer = self._client.query(**request)
             found += int(answer["Count"])
             if "LastEvaluatedKey" not in answer:
-                break
+                return found, True
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
-        return found
+        return found, False
 
     def query_all(self, pk: str, **options: Any) -> Iterator[Item]:
         cursor: str | None = None
@@ -252,8 +266,15 @@ class Table:
         return found
 
     def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
+<<<<<<< HEAD
         """Unconditional: only for new records, or for ones that every writer writes the same."""
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in items)
+=======
+        """Unconditional, for records that nobody else knows yet or that are the same whoever writes them."""
+        given = list(items)
+        placed = self._due_shards.spread_items(given, self.write) if self._due_shards else given
+        self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in placed)
+>>>>>>> s3/queue
 
     def batch_delete(self, keys: Iterable[Key]) -> None:
         stored = (key for key in keys if can_be_stored(*key.values()))

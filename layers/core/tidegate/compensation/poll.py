@@ -37,7 +37,10 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class PollReport:
-    """`oldest_overdue_s`: how long the work has been overdue that an earlier start did not move on, or nobody tried."""
+    """`oldest_overdue_s`: how long the work has been overdue that an earlier start did not move on.
+
+    What only waits for its first start is a backlog, which `found` tells.
+    """
 
     poll: PollState
     found: int
@@ -67,7 +70,7 @@ class Compensator:
         """
         now = self._clock()
         late = now.timestamp() - self._pace.overdue
-        found, next_due = self._store.overdue(late, late + self._pace.longest, MOST_AT_ONCE)
+        found, next_due, quiet = self._store.overdue(now.timestamp(), late, late + self._pace.longest, MOST_AT_ONCE)
         overdue = self._without_queued(found, now)
         lanes = _by_lane(overdue)
         held_back = any(len(items) > 1 for items in lanes.values())
@@ -85,8 +88,9 @@ class Compensator:
             if outcome == LANE_CLOSED:
                 left -= self._take_off(lanes[str(item["due_lane"])][1:][: max(0, left)])
         if compensated:
-            self._store.count(compensated)
-        oldest = max((now.timestamp() - _since(item) for item in first), default=0.0)
+            self._store.count(following.generation, compensated, now)
+        self._store.close(quiet)
+        oldest = max((now.timestamp() - _since(item) for item in found if _was_tried(item)), default=0.0)
         return PollReport(following, len(found), compensated, oldest)
 
     def _without_queued(self, found: list[DueItem], now: datetime) -> list[DueItem]:
@@ -144,7 +148,9 @@ class Compensator:
         if compensation.is_lost(poll, now, self._pace):
             return True
         late = now.timestamp() - self._pace.overdue
-        return compensation.is_asleep(poll, now, self._pace) and bool(self._store.overdue(late, late, 1)[0])
+        return compensation.is_asleep(poll, now, self._pace) and bool(
+            self._store.overdue(now.timestamp(), late, late, 1).found
+        )
 
     def trigger(self, who: str = SYSTEM) -> PollState:
         """Polls now. A tick that comes at the same moment is no reason to drop it: then it is asked again."""
@@ -180,6 +186,8 @@ def _by_lane(items: Sequence[DueItem]) -> dict[str, list[DueItem]]:
 
 def _since(item: DueItem) -> int:
     """When the work was first due: a start that moved nothing on leaves the due time as its claim set it."""
-    if item.get("due_claim") == item["due_at"]:
-        return int(item["due_since"])
-    return int(item["due_at"])
+    return int(item["due_since"]) if _was_tried(item) else int(item["due_at"])
+
+
+def _was_tried(item: DueItem) -> bool:
+    return bool(item.get("due_claim") == item["due_at"])

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from tidegate.aws import keys
+from tidegate.aws.due_shards import SHARD_KEPT_SECONDS
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import Table
-from tidegate.aws.writes import update
+from tidegate.aws.writes import delete, put_new, update
 from tidegate.compensation.interval import LANE_SECONDS, PollState
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 
-_LANE_KEPT_SECONDS = 3600
+_LANE_KEPT_SECONDS = _COUNT_KEPT_SECONDS = 3600
+
+
+class Overdue(NamedTuple):
+    """`upcoming` is when the next record is due, if soon; `quiet` lists shards in which nothing is due."""
+
+    found: list[Item]
+    upcoming: int | None
+    quiet: list[Item]
 
 
 def _key(item: Item) -> dict[str, str]:
@@ -39,23 +50,53 @@ class CompensationStore:
             change = update(keys.compensation(), state, adds=total, condition=where, old=old.generation)
         return self._table.try_write(change, *([audit_write(line)] if line else []))
 
-    def count(self, compensated: int) -> None:
-        self._table.write(update(keys.compensation(), adds={"compensated_total": compensated}))
+    def count(self, generation: int, compensated: int, now: datetime) -> None:
+        """Adds what one poll started to the total, once: a write whose answer was lost is sent again."""
+        expires_at = int(now.timestamp()) + _COUNT_KEPT_SECONDS
+        self._table.try_write(
+            put_new(keys.compensated(generation) | {"expires_at": expires_at}),
+            update(keys.compensation(), adds={"compensated_total": compensated}),
+        )
 
-    def overdue(self, late: float, until: float, limit: int) -> tuple[list[Item], int | None]:
-        """What is due since `late` at the latest, oldest first; and when the next record is due, if before `until`."""
+    def overdue(self, now: float, late: float, until: float, limit: int) -> Overdue:
+        """What is due since `late` at the latest, oldest first. Shard 0 also lists the others that may hold records."""
+        found, upcoming, entries = self._in_shard(0, late, until, limit)
+        # What waits in one shard hides nothing in another.
+        most = max(1, limit // (1 + len(entries)))
+        found, quiet = found[:most], []
+        for entry in entries:
+            if len(found) >= limit:
+                break
+            there, at, _ = self._in_shard(int(entry["shard"]), late, until, most)
+            found += there
+            upcoming = min((moment for moment in (upcoming, at) if moment is not None), default=None)
+            if not there and at is None and int(entry["opened_at"]) + SHARD_KEPT_SECONDS < now:
+                quiet.append(entry)
+        return Overdue(sorted(found, key=lambda item: int(item["due_at"])), upcoming, quiet)
+
+    def _in_shard(self, shard: int, late: float, until: float, limit: int) -> tuple[list[Item], int | None, list[Item]]:
         found: list[Item] = []
-        upcoming: int | None = None
-        for shard in range(keys.DUE_SHARDS):
-            for item in self._table.query_all(keys.due_partition(shard), index="due", sk_between=(0, int(until))):
-                at = int(item["due_at"])
-                if at > late:
-                    upcoming = at if upcoming is None else min(at, upcoming)
-                    break
-                if len(found) >= limit:
-                    break
+        entries: list[Item] = []
+        for item in self._table.query_all(keys.due_partition(shard), index="due", sk_between=(0, int(until))):
+            at = int(item["due_at"])
+            if item["due_kind"] == keys.SHARD_KIND:
+                entries.append(item)
+            elif at > late:
+                return found, at, entries
+            elif len(found) >= limit:
+                break
+            else:
                 found.append(item)
-        return sorted(found, key=lambda item: int(item["due_at"])), upcoming
+        return found, None, entries
+
+    def close(self, quiet: Sequence[Item]) -> int:
+        """Takes shards without any record off the list. The condition fails if one was opened again meanwhile."""
+        closed = 0
+        for entry in quiet:
+            if not self._table.query(keys.due_partition(int(entry["shard"])), index="due", limit=1).items:
+                same = "#opened_at = :seen"
+                closed += self._table.try_write(delete(_key(entry), same, seen=entry["opened_at"]))
+        return closed
 
     def claim(self, item: Item, until: datetime, since: int) -> bool:
         """Moves the due time on, and keeps since when the work is due."""

@@ -75,34 +75,7 @@ class Submit:
         """Nothing is stored unless the file is here or coming. The message goes last: it is what makes targets move.
 
         `after` asks for a later window than that; `source` is the Job that a redrive repeats."""
-        self._require_file(project_id, parcel.file_signature)
-        if callback:
-            self._check_callback(project_id, callback)
-        job = self._opener.enter(project_id, parcel, after=after)
-        now = self._clock()
-        tasks = [
-            Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
-        ]
-        line = _line(job, tasks, now, who, action, source)
-        self._tasks.add(tasks, int(now.timestamp()) + self._windows.longest, line)
-        arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
-        self._hand_over(job, tasks, arrivals, callback)
-        return Submitted(job, tasks)
-
-    def _hand_over(self, job: Job, tasks: Sequence[Task], arrivals: Sequence[Arrival], callback: str | None) -> None:
-        """Through the queue, or around it: a queue that fails must not leave Tasks that nobody will ever deliver.
-
-        If neither works the Tasks are taken back, since the caller is told that nothing was accepted. Targets that the
-        queue took although it did not answer are bound twice, which is once."""
-        try:
-            self._queue.send(job, arrivals, callback)
-        except Exception:
-            logger.exception("the queue did not take the targets: they are bound directly", job_id=job.job_id)
-            try:
-                self._bind(job.project_id, job.job_id, arrivals)
-            except Exception:
-                self._tasks.take_back(tasks)
-                raise
+        return self._submit(project_id, parcel, targets, callback, who, after, action, source, writes_tasks=True)
 
     def submit_any_number(
         self,
@@ -117,20 +90,57 @@ class Submit:
         source: str = "",
     ) -> Submitted:
         """Above what one call can write, the Tasks are made by whoever collects their targets, and not answered."""
-        if len(targets) <= TASKS_A_SUBMIT:
-            return self.submit(
-                project_id, parcel, targets, callback, who=who, after=after, action=action, source=source
-            )
+        few = len(targets) <= TASKS_A_SUBMIT
+        return self._submit(project_id, parcel, targets, callback, who, after, action, source, writes_tasks=few)
+
+    def _submit(
+        self,
+        project_id: str,
+        parcel: TransferSpec,
+        targets: Sequence[Target],
+        callback: str | None,
+        who: str,
+        after: int,
+        action: str,
+        source: str,
+        *,
+        writes_tasks: bool,
+    ) -> Submitted:
         self._require_file(project_id, parcel.file_signature)
         if callback:
             self._check_callback(project_id, callback)
         job = self._opener.enter(project_id, parcel, after=after)
         now = self._clock()
         expires_at = int(now.timestamp()) + self._windows.longest
-        self._tasks.add([], expires_at, _line(job, targets, now, who, action, source))
-        arrivals = [Arrival(*target, str(uuid.uuid4()), callback is not None) for target in targets]
-        self._queue.send(job, arrivals, callback, NewTasks(iso(now), callback))
-        return Submitted(job, [])
+        tasks = [
+            Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
+        ]
+        written = tasks if writes_tasks else []
+        self._tasks.add(written, expires_at, _line(job, tasks, now, who, action, source))
+        arrivals = [Arrival(*task.target, task.uuid, callback is not None) for task in tasks]
+        new = None if writes_tasks else NewTasks(iso(now), callback)
+        try:
+            self._queue.send(job, arrivals, callback, new)
+        except Exception:
+            logger.exception("the queue did not take the targets: they are bound directly", job_id=job.job_id)
+            self._bind_directly(job, tasks, arrivals, expires_at, writes_tasks=writes_tasks)
+        return Submitted(job, written)
+
+    def _bind_directly(
+        self, job: Job, tasks: Sequence[Task], arrivals: Sequence[Arrival], expires_at: int, *, writes_tasks: bool
+    ) -> None:
+        """Around the queue: one that fails must not leave Tasks that nobody will ever deliver.
+
+        If that fails too, the Tasks are taken back, since the caller is told that nothing was accepted. Targets that
+        the queue took although it did not answer are bound twice, which is once."""
+        try:
+            if not writes_tasks:
+                # The queue may have taken some of the messages: whoever collects those writes the same Tasks.
+                self._tasks.add_missing(tasks, expires_at)
+            self._bind(job.project_id, job.job_id, arrivals)
+        except Exception:
+            self._tasks.take_back(tasks)
+            raise
 
     def _require_file(self, project_id: str, signature: str) -> None:
         now = self._clock().timestamp()
@@ -150,13 +160,13 @@ class Submit:
                 self._stored.popitem(last=False)
 
 
-def _line(job: Job, tasks: Sequence[Task | Target], now: datetime, who: str, action: str, source: str) -> AuditLine:
+def _line(job: Job, tasks: Sequence[Task], now: datetime, who: str, action: str, source: str) -> AuditLine:
     """One line a submit: of its Task, or of the Job if it has several Tasks. A redrive's is of the Job it repeats."""
     parcel, first = job.parcel, tasks[0]
     place = f"{parcel.target_file_dir.rstrip('/')}/{parcel.file_name} as {parcel.target_user}"
     if source:
         record, whom = source, f"{len(tasks)} targets by {job.job_id}"
-    elif isinstance(first, Task) and len(tasks) == 1:
+    elif len(tasks) == 1:
         record, whom = parcel.task_id(first.uuid), ":".join(filter(None, first.target))
     else:
         record, whom = job.job_id, f"{len(tasks)} targets"

@@ -74,7 +74,7 @@ class SubscriptionStore:
         return True
 
     def due(self, now: float) -> Iterator[Subscription]:
-        for shard in range(keys.DUE_SHARDS):
+        for shard in range(keys.SCHEDULE_SHARDS):
             pk = keys.schedule_partition(shard)
             # All at once: those that are fired leave the index while it is read.
             found = list(self._table.query_all(pk, index="due", sk_between=(0, int(now))))

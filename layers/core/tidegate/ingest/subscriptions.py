@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -31,8 +32,12 @@ _PREVIEW_LIMITS = Limits(total=20, max_bytes=32 * 1024 * 1024)
 logger = Logger(service="tidegate", child=True)
 
 _SCANS_TOGETHER = 8
-# What one call spends on cancelling a deleted subscription's requests; compensation goes on with the rest.
-DELETE_SECONDS = 5.0
+_PAGE = 100
+# Requests of a deleted subscription that the caller's own call cancels; compensation cancels the rest.
+CANCELLED_AT_ONCE = 5
+# What one look of compensation spends on it, and how many it cancels side by side.
+DELETE_SECONDS = 20.0
+_CANCELS_TOGETHER = 16
 
 
 class Subscriptions:
@@ -188,24 +193,30 @@ class Subscriptions:
         now = self._clock()
         line = act(project_id, subscription_id, now, who, "subscription.delete")
         self._store.begin_delete(project_id, subscription_id, now.timestamp(), line)
-        self.finish_delete(project_id, subscription_id, who)
+        some = list(islice(self._open_requests(project_id, subscription_id), CANCELLED_AT_ONCE + 1))
+        for request in some[:CANCELLED_AT_ONCE]:
+            self._cancel(request, who)
+        if len(some) <= CANCELLED_AT_ONCE:
+            self._store.delete(project_id, subscription_id)
 
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
         """Cancels everything that waits or runs, then forgets it. Any number of times.
 
-        The subscription is due until then: what one call has no time for, compensation goes on with.
+        The subscription is due until then: what one look has no time for, the next goes on with.
         """
         until = self._monotonic() + DELETE_SECONDS
-        for request in self._open_requests(project_id, subscription_id):
-            if self._monotonic() >= until:
-                return
-            self._cancel(request, who)
+        left = self._open_requests(project_id, subscription_id)
+        with ThreadPoolExecutor(_CANCELS_TOGETHER) as threads:
+            while some := list(islice(left, _PAGE)):
+                if self._monotonic() >= until:
+                    return
+                list(threads.map(lambda request: self._cancel(request, who), some))
         self._store.delete(project_id, subscription_id)
 
     def _open_requests(self, project_id: str, subscription_id: str) -> Iterator[Request]:
         cursor: str | None = None
         while True:
-            page = self._requests.of_subscription(project_id, subscription_id, 100, cursor)
+            page = self._requests.of_subscription(project_id, subscription_id, _PAGE, cursor)
             yield from (request for request in page.items if request.status not in TERMINAL)
             cursor = page.next_cursor
             if cursor is None:

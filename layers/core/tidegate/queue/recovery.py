@@ -116,7 +116,7 @@ class RequestRecovery:
         if channel is not None and channel.running != held and self._channels.recount(channel, held):
             given_back += max(0, channel.running - held)
         self._channels.recount_running(name)
-        self._channels.recount_waiting(name)
+        self._channels.recount_waiting(name, int(self._clock().timestamp()) // SILENCE_SECONDS)
         if given_back:
             logger.warning("leaked slots were given back", channel=name, slots=given_back)
         return given_back

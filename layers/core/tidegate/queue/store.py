@@ -23,6 +23,7 @@ from tidegate.queue.channels.model import Place
 from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
 from tidegate.queue.locks import renewed, slot_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
+from tidegate.queue.stats_store import stats_writes
 from tidegate.queue.transaction import OTHER, PLACE, REQUEST, SLOT, STANDING, Refused
 
 Part = tuple[str, Write]
@@ -45,7 +46,8 @@ class RequestStore:
         item = request_item(request) | due_of(request, now=0, keep_seconds=0)
         counted = queued_write(request.project_id, 1, queued_limit)
         standing = standing_write(request.channel, request.project_id, waiting=1)
-        writes = [put_new(item), counted, standing, put(place_item(request)), audit_write(line), *extra_writes]
+        told = [audit_write(line), *stats_writes(None, request)]
+        writes = [put_new(item), counted, standing, put(place_item(request)), *told, *extra_writes]
         try:
             self._table.transact(writes)
         except ConditionFailed as error:
@@ -84,6 +86,7 @@ class RequestStore:
         item = request_item(new) | due_of(new, now=now.timestamp(), keep_seconds=keep_seconds)
         rest: list[Part] = [
             (OTHER, audit_write(line)),
+            *((OTHER, write) for write in stats_writes(old, new)),
             *([(OTHER, notice_write(notice))] if notice else []),
             *((OTHER, write) for write in extra_writes),
         ]
@@ -167,11 +170,6 @@ class RequestStore:
         pk = keys.subscription_requests(project_id, subscription_id)
         page = self._table.query(pk, index="gsi2", newest_first=True, limit=limit, cursor=cursor)
         return Listed([request_from(item) for item in page.items], page.cursor)
-
-    def since(self, project_id: str, since: str) -> Iterable[Request]:
-        bounds = (since, "~")
-        items = self._table.query_all(keys.requests_list(project_id), index="gsi1", sk_between=bounds)
-        return (request_from(item) for item in items)
 
 
 def _queue_writes(old: Request, new: Request, without: frozenset[str], turn: Turn | None) -> list[Part]:

@@ -21,6 +21,8 @@ from tidegate.queue.items import place_from
 _FIELDS = tuple(field.name for field in fields(Channel))
 # One admission rarely looks at more places of a project than this.
 _LANE_PAGE = 100
+# Projects whose places are counted in one look at a channel, and pages of 1 MB that are read of each.
+_RECOUNTED, _RECOUNTED_PAGES = 50, 2
 
 
 def _channel(item: Item) -> Channel:
@@ -131,11 +133,18 @@ class ChannelStore:
             if standing.running != held[project_id]:
                 self._table.try_write(self._set_count(name, standing, "running", held[project_id]))
 
-    def recount_waiting(self, name: str) -> None:
-        """The same for the places of each project; a project that neither waits nor runs is forgotten."""
-        for standing in self.standings(name):
-            waiting = self._table.count(keys.waiting(name, standing.project_id), consistent=True)
-            if standing.waiting != waiting:
+    def recount_waiting(self, name: str, turn: int) -> None:
+        """The same for the places of some projects, others with each turn; an idle project is forgotten.
+
+        Of a long lane only the beginning is counted: its count is put right when it has become short, or at once if it
+        says less than that beginning.
+        """
+        standings = self.standings(name)
+        start = turn * _RECOUNTED % max(1, len(standings))
+        for standing in (standings[start:] + standings[:start])[:_RECOUNTED]:
+            lane = keys.waiting(name, standing.project_id)
+            waiting, are_all = self._table.count(lane, pages=_RECOUNTED_PAGES, consistent=True)
+            if standing.waiting < waiting or (are_all and standing.waiting != waiting):
                 counted = queued_write(standing.project_id, waiting - standing.waiting)
                 self._table.try_write(self._set_count(name, standing, "waiting", waiting), counted)
             elif not standing.is_active:

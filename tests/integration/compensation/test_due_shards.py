@@ -1,0 +1,247 @@
+"""The `due` index grows with load: busy processes write to shards of their own, which shard 0 lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.support.calls import count_calls
+from tests.support.moto.cloud import MotoCloud
+from tests.support.queue import TestQueue
+from tidegate.aws import keys
+from tidegate.aws.due_shards import SHARD_KEPT_SECONDS, DueShards
+from tidegate.aws.table import ItemPage, Table
+from tidegate.aws.writes import delete, put, update
+from tidegate.compensation.store import CompensationStore, Overdue
+
+
+def _process(cloud: MotoCloud, shard: int) -> Table:
+    """The table as another process writes it, whose own shard is this one."""
+    return Table(cloud.app.dynamodb, cloud.app.table.name, due_shards=DueShards(cloud.clock, shard))
+
+
+def _record(cloud: MotoCloud, name: str) -> dict[str, Any]:
+    return {"pk": f"P#x#PROBE#{name}", "sk": "META", "name": name} | keys.due(name, cloud.clock().timestamp(), "probe")
+
+
+def _write(cloud: MotoCloud, table: Table, count: int, name: str = "r") -> list[str]:
+    names = [f"{name}{number:03d}" for number in range(count)]
+    for each in names:
+        table.write(put(_record(cloud, each)))
+    return names
+
+
+def _overdue(cloud: MotoCloud, limit: int = 20_000) -> Overdue:
+    now = cloud.clock().timestamp()
+    return CompensationStore(cloud.app.table).overdue(now, now, now + 300, limit)
+
+
+def _names(found: Overdue) -> list[str]:
+    return sorted(item["name"] for item in found.found)
+
+
+def _shards(cloud: MotoCloud) -> Counter[str]:
+    items = cloud.client("dynamodb").scan(TableName=cloud.app.table.name)["Items"]
+    return Counter(item["due_pk"]["S"] for item in items if item.get("due_kind") == {"S": "probe"})
+
+
+def test_busy_processes_spread_over_shards_and_the_poll_finds_all(cloud: MotoCloud) -> None:
+    names = [name for shard in (3, 4, 5) for name in _write(cloud, _process(cloud, shard), 40, f"s{shard}-")]
+
+    assert _names(_overdue(cloud)) == sorted(names)
+    # Each process wrote its first twelve to shard 0: of many that write little, none opens a shard.
+    assert _shards(cloud) == {"DUE#0": 36, "DUE#3": 28, "DUE#4": 28, "DUE#5": 28}
+
+
+def test_load_of_one_shard_does_not_grow_with_the_number_of_processes(cloud: MotoCloud) -> None:
+    for shard in range(1, 31):
+        _write(cloud, _process(cloud, shard), 20, f"s{shard}-")
+    shards = _shards(cloud)
+
+    assert max(count for name, count in shards.items() if name != "DUE#0") == 8
+    assert len(shards) == 31
+
+
+def test_shard_costs_one_more_write_in_five_minutes(cloud: MotoCloud) -> None:
+    table = _process(cloud, 7)
+    with count_calls(cloud.app) as calls:
+        _write(cloud, table, 100)
+    assert calls == {"dynamodb.PutItem": 100, "dynamodb.UpdateItem": 1}
+
+    cloud.clock.advance(301)
+    with count_calls(cloud.app) as calls:
+        _write(cloud, table, 100)
+    assert calls == {"dynamodb.PutItem": 100, "dynamodb.UpdateItem": 1}
+
+
+def test_few_due_writes_cost_no_call_more(cloud: MotoCloud) -> None:
+    with count_calls(cloud.app) as calls:
+        _write(cloud, _process(cloud, 7), 12)
+
+    assert calls == {"dynamodb.PutItem": 12}
+
+
+def test_transactions_updates_and_batches_are_spread_too(cloud: MotoCloud) -> None:
+    table = _process(cloud, 9)
+    _write(cloud, table, 13)
+    record = _record(cloud, "moved")
+    table.transact([put(record), put({"pk": "P#x#OTHER", "sk": "META"})])
+    table.write(update({"pk": record["pk"], "sk": "META"}, keys.due("moved", 5, "probe")))
+    table.batch_put([_record(cloud, "batched")])
+
+    assert _shards(cloud) == {"DUE#0": 12, "DUE#9": 3}
+    assert {"moved", "batched"} <= set(_names(_overdue(cloud)))
+
+
+def test_process_that_dies_between_entry_and_record_leaves_a_shard_that_closes(cloud: MotoCloud) -> None:
+    table = _process(cloud, 7)
+    _write(cloud, table, 12)
+    write = table._write
+    written: list[str] = []
+
+    def dies(*args: Any) -> Any:
+        if written:
+            raise KeyboardInterrupt
+        written.append("entry")
+        return write(*args)
+
+    with patch.object(table, "_write", dies), pytest.raises(KeyboardInterrupt):
+        table.write(put(_record(cloud, "lost")))
+    # The caller tries again, in this process or another: the entry is there before its record.
+    table.write(put(_record(cloud, "again")))
+    assert "again" in _names(_overdue(cloud))
+
+    for name in _names(_overdue(cloud)):
+        cloud.app.table.write(delete({"pk": f"P#x#PROBE#{name}", "sk": "META"}))
+    cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
+    store = CompensationStore(cloud.app.table)
+    assert store.close(_overdue(cloud).quiet) == 1
+    with count_calls(cloud.app) as calls:
+        assert _overdue(cloud) == ([], None, [])
+    assert calls == {"dynamodb.Query": 1}
+
+
+def test_entry_that_cannot_be_written_sends_its_records_to_shard_0(cloud: MotoCloud) -> None:
+    table = _process(cloud, 7)
+    names = _write(cloud, table, 12)
+    refused: list[str] = []
+
+    def refuse(model: Any, **_: Any) -> None:
+        refused.append(model.name)
+        raise cloud.app.dynamodb.exceptions.ProvisionedThroughputExceededException(
+            {"Error": {"Code": "ProvisionedThroughputExceededException"}}, model.name
+        )
+
+    cloud.app.dynamodb.meta.events.register("before-call.dynamodb.UpdateItem", refuse)
+    try:
+        table.write(put(_record(cloud, "last")))
+    finally:
+        cloud.app.dynamodb.meta.events.unregister("before-call.dynamodb.UpdateItem", refuse)
+
+    assert refused == ["UpdateItem"]
+    assert _names(_overdue(cloud)) == sorted([*names, "last"])
+
+
+def test_shard_with_a_record_far_in_the_future_stays_listed(cloud: MotoCloud) -> None:
+    table = _process(cloud, 7)
+    _write(cloud, table, 12)
+    later = keys.due("later", cloud.clock().timestamp() + 7 * 86400, "probe")
+    table.write(put({"pk": "P#x#PROBE#later", "sk": "META", "name": "later"} | later))
+    cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
+    store = CompensationStore(cloud.app.table)
+
+    quiet = _overdue(cloud).quiet
+    assert [int(entry["shard"]) for entry in quiet] == [7]
+    assert store.close(quiet) == 0
+
+    cloud.clock.advance(7 * 86400)
+    assert "later" in _names(_overdue(cloud))
+
+
+def test_shard_that_was_opened_again_is_not_closed(cloud: MotoCloud) -> None:
+    """The poll saw it empty; before it closes it a process renews the entry and writes."""
+    _write(cloud, _process(cloud, 7), 13)
+    [item] = cloud.app.table.query(keys.due_partition(7), index="due").items
+    cloud.app.table.write(delete({"pk": item["pk"], "sk": item["sk"]}))
+    cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
+    quiet = _overdue(cloud).quiet
+    assert quiet
+
+    names = _write(cloud, _process(cloud, 7), 13, "new")
+
+    assert CompensationStore(cloud.app.table).close(quiet) == 0
+    assert set(names) <= set(_names(_overdue(cloud)))
+
+
+def test_stale_index_hides_a_record_only_until_it_catches_up(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index shows neither the new entry nor the record for a while, and the poll looks meanwhile."""
+    _write(cloud, _process(cloud, 7), 13)
+    query = Table.query
+
+    def stale(table: Table, pk: str, *, index: str | None = None, **options: Any) -> ItemPage:
+        return ItemPage([], None) if index == "due" else query(table, pk, index=index, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "query", stale)
+        found = _overdue(cloud)
+        assert found.found == []
+        assert CompensationStore(cloud.app.table).close(found.quiet) == 0
+
+    assert len(_overdue(cloud).found) == 13
+
+
+def test_shard_that_a_stale_read_shows_empty_is_not_closed_while_processes_may_write_to_it(
+    cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(cloud, _process(cloud, 7), 13)
+    cloud.clock.advance(SHARD_KEPT_SECONDS - 1)
+    query = Table.query
+
+    def stale(table: Table, pk: str, **options: Any) -> ItemPage:
+        return ItemPage([], None) if pk == keys.due_partition(7) else query(table, pk, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "query", stale)
+        assert _overdue(cloud).quiet == []
+
+    assert len(_overdue(cloud).found) == 13
+
+
+def test_many_in_one_shard_hide_nothing_in_another(cloud: MotoCloud) -> None:
+    _write(cloud, _process(cloud, 7), 60, "many")
+    cloud.clock.advance(1)
+    _write(cloud, _process(cloud, 8), 13, "few")
+
+    assert "few012" in _names(_overdue(cloud, limit=30))
+
+
+def test_records_of_the_version_before_are_found(cloud: MotoCloud) -> None:
+    """They lie in shard 0 and no entry speaks of it."""
+    table = Table(cloud.app.dynamodb, cloud.app.table.name)
+    names = _write(cloud, table, 20)
+
+    assert _names(_overdue(cloud)) == names
+
+
+def test_poll_compensates_what_lies_in_a_shard(cloud: MotoCloud) -> None:
+    """From a submit in a busy process, whose message to admission is lost, to the request that runs."""
+    app = cloud.app
+    app.table._due_shards = DueShards(cloud.clock, 21)
+    queue = TestQueue(cloud, cloud.project())
+    queue.capacity(no_cookie=40)
+    requests = [queue.submit() for _ in range(14)]
+    item = app.table.get(keys.request(requests[-1].project_id, requests[-1].request_id)) or {}
+    assert item["due_pk"] == "DUE#21"
+    cloud.client("sqs").purge_queue(QueueUrl=cloud.names.queues["AdmissionQueue"])
+    cloud.clock.advance(60)
+
+    for _ in range(3):
+        app.compensation.poll.revive()
+        app.compensation.poll.tick(app.compensation.poll.status()[0])
+        cloud.clock.advance(6)
+    queue.admit()
+
+    assert queue.statuses(*requests) == ["running"] * 14

@@ -1,0 +1,45 @@
+"""Figures from counts."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.common.ids import iso
+from tidegate.queue.model import Request
+from tidegate.queue.stats import change_of, counts_of, percentile, stats_by_type
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+
+
+def _ended(milliseconds: int, status: str = "completed") -> Request:
+    times = iso(NOON), iso(NOON + timedelta(milliseconds=milliseconds))
+    return Request(
+        "req-1", "prj", "check", "no_cookie", 5, status, iso(NOON), start_time=times[0], finish_time=times[1]
+    )
+
+
+@given(st.lists(st.integers(1, 10**8), min_size=1, max_size=200))
+def test_p95_of_counts_is_within_its_class_and_the_mean_exact(values: list[int]) -> None:
+    stats = stats_by_type(("check", counts_of(_ended(value))) for value in values)["check"]
+
+    assert stats.count == len(values)
+    assert stats.mean_s == pytest.approx(sum(values) / len(values) / 1000, abs=0.001)
+    exact = percentile([float(value) for value in values], 0.95) / 1000
+    assert stats.p95_s is not None
+    # Classes of few milliseconds are coarse: there the error is one millisecond.
+    assert math.isclose(stats.p95_s, exact, rel_tol=0.16, abs_tol=0.0015)
+
+
+@given(st.lists(st.sampled_from(["pending", "queued", "running", "completed", "failed"]), min_size=1, max_size=20))
+def test_changes_along_any_way_add_up_to_the_last_state(states: list[str]) -> None:
+    requests = [_ended(500 * number, status) for number, status in enumerate(states)]
+    moves = zip([None, *requests], requests, strict=False)
+
+    stats = stats_by_type(("check", change_of(old, new)) for old, new in moves)["check"]
+
+    assert stats == stats_by_type([("check", counts_of(requests[-1]))])["check"]
