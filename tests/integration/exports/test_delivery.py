@@ -21,10 +21,8 @@ def allowed(world: ExportWorld) -> ExportWorld:
 def test_copy_is_in_the_callers_bucket_when_the_export_is_over(allowed: ExportWorld) -> None:
     targets = [{"bucket": BUCKET, "key": "daily/"}, {"bucket": BUCKET, "key": "last.csv"}]
     shown, data = allowed.export(step=100, file_name="订单", deliver=targets)
-    assert shown["deliveries"] == [
-        {"bucket": BUCKET, "key": "daily/订单.csv", "state": "delivered"},
-        {"bucket": BUCKET, "key": "last.csv", "state": "delivered"},
-    ]
+    delivered = {"bucket": BUCKET, "state": "delivered", "error": None}
+    assert shown["deliveries"] == [{**delivered, "key": "daily/订单.csv"}, {**delivered, "key": "last.csv"}]
     for told in shown["deliveries"]:
         kept = allowed.s3.get_object(Bucket=BUCKET, Key=told["key"])
         assert kept["Body"].read() == data
