@@ -97,7 +97,7 @@ class Source:
         self._rows, self._wait = rows, wait
         self._page = json.dumps(list(mixed_rows(STEP)), ensure_ascii=False).encode()
 
-    def reader(self, project_id: str, task_id: str) -> Callable[..., bytes]:
+    def reader(self, project_id: str, task_id: str, credential: str | None = None) -> Callable[..., bytes]:
         return self._read
 
     def _read(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:

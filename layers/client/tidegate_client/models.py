@@ -302,6 +302,8 @@ class Export(Model):
     file_name: str | None
     size: int | None
     attempts: int
+    warnings: list[str] | None
+    deliveries: list[dict[str, str]] | None
     failed_reason: str | None
     create_time: str
     finish_time: str | None

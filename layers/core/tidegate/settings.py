@@ -60,6 +60,8 @@ class Settings:
     # What all functions together may send to one address, over all projects; 0 for no limit.
     host_calls_per_second: int = 2000
     host_connections: int = 2000
+    # The bucket, or a pattern of names, into which exports may be copied; -: none.
+    delivery_bucket: str = "-"
     batch_slice_seconds: int = 240
     batch_lease_seconds: int = 15
     # JSON: what differs from queue/policies.py, e.g. {"download": {"retries": 5}}.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from tidegate.aws.clients import client
+from tidegate.exports.delivery import Deliveries
 from tidegate.exports.exports import Exports
 from tidegate.exports.model import shown
 from tidegate.exports.objects import ExportBucket
@@ -31,6 +33,7 @@ class ExportsPart:
         self.objects = ExportBucket(app.s3, app.files.bucket)
         self.store = ExportStore(app.table)
         self.shown: Callable[[Request], dict[str, Any]] = lambda request: shown(request, clock(), settings.api_url)
+        self.deliveries = Deliveries(self._s3_of, settings.files_bucket, settings.delivery_bucket)
         self.exports = Exports(
             queue.queue,
             lambda: queue.control,
@@ -39,8 +42,11 @@ class ExportsPart:
             app.notifications.callbacks.check,
             clock,
             settings.api_url,
+            self.deliveries,
         )
-        source = SignedSource(app.http, app.sign, app.projects.projects.get, clock)
+        source = SignedSource(
+            app.http, app.sign, app.projects.projects.get, clock, credentials=app.projects.credentials
+        )
         self._puller = Puller(
             self.objects, source, settings.export_pull_parallel, most_lanes=settings.export_most_workers
         )
@@ -54,8 +60,10 @@ class ExportsPart:
             app.notifications.progress,
             clock,
             self.shown,
+            self.deliveries,
         )
 
+<<<<<<< HEAD
     def sample(self, project_id: str, source_url: str) -> Sample:
         """The first rows of a source."""
         from tidegate.exports.sample import sample
@@ -64,6 +72,10 @@ class ExportsPart:
         return sample(
             SignedSource(app.http, app.sign, app.projects.projects.get, app.clock), project_id, source_url, app.clock
         )
+=======
+    def _s3_of(self, region: str | None) -> Any:
+        return client("s3", region=region) if region else self._app.s3
+>>>>>>> s3/render
 
     @cached_property
     def _range_worker(self) -> RangeWorker:

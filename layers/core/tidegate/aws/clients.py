@@ -25,15 +25,19 @@ _OWN: dict[str, dict[str, Any]] = {
 }
 
 
+<<<<<<< HEAD
 _making = threading.Lock()
 
 
 def client(service: str, endpoint_url: str | None = None) -> Any:
+=======
+def client(service: str, endpoint_url: str | None = None, region: str | None = None) -> Any:
+>>>>>>> s3/render
     import boto3
     from botocore.config import Config
 
     config = Config(**_COMMON, **_OWN.get(service, {}))
-    return boto3.client(service, config=config, endpoint_url=endpoint_url)
+    return boto3.client(service, config=config, endpoint_url=endpoint_url, region_name=region)
 
 
 class _LazyClient:

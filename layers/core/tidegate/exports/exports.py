@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import BadTable, Expired, NotReady, RecordNotFound, WrongState
 from tidegate.exports import model as domain
+from tidegate.exports.delivery import Deliveries, Delivery
 from tidegate.exports.model import EXCEL, EXPIRED, Export, ExportSpec
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.rendering.columns import check_rows, flat_rows
@@ -40,6 +41,7 @@ class ExportOptions:
     merchant_id: str | int | None = None
     max_exec_time: int = 3600
     priority: int = 5
+    deliver: tuple[Delivery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Exports:
         check_url: Callable[[str, str | None, str], None],
         clock: Clock,
         api_url: str,
+        deliveries: Deliveries,
     ) -> None:
         self._queue = queue
         self._control = control
@@ -66,6 +69,7 @@ class Exports:
         self._check_url = check_url
         self._clock = clock
         self._api_url = api_url
+        self._deliveries = deliveries
 
     def check(self, project_id: str, spec: ExportSpec) -> None:
         """Refuses at once what could only fail later."""
@@ -84,6 +88,7 @@ class Exports:
     def submit(self, project_id: str, spec: ExportSpec, order: ExportOptions, who: str) -> str:
         self.check(project_id, spec)
         self._check_url(project_id, order.callback, "callback")
+        self._deliveries.check(order.deliver)
         now = self._clock()
         task_id = new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)
@@ -101,6 +106,7 @@ class Exports:
         listed = filed | {"merchant_id": None if order.merchant_id is None else str(order.merchant_id)}
         export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **listed)
         payload = filed | {"file_name": order.file_name or domain.default_file_name(now, task_id)}
+        payload["deliver"] = [asdict(each) for each in order.deliver] or None
         self._queue.submit(
             project_id,
             domain.TYPE,

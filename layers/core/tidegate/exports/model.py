@@ -14,10 +14,10 @@ from tidegate.queue.model import COMPLETED, Request
 
 TYPE = "export"
 PREFIX = "exp"
-CSV, EXCEL, JSONL = "csv", "excel", "jsonl"
+CSV, EXCEL, JSONL, PARQUET = "csv", "excel", "jsonl", "parquet"
 EXPIRED = "expired"
 KEPT = timedelta(days=7)
-_EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson)(\.gz)?$", re.IGNORECASE)
+_EXTENSION = re.compile(r"\.(csv|xlsx?|zip|jsonl|ndjson|parquet)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class ExportSpec:
     freeze: bool | None = None
     autofilter: bool | None = None
     auto_width: bool | None = None
+    # The stored credential that opens the sources.
+    credential: str | None = None
     # Pages of the source in flight at a time; None: the system's default.
     parallel: int | None = None
 
@@ -187,6 +189,7 @@ def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
         "size": result.get("size"),
         "attempts": request.attempt,
         "warnings": result.get("warnings") or None,
+        "deliveries": result.get("deliveries") or None,
         "failed_reason": request.error["detail"] if request.error and request.status != COMPLETED else None,
         "operator_id": payload.get("operator_id"),
         "merchant_type": payload.get("merchant_type"),

@@ -56,6 +56,11 @@ class TablePages:
     def all_keys(self) -> list[str]:
         return merge_keys(self.keys[page] for page in sorted(self.keys))
 
+    def take_given(self, keys: list[str], rows: int) -> None:
+        """Rows that came with the order: one page, and no other."""
+        self.keys, self.counts, self.rows, self.total = {0: keys}, {0: rows}, rows, rows
+        self.upcoming, self.done = None, True
+
     def place(self, number: int) -> Place:
         return Place(number, self.cursor if self.by_cursor and number else None, self.snapshot)
 

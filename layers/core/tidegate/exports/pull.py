@@ -15,6 +15,7 @@ from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import TablePages, rows_pulled, total_of
 from tidegate.exports.ports import ReadPage
 from tidegate.exports.range_plan import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
+from tidegate.exports.rendering.columns import flat_rows, keys_of
 from tidegate.exports.source import SignedSource
 from tidegate.exports.source_page import Page, read_page
 from tidegate.queue.model import Request
@@ -92,12 +93,14 @@ class Puller:
 
     def _plan(self, request: Request, spec: ExportSpec, run: _Run) -> RangePlan | None:
         here = request.project_id, request.request_id
-        if not self._most_lanes or len(spec.tables) != 1 or spec.tables[0].data is not None:
+        if not self._most_lanes or all(table.data is not None for table in spec.tables):
             return None
-        pages = run.first_page()
-        if given_up_object(*here) in run.staged or run.is_begun(pages) or not can_be_in_ranges(spec, pages):
+        if given_up_object(*here) in run.staged or run.is_begun():
             return None
-        plan = make_plan(pages, spec.parallel or self._parallel, run.page_seconds, self._most_lanes)
+        tables = run.first_pages()
+        if not can_be_in_ranges(spec, tables):
+            return None
+        plan = make_plan(spec, tables, run.page_seconds, self._most_lanes, spec.parallel or self._parallel)
         kept = self._objects.put_first(plan_object(*here), json.dumps(plan.as_data()).encode())
         return RangePlan(**json.loads(kept))
 
@@ -122,8 +125,8 @@ class Puller:
                     raise
                 self._sleep(min(10.0, max(2.0**failures, error.retry_after or 0.0)))
 
-    def reader(self, request: Request) -> ReadPage:
-        return self._source.reader(request.project_id, request.request_id)
+    def reader(self, request: Request, spec: ExportSpec) -> ReadPage:
+        return self._source.reader(request.project_id, request.request_id, spec.credential)
 
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
@@ -162,23 +165,38 @@ class _Run:
         self._puller, self._request, self._spec, self._page_list = puller, request, spec, page_list
         self._pulse, self._until = pulse, until
         self.staged = staged
-        self._read = puller.reader(request)
+        self._read = puller.reader(request, spec)
         # How long page 0 took, where it was asked for just now.
         self.page_seconds = 0.5
 
-    def first_page(self) -> TablePages:
-        """Page 0 of the first table, which says what the others are."""
-        pages = self._page_list.tables[0]
-        if 0 not in pages.counts:
-            began = time.monotonic()
-            self._take(pages, 0, self._page(0, pages, 0))
-            self.page_seconds = time.monotonic() - began
-        return pages
+    def first_pages(self) -> list[TablePages]:
+        """Page 0 of every table, which says what the others are."""
+        tables = self._page_list.tables
+        for number, given in enumerate(self._spec.tables):
+            if given.data is not None:
+                rows = flat_rows(given.data)
+                tables[number].take_given(keys_of(rows), len(rows))
+        missing = [number for number, pages in enumerate(tables) if 0 not in pages.counts]
 
-    def is_begun(self, pages: TablePages) -> bool:
+        def first(number: int) -> Page:
+            began = time.monotonic()
+            page = self._page(number, tables[number], 0)
+            self.page_seconds = time.monotonic() - began
+            return page
+
+        for came in self._puller.side_by_side(missing, first):
+            if came:
+                number, page = came
+                self._take(tables[number], 0, page)
+        return tables
+
+    def is_begun(self) -> bool:
         """Whether further pages are staged already: then the rest follows them."""
-        page = page_object(self._request.project_id, self._request.request_id, 0, 1)
-        return len(pages.counts) > 1 or page in self.staged
+        here = self._request.project_id, self._request.request_id
+        tables = range(len(self._spec.tables))
+        return any(len(pages.counts) > 1 for pages in self._page_list.tables) or any(
+            page_object(*here, number, 1) in self.staged for number in tables
+        )
 
     def table(self, number: int) -> bool:
         pages = self._page_list.tables[number]

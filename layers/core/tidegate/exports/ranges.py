@@ -7,21 +7,21 @@ is not done again, by later attempts neither.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
-from tidegate.errors import DomainError
+from tidegate.errors import DomainError, FetchError, SourceBroken
 from tidegate.exports.model import ExportSpec, progress_of
 from tidegate.exports.objects import ExportBucket
+from tidegate.exports.pages_ahead import PagesAhead
 from tidegate.exports.pull import Puller
-from tidegate.exports.range_context import RangeContext
+from tidegate.exports.range_context import JoinedFile, RangeContext, TableContext
 from tidegate.exports.range_plan import (
+    RANGE_SECONDS,
     RangeRecord,
+    Span,
     fragment_object,
     given_up_object,
     record_object,
@@ -29,12 +29,11 @@ from tidegate.exports.range_plan import (
 from tidegate.exports.rendering.blocks import BLOCK_ROWS
 from tidegate.exports.rendering.columns import Row, keys_of
 from tidegate.exports.rendering.fragments import FragmentWriter, Measure
-from tidegate.exports.rendering.joined_files import JoinedFile
-from tidegate.exports.source_page import Page, Place
+from tidegate.exports.rendering.xlsx.writer import SHEET_ROWS
+from tidegate.exports.source_page import Page
 from tidegate.queue.model import Request
 
 _RESERVE_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -69,16 +68,19 @@ class RangeWorker:
         if given_up_object(*here) in done:
             return True
         try:
-            for start, past in context.plan.of_lane(lane):
-                last = past == context.plan.end
-                page, ended = start, False
-                while page < past or (last and not ended):
-                    record = context.record(page) if record_object(*here, page) in done else None
+            for span in context.plan.of_lane(lane):
+                page, before, cursor = span.first, None, None
+                while True:
+                    record = (
+                        context.record(span.table, page) if record_object(*here, span.table, page) in done else None
+                    )
                     if record is None:
                         if time.monotonic() >= until:
                             return False
-                        record = _Range(context, self._puller, lane, pulse, until).run(page, past, last=last)
-                    page, ended = record.past, record.ended
+                        record = _Range(context, self._puller, span, lane, pulse, until).run(page, before, cursor)
+                    page, before, cursor = record.past, record.before + record.rows, record.cursor
+                    if record.ended or (span.past is not None and page >= span.past and not span.last):
+                        break
         except GivenUp as error:
             context.give_up(str(error))
         return True
@@ -87,49 +89,106 @@ class RangeWorker:
 class _Range:
     """One range, from its first page to its record."""
 
-    def __init__(self, context: RangeContext, puller: Puller, lane: int, pulse: Progress, until: float) -> None:
-        self._context, self._puller, self._lane = context, puller, lane
+    def __init__(
+        self, context: RangeContext, puller: Puller, span: Span, lane: int, pulse: Progress, until: float
+    ) -> None:
+        self._context, self._puller, self._span, self._lane = context, puller, span, lane
+        self._table: TableContext = context.tables[span.table]
         self._pulse, self._until = pulse, until
-        self._ask = puller.reader(context.request)
         self._nonce = token_hex(6)
         self._writer: FragmentWriter | None = None
         self._sheet = -1
+        self._file: JoinedFile | None = None
 
-    @cached_property
-    def _file(self) -> JoinedFile:
-        """Made while the first pages are on their way."""
-        return self._context.file()
-
-    def run(self, first: int, past: int, *, last: bool) -> RangeRecord:
-        context = self._context
-        self._record = RangeRecord(first, first)
+    def run(self, first: int, before: int | None, cursor: str | None) -> RangeRecord:
+        """`before` and `cursor` are what the record before this one says, where pages come one by one."""
+        table, span, pages = self._table, self._span, self._table.pages
+        self._record = RangeRecord(span.table, first, first, before=before or 0, cursor=cursor)
         # Row n · size starts page n: what came before is known to be full wherever that matters.
-        self._position = first * context.pages.size
-        began, pages = first, max(1, past - first)
-        for number, page in self._in_order(first, past):
+        self._position = self._record.before if pages.sequential else first * pages.size
+        failure = None
+        if table.given is not None:
+            self._take(0, table.first_page(), final=True)
+            self._record.past, self._record.ended = 1, True
+        else:
+            ask = self._puller.reader(self._context.request, self._context.spec)
+            with PagesAhead(
+                table, ask, self._puller, self._context.plan.threads, self._until, lambda: self._tell(0, 1)
+            ) as ahead:
+                try:
+                    if span.past is None:
+                        self._one_by_one(ahead, first, cursor)
+                    else:
+                        self._side_by_side(ahead, first, span.past)
+                except (FetchError, SourceBroken) as error:
+                    # What came before the page that failed is kept: the next attempt goes on with that page.
+                    if self._record.past == first:
+                        raise
+                    failure = error
+        own = self._rendering.tables[span.table]
+        if self._writer:
+            if held := own.end():
+                self._writer.add(held, 0)
+            self._writer.end()
+        self._record.groups = [group.as_data() for group in own.groups]
+        self._record.refused = own.refused
+        self._record.cut = own.cut
+        self._record.sums = [None if each is None else str(each) for each in own.sums]
+        kept = self._context.keep(self._record)
+        if failure:
+            raise failure
+        return kept
+
+    @property
+    def _rendering(self) -> JoinedFile:
+        if self._file is None:
+            self._file = self._context.file()
+        return self._file
+
+    def _one_by_one(self, ahead: PagesAhead, first: int, cursor: str | None) -> None:
+        """Each page tells of the next, which is on its way while this one is rendered; a record about every minute."""
+        record, pages = self._record, self._table.pages
+        until = min(self._until, time.monotonic() + RANGE_SECONDS)
+        if first:
+            pages.cursor = cursor
+        for number, page in ahead.one_by_one(first):
+            self._take(number, page, final=True)
+            self._tell(1, 1)
+            record.past, record.cursor = number + 1, pages.cursor
+            record.ended = pages.upcoming is None
+            if time.monotonic() >= until:
+                return
+
+    def _side_by_side(self, ahead: PagesAhead, first: int, past: int) -> None:
+        record, pages, last = self._record, self._table.pages, self._span.last
+        count, full = max(1, past - first), True
+        # A full last page means that more may follow: that page is asked for with the others.
+        more = last and first < past and pages.total == past * pages.size
+        for number, page in ahead.side_by_side(first, past + 1 if more else past):
+            if number == past:
+                if full and page is not None and page.rows:
+                    self._take(number, page, final=True)
+                    record.past = number + 1
+                    full = len(page.rows) >= pages.size
+                else:
+                    full = False
+                break
+            if page is None:
+                continue
             self._take(number, page, final=last and number == past - 1)
-            self._tell(number - began + 1, pages)
-            self._record.past = number + 1
+            self._tell(number - first + 1, count)
+            record.past = number + 1
+            full = len(page.rows) >= pages.size
             if not page.rows:
                 # None is asked for past a page without rows.
-                self._record.past = past
+                record.past = past
                 break
-        if last and self._record.past >= past:
-            self._past_the_plan(past)
-        if self._writer:
-            self._writer.end()
-        self._record.cut = self._file.cut
-        self._record.sums = [None if each is None else str(each) for each in self._file.sums]
-        return context.keep(self._record)
-
-    def _past_the_plan(self, past: int) -> None:
-        """A full last page means that more may follow: page by page, to the source's end."""
-        pages, record = self._context.pages, self._record
-        full = record.past == record.first or self._last_count >= pages.size
+        if not last or record.past < past:
+            return
         while full and time.monotonic() < self._until:
             number = record.past
             try:
-                page = self._page(number)
+                page = ahead.page(number)
             except DomainError:
                 # Past its last page a source may answer as it likes.
                 if number != past:
@@ -145,36 +204,37 @@ class _Range:
         record.ended = True
 
     def _take(self, number: int, page: Page, *, final: bool) -> None:
-        context, record = self._context, self._record
-        if page.force_continue is not None or page.by_cursor:
+        table, record = self._table, self._record
+        if not table.pages.sequential and (page.force_continue is not None or page.by_cursor):
             raise GivenUp(f"page {number} tells of the next page itself, page 0 did not")
-        if number and page.total is not None and page.total != context.pages.total:
+        if number and page.total is not None and page.total != table.pages.total:
             record.other_total = page.total
-        known = context.pages.answered
+        known = table.pages.answered
         for name in ("header", "template"):
             if name in page.answered and page.answered[name] != known.get(name):
                 raise GivenUp(f"page {number} has another {name} than page 0")
         record.footer = page.answered.get("footer", record.footer)
-        if context.fixed_keys and page.rows and isinstance(page.rows[0], dict):
-            late = [key for key in keys_of(page.rows) if key not in context.keys]
+        if table.fixed_keys and page.rows and isinstance(page.rows[0], dict):
+            late = [key for key in keys_of(page.rows) if key not in table.keys]
             if late:
                 raise GivenUp(f"page {number} is the first with {', '.join(late[:5])}")
-        if context.several_sheets(self._file.capacity) and not final and len(page.rows) != context.pages.size:
-            raise GivenUp(f"page {number} has {len(page.rows)} rows where others have {context.pages.size}")
-        self._last_count = len(page.rows)
+        several = table.several_sheets(self._rendering.tables[self._span.table].capacity)
+        if several and not final and len(page.rows) != table.pages.size:
+            raise GivenUp(f"page {number} has {len(page.rows)} rows where others have {table.pages.size}")
         record.rows += len(page.rows)
-        self._write(page.rows)
+        if self._rendering.ending == "xlsx" and not several and record.before + record.rows > SHEET_ROWS:
+            raise GivenUp("the rows do not fit on the one sheet that was planned")
+        self._write(page.rows, several=several)
 
-    def _write(self, rows: Sequence[Row]) -> None:
-        capacity, at = self._file.capacity, 0
+    def _write(self, rows: Sequence[Row], *, several: bool) -> None:
+        own, at = self._rendering.tables[self._span.table], 0
         while at < len(rows):
-            room = BLOCK_ROWS
-            sheet = 0
-            if capacity is not None and self._context.several_sheets(capacity):
-                sheet = self._position // capacity
-                room = min(room, (sheet + 1) * capacity - self._position)
+            room, sheet = BLOCK_ROWS, 0
+            if several and own.capacity is not None:
+                sheet = self._position // own.capacity
+                room = min(room, (sheet + 1) * own.capacity - self._position)
             block = rows[at : at + room]
-            self._on_sheet(sheet).add(self._file.text(block), len(block))
+            self._on_sheet(sheet).add(own.text(block), len(block))
             at += len(block)
             self._position += len(block)
 
@@ -183,13 +243,13 @@ class _Range:
             if self._writer:
                 self._writer.end()
             self._sheet = sheet
-            self._writer = FragmentWriter(self._send, packed=self._file.packed)
+            self._writer = FragmentWriter(self._send, packed=self._rendering.packed)
         return self._writer
 
     def _send(self, data: bytearray, measure: Measure) -> None:
         record, request = self._record, self._context.request
-        number = len(record.fragments)
-        key = fragment_object(request.project_id, request.request_id, record.first, self._nonce, number)
+        here = request.project_id, request.request_id
+        key = fragment_object(*here, record.table, record.first, self._nonce, len(record.fragments))
         etag = self._context.objects.store(key, data)
         record.fragments.append(
             {
@@ -203,47 +263,16 @@ class _Range:
             }
         )
 
-    def _in_order(self, first: int, past: int) -> Iterator[tuple[int, Page]]:
-        """Pages one after another, a few of them asked for ahead; stops where the time is up."""
-        with ThreadPoolExecutor(self._context.plan.threads) as threads:
-            ahead: deque[tuple[int, Future[Page]]] = deque()
-            waiting = iter(range(first, past))
-            try:
-                while True:
-                    while len(ahead) < self._context.plan.threads and (number := next(waiting, None)) is not None:
-                        if time.monotonic() >= self._until and number > first:
-                            waiting = iter(())
-                            break
-                        ahead.append((number, threads.submit(self._page, number)))
-                    if not ahead:
-                        return
-                    number, future = ahead.popleft()
-                    yield number, self._patient(future)
-            finally:
-                threads.shutdown(wait=True, cancel_futures=True)
-
-    def _patient(self, future: Future[Page]) -> Page:
-        while True:
-            try:
-                return future.result(timeout=_LOOK_SECONDS)
-            except TimeoutError:
-                if future.done():
-                    raise
-                self._tell(0, 1)
-
-    def _page(self, number: int) -> Page:
-        context = self._context
-        if number == 0:
-            return context.read(context.first_body, 0)
-        url, place = context.spec.tables[0].source_url or "", Place(number, None, context.pages.snapshot)
-        body = self._puller.patiently(lambda: self._ask(url, place, context.spec.step), number)
-        return context.read(body, number)
-
     def _tell(self, done: int, pages: int) -> None:
-        """An estimate: lanes go through the source side by side, so each knows about how far all are."""
-        plan, total = self._context.plan, self._context.pages.total or 0
+        """An estimate: lanes go through the sources side by side, so each knows about how far all are."""
+        context, own = self._context, self._table.pages
+        totals = [None if table.pages.total is None else table.pages.total for table in context.tables]
+        total = None if None in totals else sum(each or 0 for each in totals)
+        if own.sequential:
+            self._pulse(progress_of(self._record.before + self._record.rows, total, 0))
+            return
         before = self._record.first - min(self._record.first, self._lane * pages)
-        rows = min(total, (before + done * plan.lanes) * self._context.pages.size)
+        rows = min(total or own.total or 0, (before + done * context.plan.lanes) * own.size)
         self._pulse(progress_of(rows, total, rows))
 
 

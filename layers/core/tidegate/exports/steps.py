@@ -13,6 +13,7 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
+from tidegate.exports.delivery import Deliveries, Delivery
 from tidegate.exports.model import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
@@ -50,6 +51,7 @@ class ExportSteps:
         live: ProgressFeed,
         clock: Clock,
         shown: Callable[[Request], dict[str, Any]],
+        deliveries: Deliveries,
     ) -> None:
         self._queue = queue
         self._objects = objects
@@ -60,6 +62,7 @@ class ExportSteps:
         self._live = live
         self._clock = clock
         self._shown = shown
+        self._deliveries = deliveries
 
     def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
@@ -101,7 +104,11 @@ class ExportSteps:
             if "failure" in event:
                 failure = event["failure"]
                 raise WorkerLost(f"{failure.get('Error')}: {str(failure.get('Cause'))[:300]}")
-            status = self._end(request.project_id, request.request_id, request.attempt, result=event["file"])
+            result = dict(event["file"])
+            if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
+                # Before the end is told: whoever hears of it finds the copies there.
+                result["deliveries"] = self._deliveries.send(wanted, result)
+            status = self._end(request.project_id, request.request_id, request.attempt, result=result)
             return {"next": OVER, "status": status}
 
         return self._step(event, step)

@@ -87,7 +87,7 @@ class SyncExports:
         table = spec.tables[number]
         if table.data is not None:
             return flat_rows(table.data), {}
-        read = self._source.reader(project_id, task_id)
+        read = self._source.reader(project_id, task_id, spec.credential)
 
         pages, rows = TablePages(step=spec.step), dict[int, list[dict[str, Any]]]()
 

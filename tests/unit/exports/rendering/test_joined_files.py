@@ -25,9 +25,10 @@ from tidegate.exports.rendering import fragments
 from tidegate.exports.rendering.columns import keys_of
 from tidegate.exports.rendering.files import Output, render
 from tidegate.exports.rendering.fragments import FragmentWriter, Measure, packed_piece, total
-from tidegate.exports.rendering.joined_files import SheetRows, joined_file
+from tidegate.exports.rendering.joined_files import JoinedText, SheetRows
 from tidegate.exports.rendering.table import SheetTable
 from tidegate.exports.rendering.template_parser import CELL_TYPES, parse_template
+from tidegate.exports.rendering.xlsx.joined_book import JoinedBook
 from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 
 ROWS = list(with_nulls(mixed_rows(2345)))
@@ -43,6 +44,12 @@ TABLES = {
 }
 
 
+def joined_file(output: Output, source: TableRows, sample: list[Any], sheet_rows: int = 1_048_576) -> Any:
+    if output.type == "excel":
+        return JoinedBook([source], [sample], sheet_rows=sheet_rows)
+    return JoinedText(output, [source])
+
+
 def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, sheet_rows: int = 1_048_576) -> bytes:
     """As workers and joiner do it, each with a file of its own."""
     store: dict[str, bytes] = {}
@@ -54,8 +61,9 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
         file = joined_file(output, source, rows[:250], sheet_rows)
         past, at = min(start + each, len(rows)), start
         while at < past:
-            sheet = at // file.capacity if file.capacity else 0
-            end = min(past, (sheet + 1) * file.capacity if file.capacity else past)
+            capacity = file.tables[0].capacity
+            sheet = at // capacity if capacity else 0
+            end = min(past, (sheet + 1) * capacity if capacity else past)
 
             def keep(data: bytearray, measure: Measure, sheet: int = sheet) -> None:
                 key = f"{len(store)}"
@@ -65,13 +73,13 @@ def joined(output: Output, table: SheetTable, rows: list[Any], ranges: int, shee
             writer = FragmentWriter(keep, packed=file.packed)
             while at < end:
                 block = rows[at : min(at + 97, end)]
-                writer.add(file.text(block), len(block))
+                writer.add(file.tables[0].text(block), len(block))
                 at += len(block)
             writer.end()
-        sums.append(file.sums)
+        sums.append(file.tables[0].sums)
     file = joined_file(output, source, rows[:250], sheet_rows)
     whole = [None if None in column else sum(column) for column in zip(*sums, strict=True)]
-    pieces = list(file.pieces([SheetRows(sheets[number]) for number in sorted(sheets)], whole))
+    pieces = list(file.pieces([[SheetRows(sheets[number]) for number in sorted(sheets)]], [whole]))
     parts = plan_parts(pieces, smallest=3000)
     return b"".join(bytes_of(piece, store) for part in parts for piece in part.pieces)
 
@@ -114,7 +122,7 @@ def test_text_files_are_equal(output: Output, ranges: int) -> None:
 def test_no_rows_make_a_file_too() -> None:
     for output in (Output("excel"), Output(), Output(compression="gzip")):
         file = joined_file(output, TableRows(SheetTable(), KEYS, ()), [])
-        data = b"".join(piece for piece in file.pieces([], file.sums) if isinstance(piece, bytes))
+        data = b"".join(piece for piece in file.pieces([[]], [file.tables[0].sums]) if isinstance(piece, bytes))
         one = b"".join(render(output, [TableRows(SheetTable(), KEYS, [])], 0))
         assert entries(data) == entries(one) if output.type == "excel" else data[:2] == one[:2]
 
@@ -197,13 +205,13 @@ def test_a_sheet_of_more_than_4_gb_says_so_in_both_places(tmp_path: Path) -> Non
     rows = [{"a": f"{number:08d}" * 4000} for number in range(300)]
     kept = list[tuple[bytes, Measure]]()
     writer = FragmentWriter(lambda data, measure: kept.append((bytes(data), measure)), packed=True)
-    writer.add(file.text(rows), len(rows))
+    writer.add(file.tables[0].text(rows), len(rows))
     writer.end()
     ((data, measure),) = kept
     times = 2**32 // measure.size + 2
     path = tmp_path / "large.xlsx"
     with path.open("wb") as out:
-        for piece in file.pieces([SheetRows([(Stored("one", "", len(data)), measure)] * times)], file.sums):
+        for piece in file.pieces([[SheetRows([(Stored("one", "", len(data)), measure)] * times)]], [[]]):
             out.write(data if isinstance(piece, Stored) else piece)
 
     with zipfile.ZipFile(path) as archive, path.open("rb") as raw:

@@ -17,13 +17,13 @@ from tidegate_client.errors import UsageError
 
 
 def register(subparsers: Subparsers) -> None:
-    export = Group(subparsers, "export", "CSV and Excel from paged data")
+    export = Group(subparsers, "export", "CSV, Excel, JSON lines and Parquet from paged data")
     submit = export.command("submit", _submit, "ask for an export")
     submit.add_argument("--name", help="2 to 60 characters")
     source = submit.add_mutually_exclusive_group()
     source.add_argument("--source-url", metavar="URL", help="where the pages are")
     source.add_argument("--data", metavar="FILE", help="JSON rows; '-' is stdin")
-    submit.add_argument("--type", choices=("csv", "excel", "jsonl"))
+    submit.add_argument("--type", choices=("csv", "excel", "jsonl", "parquet"))
     submit.add_argument(
         "--encoding",
         choices=("utf-8-sig", "utf-8", "gb18030"),
@@ -31,6 +31,10 @@ def register(subparsers: Subparsers) -> None:
     )
     submit.add_argument("--compression", choices=("none", "gzip"), help="of a CSV or of JSON lines")
     submit.add_argument("--parallel", type=int, metavar="N", help="pages of the source in flight at a time")
+    submit.add_argument("--credential", metavar="NAME", help="the stored credential that opens the source")
+    submit.add_argument(
+        "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="put a copy there; may be repeated"
+    )
     submit.add_argument("--file-name")
     submit.add_argument("--template", type=_json, metavar="JSON", help="columns: JSON, or @FILE")
     submit.add_argument("--title")
@@ -69,6 +73,13 @@ def _json(text: str) -> Any:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
 
 
+def _bucket(text: str) -> dict[str, str]:
+    bucket, _, key = text.removeprefix("s3://").partition("/")
+    if not text.startswith("s3://") or not bucket or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not s3://BUCKET/KEY")
+    return {"bucket": bucket, "key": key}
+
+
 def _rows(source: str) -> Any:
     """The rows; as text where a float would not keep their digits, which the service reads as well."""
     text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
@@ -89,11 +100,13 @@ def _rows(source: str) -> Any:
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     simple = ("name", "source_url", "type", "file_name", "template", "title", "summary", "header", "footer")
-    more = ("step", "callback", "priority", "encoding", "compression", "parallel")
+    more = ("step", "callback", "priority", "encoding", "compression", "parallel", "deliver")
     fields = {**given(args, *simple, *more), **(args.fields or {})}
     if fields.get("type", "csv") == "csv" and "bom" not in fields:
         # Without the mark Excel takes UTF-8 for something else; programs that read the API's CSV need none.
         fields.setdefault("encoding", "utf-8-sig")
+    if args.credential:
+        fields["source_headers"] = {"credential": args.credential}
     if args.data:
         fields["source_data"] = _rows(args.data)
     made = context.client.exports.submit(fields, multiple=args.multiple)

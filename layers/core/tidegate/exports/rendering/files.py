@@ -12,14 +12,16 @@ from tidegate.exports.rendering.gzip_stream import gzip_stream
 from tidegate.exports.rendering.header_tree import leaves
 from tidegate.exports.rendering.jsonl_writer import jsonl_chunks
 from tidegate.exports.rendering.notes import Notes
+from tidegate.exports.rendering.parquet_writer import parquet_chunks
 from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 from tidegate.exports.rendering.xlsx.zip_stream import Entry, zip_stream
 
-ENDINGS = {"csv": "csv", "excel": "xlsx", "jsonl": "jsonl"}
+ENDINGS = {"csv": "csv", "excel": "xlsx", "jsonl": "jsonl", "parquet": "parquet"}
 CONTENT_TYPES = {
     "csv": "text/csv",
     "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
     "zip": "application/zip",
     "gz": "application/gzip",
 }
@@ -35,7 +37,12 @@ class Output:
 
     @property
     def is_packed(self) -> bool:
-        return self.compression == "gzip" and self.type != "excel"
+        return self.compression == "gzip" and self.type in ("csv", "jsonl")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its files are packed already, and go into a zip as they are."""
+        return self.type in ("excel", "parquet")
 
 
 def extension(output: Output, tables: Sequence[TableRows], total: int) -> str:
@@ -53,13 +60,13 @@ def content_type(output: Output, ending: str) -> str:
 def render(output: Output, tables: Sequence[TableRows], total: int, notes: Notes | None = None) -> Iterator[Chunk]:
     """The file's bytes; `total` is the number of rows that are going to come."""
     if _is_split(output, tables, total):
-        return zip_stream(_split(output, tables[0], total, notes), stored=output.type == "excel")
+        return zip_stream(_split(output, tables[0], total, notes), stored=output.is_stored)
     if output.type == "excel":
         return xlsx_chunks(tables, multi_type=output.multi_type, notes=notes)
     if extension(output, tables, total) == "zip":
         ending = ENDINGS[output.type]
         return zip_stream((f"{number}.{ending}", _text(output, table)) for number, table in enumerate(tables, 1))
-    page = _page(output, tables)
+    page = _page(output, tables, notes)
     return gzip_stream(page) if output.is_packed else page
 
 
@@ -80,7 +87,7 @@ def _split(output: Output, source: TableRows, total: int, notes: Notes | None) -
     rows = RowBlocks.of(source.rows)
     for number, size in enumerate(file_sizes(total, output.rows_per_file or total), 1):
         part = TableRows(source.table, source.keys, rows.first(size))
-        chunks = xlsx_chunks([part], notes=notes) if output.type == "excel" else _text(output, part)
+        chunks = xlsx_chunks([part], notes=notes) if output.type == "excel" else _text(output, part, notes)
         yield f"{number}.{ENDINGS[output.type]}", chunks
 
 
@@ -90,17 +97,19 @@ def csv_columns(source: TableRows) -> tuple[Sequence[str], dict[str, str]]:
     return source.keys or [leaf.name for leaf in named], {leaf.name: leaf.title for leaf in named}
 
 
-def _text(output: Output, source: TableRows) -> Iterator[bytes]:
+def _text(output: Output, source: TableRows, notes: Notes | None = None) -> Iterator[bytes]:
+    if output.type == "parquet":
+        return parquet_chunks(source.table, source.keys, source.rows, notes)
     if output.type == "jsonl":
         return jsonl_chunks(source.rows)
     keys, titles = csv_columns(source)
     return csv_chunks(source.rows, keys, output.csv, titles)
 
 
-def _page(output: Output, tables: Sequence[TableRows]) -> Iterator[bytes]:
+def _page(output: Output, tables: Sequence[TableRows], notes: Notes | None) -> Iterator[bytes]:
     for number, table in enumerate(tables):
         if number and output.type == "csv":
             yield (output.csv.line_end * 3).encode()
             encoding = output.csv.encoding.removesuffix("-sig")
             output = replace(output, csv=replace(output.csv, bom=False, encoding=encoding))
-        yield from _text(output, table)
+        yield from _text(output, table, notes)

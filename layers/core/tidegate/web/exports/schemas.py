@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from tidegate.common.json_input import read_json
+from tidegate.exports.delivery import Delivery
 from tidegate.exports.exports import ExportOptions
 from tidegate.exports.model import ExportSpec, TableSpec
 from tidegate.web.schemas import Answer, Body, Priority, Text, plain_name
@@ -69,6 +70,20 @@ FileName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(pl
 Name = Annotated[Text, Field(min_length=2, max_length=60)]
 
 
+class SourceHeaders(Body):
+    """Headers that open the source, as `PUT /v1/credentials/{name}` stored them. They go to its origins only."""
+
+    credential: Annotated[Text, Field(min_length=1, max_length=64)]
+
+
+class DeliverTo(Body):
+    """A bucket that whoever runs this system allows; a key that ends in / gets the file's name."""
+
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
+    key: Annotated[Text, Field(min_length=1, max_length=900)]
+    region: Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-[0-9]$")] | None = None
+
+
 class ExportBody(Body):
     """What one table and several have in common."""
 
@@ -77,7 +92,7 @@ class ExportBody(Body):
     name: Name
     project_id: Text | None = None
     file_name: FileName | None = None
-    type: Literal["csv", "excel", "jsonl"] = "csv"
+    type: Literal["csv", "excel", "jsonl", "parquet"] = "csv"
     callback: Annotated[str, Field(max_length=300)] | None = None
     step: Annotated[int, Field(ge=100, le=5000)] = 1000
     operator_id: Text | None = None
@@ -99,11 +114,13 @@ class ExportBody(Body):
     autofilter: bool | None = None
     auto_width: bool | None = None
     parallel: Annotated[int, Field(ge=1, le=160)] | None = None
+    deliver: Annotated[list[DeliverTo], Field(max_length=5)] | None = None
+    source_headers: Annotated[SourceHeaders | None, BeforeValidator(_from_json)] = None
 
     @model_validator(mode="after")
     def _can_be_packed(self) -> Self:
-        if self.compression and self.type == "excel":
-            raise ValueError("compression is for csv and jsonl; an Excel file is packed already")
+        if self.compression and self.type in ("excel", "parquet"):
+            raise ValueError(f"compression is for csv and jsonl; {self.type} files are packed already")
         return self
 
     def order(self) -> ExportOptions:
@@ -116,6 +133,7 @@ class ExportBody(Body):
             merchant_id=self.merchant_id,
             max_exec_time=self.max_exec_time,
             priority=self.priority,
+            deliver=tuple(Delivery(each.bucket, each.key, each.region) for each in self.deliver or ()),
         )
 
     def _spec(self, tables: list[TableSpec], multi_type: str = "page") -> ExportSpec:
@@ -138,6 +156,7 @@ class ExportBody(Body):
             autofilter=self.autofilter,
             auto_width=self.auto_width,
             parallel=self.parallel,
+            credential=self.source_headers.credential if self.source_headers else None,
         )
 
 
@@ -199,6 +218,8 @@ class MultipleBody(ExportBody):
     def _has_sources(self) -> Self:
         if not self._count:
             raise ValueError("source_data or source_url is required, with one entry a table")
+        if self.type == "parquet":
+            raise ValueError("a Parquet file holds one table: order an export for each")
         if self._count > 100:
             raise ValueError("at most 100 tables")
         for field in ("template", "title", "summary", "header", "footer"):
@@ -272,6 +293,13 @@ class Progress(Answer):
     percent: int
 
 
+class DeliveredCopy(Answer):
+    bucket: str
+    key: str
+    state: Literal["delivered", "failed"]
+    error: str | None = None
+
+
 class TaskAnswer(Answer):
     task_id: str
     name: str
@@ -282,6 +310,7 @@ class TaskAnswer(Answer):
     size: int | None = None
     attempts: int
     warnings: list[str] | None = None
+    deliveries: list[DeliveredCopy] | None = None
     failed_reason: str | None = None
     operator_id: str | None = None
     merchant_type: int | None = None

@@ -30,7 +30,7 @@ from tidegate.exports.rendering.xlsx.widths import column_widths, with_heights
 from tidegate.exports.rendering.xlsx.zip_stream import Entry, zip_stream
 
 SHEET_ROWS = 1_048_576
-_MEASURED_TABLES = 8
+MEASURED_TABLES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Book:
     def __init__(self, tables: Sequence[TableRows], together: bool, sheet_rows: int, notes: Notes) -> None:
         rows = [RowBlocks.of(each.rows) for each in tables]
         # The first rows of every table are held until its turn comes: of many tables only the heads are measured.
-        few = len(tables) <= _MEASURED_TABLES
+        few = len(tables) <= MEASURED_TABLES
         laid = [
             laid_out(each.table, each.keys, own.peek() if few else ()) for each, own in zip(tables, rows, strict=True)
         ]

@@ -1,0 +1,65 @@
+"""Copies of exports in the caller's bucket."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.exports.paged_source import numbered
+from tests.support.exports.running import ExportWorld
+
+BUCKET = "acme-reports-1"
+
+
+@pytest.fixture
+def allowed(world: ExportWorld) -> ExportWorld:
+    world.s3.create_bucket(Bucket=BUCKET)
+    world.cloud.app.exports.deliveries.allowed = "acme-reports-*"
+    world.source.rows = numbered(150)
+    return world
+
+
+def test_copy_is_in_the_callers_bucket_when_the_export_is_over(allowed: ExportWorld) -> None:
+    targets = [{"bucket": BUCKET, "key": "daily/"}, {"bucket": BUCKET, "key": "last.csv"}]
+    shown, data = allowed.export(step=100, file_name="订单", deliver=targets)
+    delivered = {"bucket": BUCKET, "state": "delivered", "error": None}
+    assert shown["deliveries"] == [{**delivered, "key": "daily/订单.csv"}, {**delivered, "key": "last.csv"}]
+    for told in shown["deliveries"]:
+        kept = allowed.s3.get_object(Bucket=BUCKET, Key=told["key"])
+        assert kept["Body"].read() == data
+        assert kept["ContentType"] == "text/csv; charset=utf-8"
+        assert "filename" in kept["ContentDisposition"]
+
+
+def test_bucket_that_is_not_there_does_not_lose_the_file(allowed: ExportWorld) -> None:
+    shown, data = allowed.export(step=100, deliver=[{"bucket": "acme-reports-none", "key": "x"}])
+    (told,) = shown["deliveries"]
+    assert told["state"] == "failed"
+    assert "NoSuchBucket" in told["error"]
+    assert data.count(b"\n") == 151
+
+
+def test_bucket_that_the_operator_does_not_allow_is_422(allowed: ExportWorld) -> None:
+    refused = allowed.order(deliver=[{"bucket": BUCKET, "key": "x"}, {"bucket": "elsewhere", "key": "x"}])
+    assert refused.status == 422
+    assert refused.json()["errors"][0]["loc"] == ["body", "deliver", 1, "bucket"]
+
+
+def test_without_the_parameter_no_bucket_is_allowed(world: ExportWorld) -> None:
+    assert world.order(deliver=[{"bucket": BUCKET, "key": "x"}]).status == 422
+
+
+def test_bucket_taken_out_meanwhile_gets_no_copy(allowed: ExportWorld) -> None:
+    task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
+    allowed.cloud.app.exports.deliveries.allowed = "-"
+    assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
+    assert "Contents" not in allowed.s3.list_objects_v2(Bucket=BUCKET)
+
+
+def test_publish_that_runs_twice_delivers_the_same_copy(allowed: ExportWorld) -> None:
+    task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
+    state = allowed.cloud.invoke("pull_pages", allowed.admit(task_id))
+    state = allowed.cloud.invoke("render_export", state)
+    for _ in range(2):
+        allowed.cloud.invoke("publish_export", state)
+    assert allowed.shown(task_id)["status"] == "completed"
+    assert allowed.s3.get_object(Bucket=BUCKET, Key="x")["Body"].read() == allowed.file(task_id)

@@ -1,0 +1,102 @@
+"""Parquet files as others read them."""
+
+from __future__ import annotations
+
+import io
+from datetime import date, datetime
+from typing import Any
+
+import duckdb
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.exports.samples import mixed_rows, with_nulls
+from tidegate.exports.rendering import parquet_writer
+from tidegate.exports.rendering.columns import keys_of
+from tidegate.exports.rendering.parquet_writer import parquet_chunks
+from tidegate.exports.rendering.table import SheetTable
+from tidegate.exports.rendering.template_parser import parse_template
+from tidegate.exports.source_json import read_exact
+
+
+def made(rows: list[dict[str, Any]], table: SheetTable | None = None, keys: list[str] | None = None) -> bytes:
+    return b"".join(parquet_chunks(table or SheetTable(), keys or keys_of(rows), rows))
+
+
+def read(data: bytes) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist()
+    return found
+
+
+def as_text(row: dict[str, Any]) -> dict[str, str | None]:
+    return {key: None if value is None else str(value) for key, value in row.items()}
+
+
+@pytest.mark.parametrize("group", [1, 20_000, 16 * 2**20])
+def test_every_row_is_read_back_whatever_the_size_of_groups(
+    group: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setattr(parquet_writer, "GROUP_BYTES", group)
+    rows = list(with_nulls(mixed_rows(2345)))
+    data = made(rows)
+    assert read(data) == [as_text(row) for row in rows]
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(data)
+    shown = duckdb.connect().execute(f"select id, count(*) over () from '{path}'").fetchall()
+    assert shown == [(as_text(row)["id"], len(rows)) for row in rows]
+
+
+def test_types_of_the_template_are_types_of_the_file() -> None:
+    kinds = ["number", "currency", "percent", "date", "datetime", "boolean", "string", "link"]
+    table = SheetTable(parse_template([{"name": kind, "style": {"type": kind}} for kind in kinds]))
+    row = {
+        "number": 7,
+        "currency": "12.50",
+        "percent": "12.5%",
+        "date": "2026-11-16",
+        "datetime": "2026-11-16T20:30:05.25+08:00",
+        "boolean": True,
+        "string": 100,
+        "link": "https://x/",
+    }
+    rows = [row, dict.fromkeys(kinds), {**row, "boolean": "no"}]
+    first, second, third = read(made(rows, table))
+    assert first == {
+        "number": 7.0,
+        "currency": 12.5,
+        "percent": 0.125,
+        "date": date(2026, 11, 16),
+        "datetime": datetime(2026, 11, 16, 20, 30, 5, 250_000),
+        "boolean": True,
+        "string": "100",
+        "link": "https://x/",
+    }
+    assert set(second.values()) == {None}
+    assert third["boolean"] is False
+
+
+def test_decimals_keep_their_digits_as_text() -> None:
+    rows = read_exact('[{"a": 100.00, "b": 12345678901234567.89, "c": [1.50], "d": 99999999999999999999}]')
+    assert read(made(rows)) == [
+        {"a": "100.00", "b": "12345678901234567.89", "c": "[1.50]", "d": "99999999999999999999"}
+    ]
+
+
+def test_no_rows_make_a_file_with_its_columns() -> None:
+    assert pyarrow.parquet.read_table(io.BytesIO(made([], keys=["a", "b"]))).column_names == ["a", "b"]
+
+
+CELLS = st.none() | st.text(max_size=20) | st.integers() | st.booleans()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.fixed_dictionaries({"a": CELLS, "b": CELLS}), min_size=1, max_size=40))
+def test_any_cells_are_read_back(rows: list[dict[str, Any]]) -> None:
+    def text(value: Any) -> Any:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return value if value is None else str(value).encode(errors="replace").decode()
+
+    assert read(made(rows)) == [{key: text(value) for key, value in row.items()} for row in rows]
