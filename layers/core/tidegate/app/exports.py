@@ -63,7 +63,6 @@ class ExportsPart:
             self.deliveries,
         )
 
-<<<<<<< HEAD
     def sample(self, project_id: str, source_url: str) -> Sample:
         """The first rows of a source."""
         from tidegate.exports.sample import sample
@@ -72,10 +71,9 @@ class ExportsPart:
         return sample(
             SignedSource(app.http, app.sign, app.projects.projects.get, app.clock), project_id, source_url, app.clock
         )
-=======
+
     def _s3_of(self, region: str | None) -> Any:
         return client("s3", region=region) if region else self._app.s3
->>>>>>> s3/render
 
     @cached_property
     def _range_worker(self) -> RangeWorker:

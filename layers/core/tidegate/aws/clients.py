@@ -25,14 +25,10 @@ _OWN: dict[str, dict[str, Any]] = {
 }
 
 
-<<<<<<< HEAD
 _making = threading.Lock()
 
 
-def client(service: str, endpoint_url: str | None = None) -> Any:
-=======
 def client(service: str, endpoint_url: str | None = None, region: str | None = None) -> Any:
->>>>>>> s3/render
     import boto3
     from botocore.config import Config
 

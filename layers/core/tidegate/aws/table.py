@@ -81,12 +81,8 @@ class Table:
         return from_wire(answer["Item"]) if "Item" in answer else None
 
     def write(self, write: Write) -> Item:
-<<<<<<< HEAD
         """Performs one write. Returns the new item of an update, the old one of a delete."""
-=======
-        """Carries out one write. Answers the new item of an update, the old one of a delete."""
         [write] = self._spread([write])
->>>>>>> s3/queue
         request = as_request(self.name, write) | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
             return settled(lambda: self._write(write, request), self._sleep)
@@ -266,15 +262,10 @@ class Table:
         return found
 
     def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
-<<<<<<< HEAD
         """Unconditional: only for new records, or for ones that every writer writes the same."""
-        self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in items)
-=======
-        """Unconditional, for records that nobody else knows yet or that are the same whoever writes them."""
         given = list(items)
         placed = self._due_shards.spread_items(given, self.write) if self._due_shards else given
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in placed)
->>>>>>> s3/queue
 
     def batch_delete(self, keys: Iterable[Key]) -> None:
         stored = (key for key in keys if can_be_stored(*key.values()))

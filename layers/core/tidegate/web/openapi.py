@@ -68,13 +68,6 @@ _FILE: Schema = {
     "description": "The file",
     "headers": {"content-disposition": {"required": True, "schema": {"type": "string"}}},
     "content": {
-<<<<<<< HEAD
-        "text/csv": {},
-        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": {},
-        "application/x-ndjson": {},
-        "application/zip": {},
-        "application/gzip": {},
-=======
         "text/csv": {"schema": {"type": "string", "description": "one line a row"}},
         "application/x-ndjson": {"schema": {"type": "string", "description": "one JSON object a line"}},
         "application/gzip": {"schema": {"type": "string", "description": "csv or jsonl, compressed"}},
@@ -82,7 +75,6 @@ _FILE: Schema = {
             "schema": {"type": "string", "description": "an Excel workbook"}
         },
         "application/zip": {"schema": {"type": "string", "description": "several files, past rows_per_file"}},
->>>>>>> s3/swarm
     },
 }
 _UPSTREAM = {"502": "The source failed", "504": "The source took too long"}

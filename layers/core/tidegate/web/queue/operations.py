@@ -41,12 +41,8 @@ def stats(
     """By the hour in which requests came. The counts reach 35 days back; p95 is exact to about 7 %."""
     now = app().clock()
     start = in_utc(since, "since") if since else now - _DEFAULT_PERIOD
-<<<<<<< HEAD
-    figures = stats_by_type(app().queue.store.since(router.caller.named_project(), iso(start)))
-=======
     start = start.replace(minute=0, second=0, microsecond=0)
-    figures = stats_by_type(app().queue.stats.since(router.caller.project_id, iso(start)))
->>>>>>> s3/queue
+    figures = stats_by_type(app().queue.stats.since(router.caller.named_project(), iso(start)))
     types = {kind: TypeStats.model_validate(found) for kind, found in figures.items()}
     return StatsAnswer(since=iso(start), until=iso(now), types=types)
 
