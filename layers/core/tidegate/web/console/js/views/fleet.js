@@ -73,7 +73,7 @@ function enrolDialog() {
     const server = new URL(".", document.baseURI).href.replace(/\/$/, "");
     showOnce(t("fleet.token"), t("fleet.tokenOnce", { until: moment(made.expires_at) }), [
       [t("fleet.token"), made.token],
-      [t("fleet.onTheHost"), `tidegate agent --url ${server} --enrol ${made.token} --agent-id $(hostname)`],
+      [t("fleet.onTheHost"), `tidegate agent enrol --url ${server} --token ${made.token} --agent-id $(hostname)`],
     ]);
   }));
 }

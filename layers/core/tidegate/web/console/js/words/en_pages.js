@@ -27,7 +27,7 @@ export const enPages = {
   audit: { lead: "Every act that changed something: who, when, why.", since: "Since", last1h: "Last hour", last24h: "Last day", last7d: "Last week", record: "Record", actor: "Actor (key id)", action: "Act", at: "When", only: "only this", system: "Tidegate", why: "Why", none: "No acts here", noneAdvice: "Take a filter away, or look further back." },
   archive: {
     lead: "Finished requests leave the table when their time is over, and are kept here by day.", day: "Day", clean: "Clean up now", cleanSure: "Remove what is past its time?", cleaned: "{n} records and {objects} objects removed", none: "Nothing left the table on {day}", noneAdvice: "Choose another day. The clean-up runs at 02:00.",
-    kept: "How long things are kept", requests: "Requests", requestsKept: "by their type, 7 to 30 days after their end; then here", exports: "Files of exports", exportsKept: "7 days", distribution: "Jobs and Tasks", distributionKept: "RecordTtlSeconds after their last change (30 minutes unless set)", audit: "Audit lines", auditKept: "longer than the records they are about",
+    kept: "How long things are kept", requests: "Requests", requestsKept: "until the clean-up after their retention; then here", exports: "Files of exports", exportsKept: "7 days", distribution: "Jobs and Tasks", distributionKept: "RecordTtlSeconds after their last change (30 minutes unless set)", audit: "Audit lines", auditKept: "60 days",
   },
   system: { lead: "Stack {stack}, version {version}", alarms: "Alarms", means: "Meaning", since: "Since", parameters: "Parameters", parametersWhat: "As deployed; change them with sam deploy." },
   fleet: {

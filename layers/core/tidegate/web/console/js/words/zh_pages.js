@@ -26,7 +26,7 @@ export const zhPages = {
   audit: { lead: "每个改变了什么的操作：谁、何时、为何。", since: "时间", last1h: "最近一小时", last24h: "最近一天", last7d: "最近一周", record: "记录", actor: "操作者（密钥编号）", action: "操作", at: "时间", only: "只看它", system: "Tidegate", why: "原因", none: "没有操作", noneAdvice: "请减少筛选条件，或扩大时间范围。" },
   archive: {
     lead: "结束的请求到期后离开数据表，按日归档于此。", day: "日期", clean: "立即清理", cleanSure: "清理所有到期内容？", cleaned: "已清理 {n} 条记录和 {objects} 个对象", none: "{day} 没有归档内容", noneAdvice: "请选择其他日期。清理在每天 02:00 运行。",
-    kept: "保留期限", requests: "请求", requestsKept: "按类型，结束后 7 至 30 天，之后归档于此", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "比所涉记录更久",
+    kept: "保留期限", requests: "请求", requestsKept: "保留期过后由清理移入此归档", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "60 天",
   },
   system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "自", parameters: "参数", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
   fleet: {
