@@ -8,6 +8,7 @@ what is measured are our processes: the uploading client, the functions, the age
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import subprocess
@@ -75,7 +76,7 @@ def _deliver(cloud: Deployed, key: str, signature: str) -> None:
         file_path="/large.bin",
         file_name="large.bin",
         target_agent_id=HOST,
-        target_user="",
+        target_user=getpass.getuser(),
         target_file_dir="/srv",
         file_signature=signature,
     )

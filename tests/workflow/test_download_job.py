@@ -77,7 +77,7 @@ def test_a_missing_source_leads_to_the_one_way_out(fleet: Fleet) -> None:
     made = fleet.submit("a-1")
     fleet.cloud.client("s3").delete_object(Bucket=bucket, Key=content_object(fleet.project.id, fleet.signature))
     states = run(fleet, made["job_id"])
-    assert states[-4:] == ["PrepareFile", "FailJob", "IsAllTold", "Done"]
+    assert states[-6:] == ["PrepareFile", "IsFileReady", "TakeReason", "FailJob", "IsAllTold", "Done"]
     assert fleet.job(made["job_id"])["error"]["code"] == "file_not_found"
     assert fleet.task(made["task_id"])["status"] == "Failed"
 

@@ -63,7 +63,9 @@ class Library:
         return {self._name(key): s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in found}
 
     def _name(self, key: str) -> str:
-        """An object that a content's record points to is shown under the content's signature."""
+        """What an ingest stored has a name of its run; it is shown under the signature of the content that it is."""
+        if not key.rsplit("/", 1)[-1].startswith("req-"):
+            return key
         contents = self.cloud.client("dynamodb").scan(
             TableName=self.cloud.names.refs["Table"],
             FilterExpression="#object = :key",
