@@ -71,7 +71,16 @@ def shape(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: shape(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [shape(entry) for entry in value[:1]]
+        return _common([shape(entry) for entry in value])
     if isinstance(value, bool) or value is None:
         return value
     return "number" if isinstance(value, int | float) else "text"
+
+
+def _common(entries: list[Any]) -> Any:
+    """What all entries of a list have: which of them is the newest may differ from run to run."""
+    if not entries or not all(isinstance(entry, dict) for entry in entries):
+        return entries[:1]
+    first, *others = entries
+    told = {name: kind for name, kind in first.items() if kind is not None}
+    return {name: kind for name, kind in told.items() if all(other.get(name) == kind for other in others)}
