@@ -187,6 +187,7 @@ class Job(Model):
     speed: dict[str, int] | None
     cancelled_at: str | None
     redrive_of: str | None
+    limit_rate: int | None
     waves: list[Wave] | None
     wave: int | None
     error_msg: str | None
