@@ -332,7 +332,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "layers/core/tidegate/files/verify.py",
         "if file.size is not None and file.size != size:",
         "if False:",
-        (f"{_IT}/files/test_multipart.py", f"{_IT}/files/test_files.py"),
+        ("tests/unit/files/test_verify.py",),
     ),
     Mutant(
         "a range that S3 cut short is hashed",

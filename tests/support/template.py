@@ -8,7 +8,16 @@ from typing import Any
 from local import template
 from local.place import ROOT
 
-__all__ = ["ROOT", "directory_of", "functions", "load_template", "queue_functions", "resources", "variables"]
+__all__ = [
+    "ROOT",
+    "directory_of",
+    "functions",
+    "load_template",
+    "queue_functions",
+    "resources",
+    "timeout_of",
+    "variables",
+]
 
 
 @cache
@@ -37,6 +46,13 @@ def variables(function: dict[str, Any]) -> dict[str, Any]:
 def directory_of(function: dict[str, Any]) -> str:
     """`functions/collect_targets/` is `collect_targets`."""
     return str(function["CodeUri"]).strip("/").rsplit("/", 1)[-1]
+
+
+@cache
+def timeout_of(directory: str) -> int:
+    """Seconds that Lambda gives a function, named by its directory."""
+    own = next((function for function in functions().values() if directory_of(function) == directory), {})
+    return int(own.get("Timeout") or load_template()["Globals"]["Function"]["Timeout"])
 
 
 def queue_functions() -> dict[str, tuple[str, dict[str, Any]]]:
