@@ -76,3 +76,11 @@ def test_task_that_moved_a_moment_ago_is_told_of_its_end(cloud: MotoCloud, monke
             pass
 
     assert [notice.kind for notice in told if notice.kind.startswith("task.")] == ["task.completed"]
+
+
+def test_key_that_was_made_this_moment_is_known(cloud: MotoCloud) -> None:
+    project = cloud.project()
+    with dying(cloud, weather=Weather(stale=True)):
+        key = cloud.make_key(project.id, ["read"])
+
+        assert cloud.http("GET", "/v1/files", key=key).status == 200

@@ -11,12 +11,14 @@ from tests.support.fleet import Fleet
 from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
-from tidegate.aws.writes import update
+from tidegate.aws.table import ConditionFailed
+from tidegate.aws.writes import Write, put, update
 from tidegate.batches.model import Batch
 from tidegate.batches.run.store import BatchRunStore
 from tidegate.common.ids import iso
 from tidegate.distribution.model import Counts, Job, job_key
 from tidegate.distribution.ports import Arrival
+from tidegate.distribution.store.jobs import still_collects
 from tidegate.distribution.store.tasks import move_task
 from tidegate.distribution.targets import TargetReport
 from tidegate.distribution.transfers import REFUSED
@@ -251,3 +253,54 @@ def test_part_of_a_batch_that_was_not_taken_is_sent_again(cloud: MotoCloud) -> N
 
     assert len(found) == 9
     assert len(list(cloud.app.table.query_all("P#partial", consistent=True))) == 9
+
+
+def test_next_wave_of_two_pollers(cloud: MotoCloud) -> None:
+    _, job = _running_job(cloud)
+    jobs, now = cloud.app.distribution.jobs, cloud.clock()
+
+    first = jobs.next_wave(job, now, deadline=now.timestamp() + 60)
+    again = jobs.next_wave(replace(job, counts=Counts(failed=7)), now, deadline=now.timestamp() + 900)
+
+    assert (first.wave, again.wave) == (1, 1)
+    assert (again.failed_before, again.deadline) == (first.failed_before, first.deadline)
+
+
+def test_next_wave_of_a_job_that_was_cancelled_meanwhile(cloud: MotoCloud) -> None:
+    _, job = _running_job(cloud)
+    jobs, now = cloud.app.distribution.jobs, cloud.clock()
+    jobs.cancel(job, now, SYSTEM)
+
+    assert jobs.next_wave(job, now, deadline=now.timestamp() + 60).wave == 0
+
+
+def test_target_that_binds_to_a_job_that_was_cancelled_meanwhile(cloud: MotoCloud) -> None:
+    fleet = Fleet(cloud)
+    fleet.to_window_start()
+    job = cloud.app.distribution.jobs.get(fleet.project.id, job_key(fleet.submit("a-1")["job_id"]))
+    assert job
+    cloud.app.distribution.jobs.cancel(job, cloud.clock(), SYSTEM)
+
+    with pytest.raises(ConditionFailed):
+        cloud.app.table.transact([still_collects(job.project_id, job.key)])
+
+
+def test_two_callers_with_one_dedupe_key(queue: TestQueue, cloud: MotoCloud, project: Project) -> None:
+    """Both read that there is none, and after its end both read the one that was: one of them is told to look again."""
+    key = keys.dedupe(project.id, "once")
+    for held in (None, "req-1"):
+        made: list[str] = []
+
+        def make(request_id: str, write: Write, made: list[str] = made) -> Request:
+            if not made:
+                # The other caller, which has read what this one did, is faster.
+                cloud.app.table.write(put(key | {"request_id": "req-other"}))
+            made.append(request_id)
+            cloud.app.table.transact([write])
+            return queue.submit()
+
+        if held:
+            cloud.app.table.write(put(key | {"request_id": held}))
+        cloud.app.queue.unique.submit(project.id, "once", make)
+
+        assert len(made) == 2, "the first attempt was refused, the second looked again"

@@ -310,14 +310,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{_D}/store/jobs.py",
         'here = "#status = :running AND #wave = :wave AND attribute_not_exists(#cancelled_at)"',
         'here = "#status = :running AND :wave = :wave AND attribute_not_exists(#cancelled_at)"',
-        (f"{_IT}/distribution/test_waves.py", _RACES),
+        (_RACES,),
     ),
     Mutant(
         "a cancelled Job begins its next wave",
         f"{_D}/store/jobs.py",
         'here = "#status = :running AND #wave = :wave AND attribute_not_exists(#cancelled_at)"',
         'here = "#status = :running AND #wave = :wave"',
-        (f"{_IT}/distribution/test_waves.py", f"{_IT}/distribution/test_cancel_redrive.py", _RACES),
+        (_RACES,),
     ),
     Mutant(
         "an enrolment is used once too often",
@@ -332,7 +332,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "layers/core/tidegate/files/verify.py",
         "if file.size is not None and file.size != size:",
         "if False:",
-        (f"{_IT}/files/test_multipart.py", f"{_IT}/files/test_files.py"),
+        ("tests/unit/files/test_verify.py",),
     ),
     Mutant(
         "a range that S3 cut short is hashed",

@@ -16,6 +16,7 @@ __all__ = [
     "queue_functions",
     "resources",
     "statements",
+    "timeout_of",
     "variables",
 ]
 
@@ -46,6 +47,13 @@ def variables(function: dict[str, Any]) -> dict[str, Any]:
 def directory_of(function: dict[str, Any]) -> str:
     """`functions/collect_targets/` is `collect_targets`."""
     return str(function["CodeUri"]).strip("/").rsplit("/", 1)[-1]
+
+
+@cache
+def timeout_of(directory: str) -> int:
+    """Seconds that Lambda gives a function, named by its directory."""
+    own = next((function for function in functions().values() if directory_of(function) == directory), {})
+    return int(own.get("Timeout") or load_template()["Globals"]["Function"]["Timeout"])
 
 
 def queue_functions() -> dict[str, tuple[str, dict[str, Any]]]:

@@ -7,6 +7,7 @@ from tests.faults.scenarios import (
     callback,
     compensation,
     distribution,
+    enrolment,
     export,
     ingest,
     key_end,
@@ -17,6 +18,8 @@ from tests.faults.sweep import Scenario
 
 ALL: tuple[Scenario, ...] = (
     upload.SCENARIO,
+    upload.IN_PARTS,
+    enrolment.SCENARIO,
     distribution.SCENARIO,
     ingest.SCENARIO,
     ingest.IN_PARTS,

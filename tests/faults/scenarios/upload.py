@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from moto.s3 import models as s3_models
 
 from tests.faults.sweep import Scenario
 from tests.faults.world import World
+from tidegate.files import library, upload, verify
 from tidegate.files.model import upload_object
 
 CONTENT = b"nothing accepted is lost" * 1000
+PART = 10_000
 SHA = hashlib.sha256(CONTENT).hexdigest()
 
 
@@ -26,4 +33,54 @@ def run(world: World) -> None:
     assert world.objects() == [uploaded]
 
 
+def run_in_parts(world: World) -> None:
+    """Sent in three parts, completed, and read by a queued request that knows the digest afterwards."""
+    with (
+        patch.object(library, "LARGEST_SINGLE_UPLOAD", 1000),
+        patch.object(upload, "LARGEST_SINGLE_UPLOAD", 1000),
+        patch.object(upload, "part_size_for", lambda size: PART),
+        patch.object(verify, "RANGE", 5000),
+        patch.object(s3_models, "S3_UPLOAD_PART_MIN_SIZE", 1),
+    ):
+        _send_in_parts(world)
+
+
+def _send_in_parts(world: World) -> None:
+    project = world.new_project()
+    body = {"biz_id": 1, "app_id": 1, "file_path": "/a", "signature": SHA, "size": len(CONTENT)}
+    file_id = world.ask("POST", "/v1/files", key=project.key, json=body).json()["file_id"]
+    numbers = list(range(1, -(-len(CONTENT) // PART) + 1))
+    signed = world.ask("POST", f"/v1/files/{file_id}/parts", key=project.key, json={"numbers": numbers})
+    assert signed.status == 200, signed.body
+    parts = [{"number": part["number"], "etag": _put_part(world, part)} for part in signed.json()["parts"]]
+
+    done = world.ask("POST", f"/v1/files/{file_id}/complete", key=project.key, json={"parts": parts})
+
+    assert done.status in (200, 202), done.body
+    shown = f"/v1/files/{file_id}"
+    world.settle(lambda: world.shown(shown, project)["state"] in ("ready", "failed"))
+    assert world.shown(shown, project)["state"] == "ready", world.shown(shown, project)
+    world.settle(world.idle_channels)
+    stored = upload_object(project.id, file_id)
+    assert world.read(stored) == CONTENT
+    # An announcement whose answer was lost was made again: what the first began is swept.
+    world.next_day()
+    assert world.objects() == [stored]
+
+
+def _put_part(world: World, part: dict[str, Any]) -> str:
+    address = urlsplit(part["url"])
+    bucket = world.cloud.names.refs["FilesBucket"]
+    start = (part["number"] - 1) * PART
+    sent = world.cloud.client("s3").upload_part(
+        Bucket=bucket,
+        Key=unquote(address.path.split(f"{bucket}/", 1)[1]),
+        UploadId=dict(parse_qsl(address.query))["uploadId"],
+        PartNumber=part["number"],
+        Body=CONTENT[start : start + PART],
+    )
+    return str(sent["ETag"])
+
+
 SCENARIO = Scenario("upload", run, works_alone=False)
+IN_PARTS = Scenario("upload in parts", run_in_parts)

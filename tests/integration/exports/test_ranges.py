@@ -23,6 +23,7 @@ from tidegate.aws import part_plan
 from tidegate.exports import range_context as export_range_context
 from tidegate.exports import range_plan as export_range_plan
 from tidegate.exports import ranges as export_ranges
+from tidegate.exports.model import output_prefix
 from tidegate.exports.range_context import RangeContext
 from tidegate.exports.rendering import fragments, parquet_writer
 
@@ -406,3 +407,17 @@ def test_a_crash_at_any_call_of_worker_and_joiner_loses_and_doubles_no_row(
             assert call > 12
             return
     raise AssertionError("so many calls")
+
+
+def test_upload_that_a_killed_attempt_began_is_ended_before_the_file_is_joined(world: ExportWorld) -> None:
+    world.source.rows = numbered(1650)
+    task_id = world.submit(step=100, type="csv", parallel=8)
+    state = world.cloud.invoke("pull_pages", world.admit(task_id))
+    for lane in state["lanes"]:
+        world.cloud.app.exports.steps.render_ranges(lane, 900)
+    left = f"{output_prefix(world.project.id, task_id)}left"
+    world.cloud.client("s3").create_multipart_upload(Bucket=world.cloud.names.refs["FilesBucket"], Key=left)
+
+    world.cloud.app.exports.steps.render(state)
+
+    assert world.uploads() == []

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.moto.aws_limits import is_too_large
 from tests.support.moto.cloud import MotoCloud, Project
 
 
@@ -22,7 +23,7 @@ class Outgoing:
     def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
         told = list(messages)
         for connection_id, text in told:
-            if connection_id not in self.gone:
+            if connection_id not in self.gone and not is_too_large(text):
                 self.sent.setdefault(connection_id, []).append(json.loads(text))
         return {connection_id for connection_id, _ in told} & self.gone
 

@@ -10,11 +10,16 @@ from unittest.mock import patch as replace
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
+from tidegate.notifications.websocket_sender import WebSocketSender
+
 KB, MB = 1024, 1024 * 1024
 ITEM_BYTES = 400 * KB
 TRANSACTION_ACTIONS, TRANSACTION_BYTES = 100, 4 * MB
 MESSAGE_BYTES = STATE_BYTES = 256 * KB
-WEBSOCKET_BYTES = 128 * KB
+# A message over a WebSocket, and one frame of it: clients send a message as one frame.
+WEBSOCKET_BYTES, FRAME_BYTES = 128 * KB, 32 * KB
+# API Gateway gives a function behind it this long; the caller then gets 503.
+API_SECONDS = 29
 ANSWER_BYTES, REQUEST_BYTES = 6 * MB, 10 * MB
 # Each entry of a map or a list costs a byte, each map or list three.
 _ENTRY, _NESTED = 1, 3
@@ -139,7 +144,33 @@ _RULES: dict[tuple[str, str], Callable[[str, Mapping[str, Any]], None]] = {
 }
 
 
-def check_event(event: Any) -> None:
+class SocketClosed(Exception):
+    """The connection ended: RFC 6455's code and its reason."""
+
+
+def check_frame(text: str) -> None:
+    """What a client sends; API Gateway ends the connection of one that sends a larger frame."""
+    if len(text.encode(errors="surrogatepass")) > FRAME_BYTES:
+        raise SocketClosed(1009, "Message too big: a frame has 32 KB at most")
+
+
+def is_too_large(message: str) -> bool:
+    """What a client is sent: PostToConnection answers 413 PayloadTooLargeException, and the client hears nothing."""
+    return len(message.encode(errors="surrogatepass")) > WEBSOCKET_BYTES
+
+
+def _limited_sender() -> Any:
+    call = WebSocketSender._call
+
+    def limited(self: WebSocketSender, method: str, auth: Any, connection_id: str, text: str) -> int | None:
+        return 413 if is_too_large(text) else call(self, method, auth, connection_id, text)
+
+    return replace.object(WebSocketSender, "_call", limited)
+
+
+def check_event(name: str, event: Any) -> None:
+    if name == "websocket" and isinstance(event.get("body"), str):
+        check_frame(event["body"])
     assert len(json.dumps(event)) <= REQUEST_BYTES, "an event of more than 10 MB reaches no function"
 
 
@@ -161,6 +192,12 @@ def patch() -> Callable[[], None]:
         check(client.meta.service_model.service_name, operation, arguments)
         return make(client, operation, arguments)
 
-    patched = replace.object(BaseClient, "_make_api_call", limited)
-    patched.start()
-    return patched.stop
+    patches = [replace.object(BaseClient, "_make_api_call", limited), _limited_sender()]
+    for each in patches:
+        each.start()
+
+    def undo() -> None:
+        for each in patches:
+            each.stop()
+
+    return undo

@@ -23,7 +23,7 @@ from tests.support.moto import aws_limits
 from tests.support.moto import dynamodb as moto_dynamodb
 from tests.support.moto import machines as moto_machines
 from tests.support.moto import resources as moto_resources
-from tests.support.template import ROOT, queue_functions
+from tests.support.template import ROOT, queue_functions, timeout_of
 from tidegate import app as composition
 from tidegate.aws import clients
 from tidegate.projects.model import hash_key
@@ -84,7 +84,7 @@ def lambda_context(name: str) -> Any:
         memory_limit_in_mb=512,
         invoked_function_arn=f"arn:aws:lambda:us-east-1:123456789012:function:{name}",
         aws_request_id=str(uuid.uuid4()),
-        get_remaining_time_in_millis=lambda: 300_000,
+        get_remaining_time_in_millis=lambda: timeout_of(name) * 1000,
     )
 
 
@@ -172,7 +172,11 @@ class MotoCloud:
         event = self._http_event(method, path, raw_query, sent, jsonlib.dumps(json) if json is not None else body)
         described = self.invoke("authorizer", {**event, "type": "REQUEST"})
         event["requestContext"]["authorizer"] = {"lambda": described["context"]}
+        began = self.clock()
         answer = self.invoke("submit" if (method, path) in SUBMIT_ROUTES else "api", event)
+        # Machines that run move the clock meanwhile.
+        if not self.machines_run and (self.clock() - began).total_seconds() > aws_limits.API_SECONDS:
+            return Answer(503, {"content-type": "application/json"}, b'{"message":"Service Unavailable"}')
         raw = answer.get("body") or ""
         content = base64.b64decode(raw) if answer.get("isBase64Encoded") else raw.encode()
         return Answer(answer["statusCode"], {k.lower(): v for k, v in answer.get("headers", {}).items()}, content)
@@ -215,7 +219,7 @@ class MotoCloud:
 
     def invoke(self, name: str, event: Any) -> Any:
         """Calls a function as Lambda would: the event goes through JSON both ways."""
-        aws_limits.check_event(event)
+        aws_limits.check_event(name, event)
         result = load_function(name).handler(jsonlib.loads(jsonlib.dumps(event)), lambda_context(name))
         aws_limits.check_answer(name, result)
         return jsonlib.loads(jsonlib.dumps(result))

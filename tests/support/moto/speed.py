@@ -9,6 +9,7 @@ from unittest.mock import patch as replace
 
 from botocore.loaders import JSONFileLoader, Loader
 from moto.core import responses
+from moto.core.utils import method_names_from_class
 from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoResult
@@ -75,8 +76,8 @@ def _query_of_a_partition(self: Table, hash_key: Any, *args: Any, **more: Any) -
 
 # For every process that imports it: moto makes a new session for each cloud, and each would read the models from disk.
 JSONFileLoader.load_file = lambda _, path: _model(path)  # type: ignore[method-assign, assignment]
-responses.method_names_from_class = cache(responses.method_names_from_class)
-Loader.list_available_services = lambda _, type_name: _services(type_name)  # type: ignore[method-assign]
+setattr(responses, "method_names_from_class", cache(method_names_from_class))  # noqa: B010
+Loader.list_available_services = lambda _, type_name: _services(type_name)  # type: ignore[method-assign, assignment]
 
 
 def patches() -> list[Any]:

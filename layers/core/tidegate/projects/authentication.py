@@ -44,7 +44,10 @@ class Authentication:
             bootstrap = bootstrap_key(self._admin_key_sha256)
             return self._store.get(bootstrap.record_id) or bootstrap
         key_id = key_id_of(token)
-        stored = self._store.get(key_id) if key_id else None
+        if not key_id:
+            return None
+        # A key that was made within the last second may be missing from an eventual read.
+        stored = self._store.get(key_id) or self._store.get(key_id, consistent=True)
         return stored if stored and is_key(token, stored.key_sha256) else None
 
     def _note_use(self, key: ApiKey, now: datetime) -> None:
