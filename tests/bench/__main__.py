@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.bench import bench_cells, bench_export, bench_ranges, calls, cold_start, fleet, latency, load, money, swarm
+from tests.bench import (
+    bench_cells,
+    bench_export,
+    bench_ranges,
+    calls,
+    cold_start,
+    fleet,
+    latency,
+    load,
+    money,
+    runners,
+    swarm,
+)
 from tests.bench.figures import Figure, save, table
 from tests.support.deployed import deployed_at
 from tests.support.template import ROOT
@@ -40,6 +52,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "money": money.measure,
     "fleet": fleet.measure,
     "cold": _cold,
+    "runners": runners.measure,
     "swarm": swarm.measure,
     "deployed": _deployed,
 }
