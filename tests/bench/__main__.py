@@ -22,6 +22,7 @@ from tests.bench import (
     latency,
     load,
     money,
+    runners,
     swarm,
     whole_cost,
 )
@@ -55,6 +56,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "fleet": fleet.measure,
     "fleet_live": fleet_live.measure,
     "cold": _cold,
+    "runners": runners.measure,
     "swarm": swarm.measure,
     "deployed": _deployed,
 }
