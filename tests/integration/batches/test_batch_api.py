@@ -61,7 +61,7 @@ def test_a_batch_is_created_shown_and_listed(world: BatchWorld) -> None:
         ({"total": None}, "total"),
         ({"rate": 0}, "rate"),
         ({"rate": 1.4e-287}, "rate"),
-        ({"rate": 10_001}, "rate"),
+        ({"rate": 100_001}, "rate"),
         ({"start_index": 6}, "start_index"),
         ({"job_data": [1, 2]}, "total"),
         ({"job_data": "x" * 300_001}, "job_data"),
