@@ -65,15 +65,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "submit does not bind when the queue fails",
         f"{_D}/submit.py",
-        "                self._bind(job.project_id, job.job_id, arrivals)\n",
-        "                pass\n",
+        "            self._bind(job.project_id, job.job_id, arrivals)\n",
+        "            pass\n",
         (f"{_IT}/distribution/test_submit_hand_over.py",),
     ),
     Mutant(
         "submit leaves Tasks that nobody will deliver",
         f"{_D}/submit.py",
-        "                self._tasks.take_back(tasks)\n                raise",
-        "                raise",
+        "            self._tasks.take_back(tasks)\n            raise",
+        "            raise",
         (f"{_IT}/distribution/test_submit_hand_over.py",),
     ),
     Mutant(
@@ -345,8 +345,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a range that another worker went on with is not found",
         "layers/core/tidegate/exports/join.py",
-        "record = kept.get(page) or context.record(page)",
-        "record = kept.get(page)",
+        "record = kept.get((table, page)) or context.record(table, page)",
+        "record = kept.get((table, page))",
         (f"{_IT}/exports/test_ranges.py",),
     ),
     Mutant(
@@ -360,7 +360,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "outcomes that no progress counts are shown",
         "layers/core/tidegate/batches/outcomes.py",
-        "for part in sorted(chosen) if part <= parts]",
+        "for part in sorted(chosen) if part <= count]",
         "for part in sorted(chosen)]",
         ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
     ),

@@ -141,6 +141,7 @@ class Tour:
         self.call("GET /v1/jobs", query={"biz_id": 2})
         self.call("GET /v1/jobs/{job}", job=job)
         self.call("GET /v1/jobs/{job}/targets", query={"limit": 5}, job=job)
+        self.call("GET /v1/jobs/{job}/map", job=job)
         again = self.call("POST /v1/jobs/{job}/redrive", {"statuses": ["Failed"]}, status=202, job=job)
         self.call("POST /v1/jobs/{job}/cancel", status=202, job=again["key"])
 
@@ -166,6 +167,7 @@ class Tour:
             "template": TEMPLATE,
             "callback": f"{self.shop}/callbacks",
         }
+        self.call("POST /v1/task/sample", {"source_url": f"{self.shop}/orders"})
         task_id = self.call("POST /v1/task", order, status=202)["task_id"]
         self._export(task_id)
         self.call("GET /v1/task", query={"task_id": task_id})
@@ -194,6 +196,7 @@ class Tour:
     def subscriptions(self) -> None:
         cookie = {"headers": {"Cookie": "session=4711"}, "origins": ["https://files.example"]}
         self.call("PUT /v1/credentials/{name}", cookie, status=204, name="files-example")
+        self.call("GET /v1/credentials")
         source = {"source_url": f"{self.shop}/list.json", "include": ["*.tar"]}
         self.call("POST /v1/subscriptions/preview", source)
         body = source | {"name": "releases", "schedule": "rate(6 hours)", "biz_id": 2, "app_id": 3}
@@ -250,6 +253,7 @@ class Tour:
 
     def operations(self) -> None:
         self.call("GET /v1/overview")
+        self.call("GET /v1/system", key=self.admin)
         self.call("GET /v1/stats")
         self.call("GET /v1/audit", query={"action": "file.announce", "limit": 2})
         self.call("GET /v1/compensation")
@@ -298,6 +302,7 @@ class BatchTour(Tour):
         batch_id = self.call("POST /v1/batches", body, status=201)["batch_id"]
         of: dict[str, Any] = {"batch_id": batch_id}
         self.call("PATCH /v1/batches/{batch_id}", {"rate": 100}, status=202, **of)
+        self.call("POST /v1/batches/{batch_id}/dry-run", {"items": 2}, **of)
         self.call("POST /v1/batches/{batch_id}/start", status=202, **of)
         self.world.admit()
         self.world.ended(batch_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
@@ -18,7 +19,7 @@ COMMANDS = re.findall(r"^    tidegate ([^#\n]+)", PAGES, re.MULTILINE)
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_of_the_readme_is_understood(line: str) -> None:
-    build_parser().parse_args(line.split())
+    build_parser().parse_args(shlex.split(line))
 
 
 def test_the_makes_of_the_readme_are_targets() -> None:

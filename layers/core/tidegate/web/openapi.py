@@ -74,6 +74,7 @@ _FILE: Schema = {
         "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": {
             "schema": {"type": "string", "description": "an Excel workbook"}
         },
+        "application/vnd.apache.parquet": {"schema": {"type": "string", "description": "a Parquet file"}},
         "application/zip": {"schema": {"type": "string", "description": "several files, past rows_per_file"}},
     },
 }

@@ -1,5 +1,5 @@
 // An address that no page has.
-import { draw, h } from "../dom.js";
+import { draw } from "../dom.js";
 import { t } from "../i18n.js";
 import { empty, link, pageHead } from "../parts/basics.js";
 
