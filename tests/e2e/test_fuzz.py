@@ -35,6 +35,8 @@ FALLIBLE = [
 ]
 
 Send = Callable[..., Any]
+# These answer with what a source said, or that it failed.
+ASKS_SOURCES = ("/v1/download/sync", "/v1/task/sample", "/v1/subscriptions/preview")
 
 
 def told_as_a_problem(ctx: CheckContext, response: Response, case: Case) -> None:
@@ -81,7 +83,7 @@ def send(deployed: Deployed) -> Iterator[Send]:
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             response = case.call(deployed.api_url, session, headers, allow_redirects=False, timeout=30)
             # A source that fails is told as 502 or 504, and is no failure of ours.
-            upstream = response.status_code in (502, 504) and "/download/sync" in case.path
+            upstream = response.status_code in (502, 504) and case.path.startswith(ASKS_SOURCES)
             case.validate_response(response, CHECKS, excluded_checks=[not_a_server_error] if upstream else [])
             return response
 

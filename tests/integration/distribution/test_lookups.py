@@ -133,6 +133,7 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
         "mode": None,
         "spread_s": None,
         "swarm": None,
+        "limit_rate": None,
     }
 
 

@@ -74,12 +74,10 @@ def caught(kind: str, message: str) -> dict[str, str]:
 
 
 def failing_step(fleet: Fleet, job_id: str) -> dict[str, str]:
-    """What Step Functions would catch from prepare_file."""
-    try:
-        fleet.step("prepare_file", job_id)
-    except Exception as error:
-        return caught(type(error).__name__, str(error))
-    raise AssertionError("prepare_file was to fail")
+    """What prepare_file hands to finish_job."""
+    answered = fleet.step("prepare_file", job_id)
+    assert answered["state"] == "refused", answered
+    return dict(answered["error"])
 
 
 def test_a_missing_source_fails_the_job_with_that_reason(fleet: Fleet) -> None:

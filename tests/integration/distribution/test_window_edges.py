@@ -132,7 +132,7 @@ class Held:
     def __init__(self) -> None:
         self.messages: list[TargetMessage] = []
 
-    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None) -> None:
+    def send(self, job: Job, arrivals: Sequence[Arrival], callback: str | None, new: object) -> None:
         number = str(len(self.messages))
         self.messages.append(TargetMessage(number, job.project_id, job.job_id, arrivals, job.parcel, job.sequence))
 

@@ -135,4 +135,5 @@ def test_the_contract_names_its_problems(cloud: MotoCloud) -> None:
 
     answers = contract["paths"]["/v1/files"]["post"]["responses"]
     assert {"201", "401", "403", "409", "413", "422"} <= set(answers)
-    assert "application/problem+json" in answers["422"]["content"]
+    told = contract["components"]["responses"][answers["422"]["$ref"].rsplit("/", 1)[1]]
+    assert "application/problem+json" in told["content"]

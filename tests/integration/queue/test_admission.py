@@ -126,7 +126,7 @@ def test_an_owner_that_dies_frees_the_mutex_by_lease(queue: TestQueue) -> None:
 
 
 def test_a_living_owner_keeps_the_mutex_by_heartbeats_but_not_beyond_two_hours(queue: TestQueue) -> None:
-    owner = queue.submit(type="batch", channel="no_cookie", subscription_id="sub-1")
+    owner = queue.submit(type="extract", channel="no_cookie", subscription_id="sub-1")
     other = queue.submit(subscription_id="sub-1")
     queue.admit()
     for _ in range(7200 // 170):

@@ -74,5 +74,5 @@ def renewed(request: Request, now: float) -> Write:
         me=request.request_id,
         attempt=request.attempt,
         # A batch may run for days, and those with its concurrency key wait as long.
-        oldest=now - max(LONGEST_LEASE_SECONDS, request.timeout),
+        oldest=now - (request.timeout if request.type == "batch" else LONGEST_LEASE_SECONDS),
     )

@@ -93,6 +93,8 @@ _PROBLEMS: dict[str, dict[str, str]] = {
     "/v1/download/async": {"410": "Past its retention"},
     "/v1/download/sync": _UPSTREAM,
     "/v1/download/sync/multiple": _UPSTREAM,
+    "/v1/task/sample": _UPSTREAM,
+    "/v1/subscriptions/preview": _UPSTREAM,
 }
 _IN_QUERY = {"/v1/download/sync": "SyncBody", "/v1/download/sync/multiple": "SyncMultipleBody"}
 _PARAMETER = re.compile(r"<(\w+)>")
