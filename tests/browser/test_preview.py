@@ -36,7 +36,10 @@ def spans(cells: list[HeadCell]) -> list[list[Any]]:
 
 def show(desk: Console, template: object, rows: object) -> None:
     desk.page.locator("textarea[name=source_data]").fill(json.dumps(rows))
-    desk.page.locator("textarea[name=template]").fill(json.dumps(template))
+    text = desk.page.locator("textarea[name=template]")
+    if not text.is_visible():
+        desk.page.get_by_text("As JSON").click()
+    text.fill(json.dumps(template))
 
 
 def test_any_tree_of_columns_is_merged_as_in_the_file(desk: Console) -> None:

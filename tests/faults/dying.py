@@ -214,6 +214,7 @@ class Calls:
             self._refuse_invocation(name, _REFUSED_INVOCATIONS)
         if self.mode == FROZEN:
             cloud.clock.advance(_FROZEN_SECONDS)
+            cloud.frozen_seconds += _FROZEN_SECONDS
             self.wire.sockets_die()
 
     def _refuse_invocation(self, name: str, left: int) -> None:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -271,6 +272,13 @@ def test_a_dry_run_sends_the_first_items_and_counts_nothing(world: BatchWorld) -
 
 
 def test_batches_with_one_concurrency_key_run_one_after_another(world: BatchWorld) -> None:
+    gate = threading.Event()
+
+    def answer(_: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        assert gate.wait(20)
+        return 200, {"result": "ok"}
+
+    world.business.answers["/process"] = answer
     biz_id = world.register()
     first, second, other = (
         world.create(biz_id, total=20, rate=20, **more)
@@ -281,6 +289,7 @@ def test_batches_with_one_concurrency_key_run_one_after_another(world: BatchWorl
     world.admit()
     assert world.shown(second)["last_wait_reason"] == "mutex"
     assert "last_wait_reason" not in {k for k, v in world.shown(other).items() if v is not None}
+    gate.set()
     world.ended(first)
     world.ended(other)
     assert world.shown(second)["status"] == "running"

@@ -104,10 +104,10 @@ def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch:
     poll = fleet.cloud.app.distribution.poll_transfer
     real, failures = poll.poll, [1, 2, 3]
 
-    def failing(project_id: str, key: str) -> str:
+    def failing(project_id: str, key: str, waited: float) -> str:
         if failures:
             raise RuntimeError(f"trouble {failures.pop()}")
-        return real(project_id, key)
+        return real(project_id, key, waited)
 
     monkeypatch.setattr(poll, "poll", failing)
     answering(fleet, ("a-1", 0))
