@@ -82,22 +82,23 @@ def test_a_missing_source_leads_to_the_one_way_out(fleet: Fleet) -> None:
     assert fleet.task(made["task_id"])["status"] == "Failed"
 
 
-def test_a_file_on_its_way_is_waited_for(fleet: Fleet) -> None:
+def test_a_file_on_its_way_is_waited_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"on its way"
     signature = hashlib.sha256(content).hexdigest()
     fleet.content(signature, "coming")
-    waits: list[int] = []
+    prepare = fleet.cloud.app.distribution.prepare_file
+    real, looks = prepare.prepare, list[str]()
 
-    def arrive() -> None:
-        waits.append(1)
-        if len(waits) == 4:
+    def look(project_id: str, key: str) -> str:
+        looks.append(real(project_id, key))
+        if len(looks) == 3:
             fleet.store(content)
+        return looks[-1]
 
-    fleet.cloud.while_waiting.append(arrive)
+    monkeypatch.setattr(prepare, "prepare", look)
     answering(fleet, ("a-1", 0))
     made = fleet.submit("a-1", file_signature=signature)
-    # Waits of other machines may bring it sooner.
-    assert run(fleet, made["job_id"]).count("WaitForFile") >= 2
+    assert run(fleet, made["job_id"]).count("WaitForFile") == 3
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 

@@ -21,6 +21,8 @@ class DomainError(Exception):
     retryable = False
     # Set where a failed attempt got further than the one before: it then does not count against the retries.
     progressed = False
+    # Set where an attempt was put off before it tried anything: the retries stay as they are.
+    put_off = False
 
     def __init__(
         self, detail: str = "", *, errors: Sequence[FieldError] = (), retry_after: float | None = None

@@ -41,6 +41,16 @@ def test_pause_of_a_host_uses_up_no_retry(library: Library, source: FileSource) 
     assert library.request(fine["request_id"])["status"] == "completed"
 
 
+def test_host_that_always_asks_for_a_pause_fails_its_requests_in_the_end(library: Library, source: FileSource) -> None:
+    for name in ("/a", "/b"):
+        source.files[name] = Hosted(b"never", refusals=[(503, "600")] * 50)
+    asked = [library.ask(source.url(name), file_path=name)["request_id"] for name in ("/a", "/b")]
+    library.run()
+    for _ in range(40):
+        go_on(library, 200)
+    assert [library.request(request_id)["status"] for request_id in asked] == ["failed", "failed"]
+
+
 def test_pause_is_the_projects_own(library: Library, source: FileSource) -> None:
     source.files["/busy"] = Hosted(b"busy", refusals=[(429, "600")])
     source.files["/fine"] = Hosted(b"fine")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tidegate.aws.s3_multipart import MultipartStore
+from tidegate.aws.table import ConditionFailed
 from tidegate.common.ids import Clock, digest
 from tidegate.errors import BadArchive, FileNotFound, NoSpace, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.files.library import Announcement, new_file
@@ -110,7 +111,11 @@ class Extract:
         announced = Announcement(archive.biz_id, archive.app_id, path, size=entry.size)
         file = new_file(request.project_id, announced, PENDING, now, file_id=file_id)
         line = act(request.project_id, file_id, now, SYSTEM, "file.extract", f"from {archive.file_id}")
-        self._files.add(file, line)
+        try:
+            self._files.add(file, line)
+        except ConditionFailed:
+            # The same step runs twice, and the other run announced it first.
+            return self._files.get(request.project_id, file_id) or file
         return file
 
     def _write(self, key: str, entry: ArchiveEntry, pulse: Pulse, done: dict[str, Any]) -> int:

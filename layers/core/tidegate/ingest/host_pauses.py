@@ -25,26 +25,25 @@ class HostPauses:
         self._clock = clock
 
     @contextmanager
-    def kept(self, project_id: str, *urls: str) -> Iterator[None]:
-        """Around requests to these URLs. NotSent while the first one's host rests; a Retry-After met inside is kept."""
-        self._require(project_id, urls[0])
+    def kept(self, project_id: str, url: str) -> Iterator[None]:
+        """Around requests to a URL. NotSent while its host rests; a Retry-After met inside is kept."""
+        self._require(project_id, url)
         try:
             yield
         except NotSent:
             raise
         except FetchError as error:
             if error.retry_after and error.retry_after >= _SHORTEST:
-                self._note(project_id, urls[0], error.retry_after)
+                self._note(project_id, url, error.retry_after)
             raise
 
     def _require(self, project_id: str, url: str) -> None:
         host = _host(url)
-        item = self._table.get(keys.host_pause(project_id, host)) or {}
+        item = self._table.get(keys.host_pause(project_id, host), consistent=True) or {}
         left = float(item.get("until", 0)) - self._clock().timestamp()
         if left > 0:
             error = NotSent(f"{host} asked for a pause; {math.ceil(left)} s of it are left", retry_after=left)
-            # Nothing was tried, so the request has as many tries as before.
-            error.progressed = True
+            error.put_off = True
             raise error
 
     def _note(self, project_id: str, url: str, seconds: float) -> None:

@@ -121,10 +121,8 @@ class IngestSubmit:
         priority = priority or PRIORITIES.get(type, DEFAULT_PRIORITY)
         if subscription_id:
             self._subscription(project_id, subscription_id)
-        if type == "check":
-            return self._check(project_id, payload, subscription_id, priority, channel, who, **more)
-        if type == "extract":
-            return self._extract(project_id, payload, subscription_id, priority, channel, who, **more)
+        if type in ("check", "extract"):
+            return self._of_file(type, project_id, payload, subscription_id, priority, channel, who, **more)
         if type == "scan":
             scanned = str(subscription_id or "")
             return self.scan(project_id, scanned, priority=priority, channel=channel, who=who, **more)
@@ -178,8 +176,9 @@ class IngestSubmit:
             who=who,
         )
 
-    def _check(
+    def _of_file(
         self,
+        type: str,
         project_id: str,
         payload: Mapping[str, Any],
         subscription_id: str | None,
@@ -188,31 +187,16 @@ class IngestSubmit:
         who: str,
         **more: Any,
     ) -> Request:
+        """A check or an extraction of a file that is there."""
         file = self._files.get(project_id, str(payload["file_id"]))
         if file is None:
             raise RecordNotFound("no such file")
+        if type == "extract" and file.state != READY:
+            raise WrongState(f"the archive is {file.state}, not ready; ask again when it is")
         if payload.get("source_url"):
             self.check_url(project_id, str(payload["source_url"]))
         lane = self._lane(channel, payload.get("credentials"))
-        return self._queue.submit(project_id, "check", lane, payload, priority, subscription_id, who=who, **more)
-
-    def _extract(
-        self,
-        project_id: str,
-        payload: Mapping[str, Any],
-        subscription_id: str | None,
-        priority: int,
-        channel: str | None,
-        who: str,
-        **more: Any,
-    ) -> Request:
-        file = self._files.get(project_id, str(payload["file_id"]))
-        if file is None:
-            raise RecordNotFound("no such file")
-        if file.state != READY:
-            raise WrongState(f"the archive is {file.state}, not ready; ask again when it is")
-        lane = self._lane(channel, None)
-        return self._queue.submit(project_id, "extract", lane, payload, priority, subscription_id, who=who, **more)
+        return self._queue.submit(project_id, type, lane, payload, priority, subscription_id, who=who, **more)
 
     def _with_file(
         self,

@@ -174,12 +174,15 @@ class RequestQueue:
         fault = {"code": error.code, "detail": error.detail} if error else None
         used = 0 if error and error.progressed else request.retries
         delay = request_policies.retry_delay(policy, used, error) if error else None
+        retries = used + 1
+        if error and error.put_off:
+            delay, retries = policy.backoff(0, error.retry_after), request.retries
         if delay is not None and error is not None:
             at = now + timedelta(seconds=delay)
             again = moved(
                 request,
                 "retry_later",
-                retries=used + 1,
+                retries=retries,
                 not_before=at.timestamp(),
                 last_wait_reason=BACKOFF,
                 error=fault,
