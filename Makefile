@@ -35,7 +35,7 @@ clean:  ## forget the local cloud and its state
 
 test: $(STAMP)  ## everything that must hold; ends with the tests that needed a second try
 	@$(BIN)/python -m tests.support.second_try forget
-	@$(MAKE) --no-print-directory checks unit integration workflow faults e2e browser; ended=$$?; \
+	@$(MAKE) --no-print-directory --keep-going checks unit integration workflow faults e2e browser; ended=$$?; \
 	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 
 # Side by side: none of them watches the clock.
@@ -75,7 +75,7 @@ deployed: $(STAMP)
 	@$(BIN)/python -m local.deployed make
 
 unit: $(STAMP) deployed  ## pure rules, the template, single adapters
-	@$(PYTEST) -n 2 tests/unit
+	@$(TRY_TWICE) -n 2 tests/unit
 
 unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
@@ -85,7 +85,7 @@ workflow: $(STAMP)  ## the state machines on moto
 	@$(TRY_TWICE) -n 2 tests/workflow
 
 faults: $(STAMP)  ## any AWS call fails, any function dies or is late
-	@$(PYTEST) -n 2 tests/faults
+	@$(TRY_TWICE) -n 2 tests/faults
 
 faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours
 	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 14400 tests/faults

@@ -125,6 +125,8 @@ class AgentApi:
     presences: list[dict[str, Any]] = field(default_factory=list)
     away: bool = False
     refuse_results: bool = False
+    # Final results that were answered with 503.
+    refused: list[dict[str, Any]] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     refused_fields: set[str] = field(default_factory=set)
     key_status: int = 200
@@ -172,6 +174,7 @@ class AgentApi:
         elif self.key_status != 200:
             handler.answer(self.key_status, b'{"code": "unauthenticated", "detail": "no"}')
         elif self.away or (self.refuse_results and handler.command == "POST"):
+            self.refused += [one for one in body.get("items", ()) if one.get("error_code") != 115]
             handler.answer(503)
         elif handler.command == "POST":
             self._take(handler, body["items"])
