@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.integration.notifications.watching import Line
 from tests.support import sample
 from tests.support.fuzz import odd_values
 from tests.support.fuzz.any_values import examples
+from tests.support.moto import aws_limits
 from tests.support.moto.cloud import Answer, MotoCloud, Project
 from tidegate.web.api import build_api
 from tidegate.web.openapi import contract
@@ -140,4 +141,7 @@ def test_odd_values_in_any_places_are_no_5xx(there: tuple[MotoCloud, Project], d
 )
 def test_any_message_over_the_socket_is_answered(socket: tuple[Line, str], said: dict[str, Any]) -> None:
     line, client = socket
-    assert line.say_text(client, json.dumps({"action": "unwatch"} | said))
+    text = json.dumps({"action": "unwatch"} | said)
+    # The gateway ends the connection for a larger frame, and no function hears of it.
+    assume(len(text) <= aws_limits.FRAME_BYTES)
+    assert line.say_text(client, text)
