@@ -29,6 +29,7 @@ class Quotas(TypedDict, total=False):
 class ProjectDetail(Project):
     allow_private_urls: bool
     swarm: str
+    deliver_to: list[str]
     quotas: Quotas
     usage: Model
 

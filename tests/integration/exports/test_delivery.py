@@ -14,8 +14,16 @@ BUCKET = "acme-reports-1"
 def allowed(world: ExportWorld) -> ExportWorld:
     world.s3.create_bucket(Bucket=BUCKET)
     world.cloud.app.exports.deliveries.allowed = "acme-reports-*"
+    grant(world, f"{BUCKET}/*", "acme-reports-none/*")
     world.source.rows = numbered(150)
     return world
+
+
+def grant(world: ExportWorld, *patterns: str) -> None:
+    path = f"/v1/projects/{world.project.id}"
+    answer = world.cloud.http("PATCH", path, json={"deliver_to": list(patterns)}, key=world.cloud.admin_key)
+    assert answer.status == 200, answer.body
+    assert answer.json()["deliver_to"] == list(patterns)
 
 
 def test_copy_is_in_the_callers_bucket_when_the_export_is_over(allowed: ExportWorld) -> None:
@@ -46,6 +54,31 @@ def test_bucket_that_the_operator_does_not_allow_is_422(allowed: ExportWorld) ->
 
 def test_without_the_parameter_no_bucket_is_allowed(world: ExportWorld) -> None:
     assert world.order(deliver=[{"bucket": BUCKET, "key": "x"}]).status == 422
+
+
+@pytest.mark.parametrize("key", ["shop/daily.csv", "shop/", "shop/2026/11/daily.csv"])
+def test_project_writes_only_where_an_admin_lets_it(allowed: ExportWorld, key: str) -> None:
+    assert allowed.order(deliver=[{"bucket": BUCKET, "key": key}]).status == 202
+    grant(allowed, f"{BUCKET}/bank/*")
+    refused = allowed.order(deliver=[{"bucket": BUCKET, "key": key}])
+    assert refused.status == 422
+    assert "deliver_to" in refused.json()["detail"]
+    grant(allowed)
+    assert allowed.order(deliver=[{"bucket": BUCKET, "key": "bank/x"}]).status == 422
+
+
+def test_no_pattern_opens_the_bucket_of_the_stack(allowed: ExportWorld) -> None:
+    allowed.cloud.app.exports.deliveries.allowed = "*"
+    grant(allowed, f"{allowed.bucket}/*")
+    refused = allowed.order(deliver=[{"bucket": allowed.bucket, "key": "content/other-project/file"}])
+    assert refused.status == 422
+
+
+def test_grant_taken_away_meanwhile_gets_no_copy(allowed: ExportWorld) -> None:
+    task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
+    grant(allowed)
+    assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
+    assert "Contents" not in allowed.s3.list_objects_v2(Bucket=BUCKET)
 
 
 def test_bucket_taken_out_meanwhile_gets_no_copy(allowed: ExportWorld) -> None:

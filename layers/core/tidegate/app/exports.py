@@ -33,7 +33,9 @@ class ExportsPart:
         self.objects = ExportBucket(app.s3, app.files.bucket)
         self.store = ExportStore(app.table)
         self.shown: Callable[[Request], dict[str, Any]] = lambda request: shown(request, clock(), settings.api_url)
-        self.deliveries = Deliveries(self._s3_of, settings.files_bucket, settings.delivery_bucket)
+        self.deliveries = Deliveries(
+            self._s3_of, settings.files_bucket, settings.delivery_bucket, app.projects.projects.get
+        )
         self.exports = Exports(
             queue.queue,
             lambda: queue.control,

@@ -88,7 +88,7 @@ class Exports:
     def submit(self, project_id: str, spec: ExportSpec, order: ExportOptions, who: str) -> str:
         self.check(project_id, spec)
         self._check_url(project_id, order.callback, "callback")
-        self._deliveries.check(order.deliver)
+        self._deliveries.check(project_id, order.deliver)
         now = self._clock()
         task_id = new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)

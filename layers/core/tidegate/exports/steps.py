@@ -107,7 +107,7 @@ class ExportSteps:
             result = dict(event["file"])
             if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
                 # Before the end is told: whoever hears of it finds the copies there.
-                result["deliveries"] = self._deliveries.send(wanted, result)
+                result["deliveries"] = self._deliveries.send(request.project_id, wanted, result)
             status = self._end(request.project_id, request.request_id, request.attempt, result=result)
             return {"next": OVER, "status": status}
 

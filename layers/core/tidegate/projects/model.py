@@ -42,7 +42,9 @@ class Project:
     quotas: Quotas = field(default_factory=Quotas)
     # Whether its hosts may feed each other: "auto" or "off".
     swarm: str = "auto"
-    # Rises with every change of name, group, quotas, swarm or allow_private_urls.
+    # Where its exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`.
+    deliver_to: tuple[str, ...] = ()
+    # Rises with every change that an operator makes.
     revision: int = 0
 
 

@@ -27,6 +27,7 @@ def _project(item: dict[str, Any]) -> Project:
         callback_secrets=tuple(item.get("callback_secrets", ())),
         quotas=Quotas(**item.get("quotas", {})),
         swarm=item.get("swarm", "auto"),
+        deliver_to=tuple(item.get("deliver_to", ())),
         revision=int(item.get("revision", 0)),
     )
 
@@ -78,6 +79,7 @@ class ProjectStore:
                 "group": now.group,
                 "allow_private_urls": now.allow_private_urls,
                 "quotas": _limits(now.quotas),
+                "deliver_to": list(now.deliver_to),
                 # Only if it changes: the settings for swarms have a route of their own, too.
                 **({"swarm": now.swarm} if now.swarm != was.swarm else {}),
                 "revision": was.revision + 1,

@@ -41,6 +41,12 @@ def register(subparsers: Subparsers) -> None:
     update.add_argument("--allow-private-urls", action=argparse.BooleanOptionalAction, default=None)
     update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts feed each other")
     update.add_argument(
+        "--deliver-to",
+        action="append",
+        metavar="BUCKET/KEY*",
+        help="where its exports may be copied; name all places, an empty text for none",
+    )
+    update.add_argument(
         "--quota",
         action="append",
         default=[],
@@ -117,6 +123,7 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
         "name": args.name,
         "allow_private_urls": args.allow_private_urls,
         "swarm": args.swarm,
+        "deliver_to": None if args.deliver_to is None else [place for place in args.deliver_to if place],
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     if args.group is not None:
@@ -124,7 +131,7 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
     if args.quota:
         changes["quotas"] = quotas_of(args.quota)
     if not changes:
-        raise UsageError("nothing to change: give --name, --group, --allow-private-urls, --swarm or --quota")
+        raise UsageError("nothing to change: give --name, --group, --allow-private-urls, --swarm, --deliver-to or --quota")
     context.output.record(context.client.projects.update(args.project_id, changes))
 
 

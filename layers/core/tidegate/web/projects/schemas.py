@@ -12,6 +12,7 @@ from tidegate.web.queue.schemas import ChannelName
 from tidegate.web.schemas import Answer, Body, Text
 
 Scope = Literal["read", "write", "agent"]
+CopyPattern = Annotated[str, Field(min_length=5, max_length=300, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$")]
 ProjectName = Annotated[Text, Field(min_length=2, max_length=60)]
 _TEN_YEARS = 10 * 365 * 86400
 _NINETY_DAYS = 90 * 86400
@@ -44,10 +45,12 @@ class ProjectChange(Body):
     group: Text | None = None
     allow_private_urls: bool = False
     swarm: Annotated[Literal["auto", "off"], Field(description="whether its hosts feed each other")] = "auto"
+    deliver_to: Annotated[list[CopyPattern], Field(max_length=20)] = []
     quotas: QuotasBody = QuotasBody()
 
     def fields(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True, exclude={"quotas"})
+        named = self.model_dump(exclude_unset=True, exclude={"quotas"})
+        return named | ({"deliver_to": tuple(self.deliver_to)} if "deliver_to" in named else {})
 
     def limits(self) -> dict[str, Any]:
         return self.quotas.model_dump(exclude_unset=True)
@@ -70,13 +73,15 @@ class QuotasAnswer(Answer):
 
 class ProjectDetail(ProjectAnswer):
     swarm: str
+    deliver_to: list[str]
     quotas: QuotasAnswer
     usage: dict[str, Any]
 
     @classmethod
     def of(cls, project: Project, usage: dict[str, Any]) -> ProjectDetail:
         shown = ProjectAnswer.model_validate(project).model_dump()
-        return cls(**shown, swarm=project.swarm, quotas=QuotasAnswer.model_validate(project.quotas), usage=usage)
+        quotas = QuotasAnswer.model_validate(project.quotas)
+        return cls(**shown, swarm=project.swarm, deliver_to=list(project.deliver_to), quotas=quotas, usage=usage)
 
 
 class ProjectList(Answer):
