@@ -19,15 +19,20 @@ from tests.faults.modes import (
     AFTER,
     AT_INVOCATIONS,
     BEFORE,
-    CONFLICT,
+    CONFLICTS,
     CROWDED,
     FROZEN,
     HARSH,
+    HOT_ITEM,
     LATE,
+    LONG_CONFLICT,
     LOST,
     PARTIAL,
-    SLOW_S3,
+    S3_ERROR_BODY,
+    S3_SILENT,
+    S3_SLOW_DOWN,
     STALE,
+    STALE_SECOND,
     THROTTLED,
     UNANSWERED,
     is_eventual,
@@ -47,6 +52,16 @@ _FROZEN_SECONDS = 200
 # A refusal passes after two attempts, or lasts longer than the product tries within one call.
 _PASSES, _LASTS = 2, 12
 _REFUSED_INVOCATIONS = 2
+
+
+# What happens to the request between botocore and AWS.
+_TROUBLES: dict[str, Callable[[], wire.Trouble]] = {
+    LOST: lambda: wire.answer_lost(1),
+    UNANSWERED: wire.never_answered,
+    S3_SILENT: wire.silent,
+    S3_ERROR_BODY: lambda: wire.refused(200, b"InternalError"),
+    S3_SLOW_DOWN: lambda: wire.refused(503, b"SlowDown"),
+}
 
 
 class Died(BaseException):
@@ -167,27 +182,17 @@ class Calls:
             return request.run()
         if self.mode == THROTTLED:
             raise request.error("ThrottlingException")
-        if self.mode == STALE:
+        if self.mode in (STALE, STALE_SECOND):
             assert self.journal
-            with self.journal.before_last_write() if self.at % 2 else self.journal.before_last_second():
+            with self.journal.before_last_write() if self.mode == STALE else self.journal.before_last_second():
                 return request.run()
-        if self.mode == LOST:
-            with self.wire.meets(wire.answer_lost(1)):
-                return request.run()
-        if self.mode == UNANSWERED:
-            with self.wire.meets(wire.never_answered()):
-                return request.run()
-        if self.mode == SLOW_S3:
-            troubles = (wire.silent(), wire.refused(200, b"InternalError"), wire.refused(503, b"SlowDown"))
-            slow = request.operation in ("CopyObject", "CompleteMultipartUpload", "UploadPartCopy")
-            with self.wire.meets(troubles[self.at % 3] if slow else troubles[2]):
+        if self.mode in _TROUBLES:
+            with self.wire.meets(_TROUBLES[self.mode]()):
                 return request.run()
         if self.mode == PARTIAL:
             return refusals.partly(request.operation, request.arguments, request.send)
-        if self.mode == CONFLICT:
-            # A throttle has outlasted botocore's own attempts when it comes here.
-            lasting = _LASTS if self.at % 4 == 0 else _PASSES
-            self._refuse(request, 1 if refusals.is_throttle(request.operation, self.at) else lasting)
+        if self.mode in CONFLICTS:
+            self._refuse(request, self._refusals(request))
         if self.mode == AFTER:
             request.run()
         self._dead = True
@@ -196,7 +201,14 @@ class Calls:
     def _refuse(self, request: Request, left: int) -> None:
         self._refused = (request.arguments, left) if left > 0 else None
         if left > 0:
-            raise refusals.conflict(request.client, request.operation, request.arguments, self.at or 0)
+            hot = self.mode == HOT_ITEM
+            raise refusals.conflict(request.client, request.operation, request.arguments, self.at or 0, throttled=hot)
+
+    def _refusals(self, request: Request) -> int:
+        if self.mode == LONG_CONFLICT:
+            return _LASTS
+        # A throttle of a plain write has outlasted botocore's own attempts when it comes here.
+        return 1 if self.mode == HOT_ITEM and request.operation != "TransactWriteItems" else _PASSES
 
     def invocation(self, name: str, cloud: MotoCloud) -> None:
         """A function is about to be invoked: it may be refused, or wake up in another time without its sockets."""
@@ -304,12 +316,12 @@ def dying(
 
     composition.install(composition.App(clock=skewed if weather.skew else cloud.clock))
     with ExitStack() as patches:
-        if weather.stale or mode == STALE:
+        if weather.stale or mode in (STALE, STALE_SECOND):
             calls.journal = Journal(cloud.clock, lambda: calls.counting)
             patches.enter_context(calls.journal.kept())
         if mode in HARSH:
             patches.enter_context(calls.wire.patched())
-        if weather.blocked or mode in (CROWDED, CONFLICT):
+        if weather.blocked or mode in (CROWDED, *CONFLICTS):
             patches.enter_context(patch.object(cloud, "_settle", _leave_failed(cloud)))
         patches.enter_context(patch.object(BaseClient, "_make_api_call", counted))
         patches.enter_context(patch.object(clients, "client", remembered))

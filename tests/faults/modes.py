@@ -7,26 +7,35 @@ from typing import Any
 
 # The function dies before the call or after it took effect; the call is throttled; the function stalls there.
 BEFORE, AFTER, THROTTLED, LATE = "before", "after", "throttled", "late"
-# An eventually consistent read answers from before the last write, or from before all writes of the last second.
-STALE = "stale"
+# An eventually consistent read answers from before the last write of each item, or from before all writes of the last
+# second.
+STALE, STALE_SECOND = "stale", "stale second"
 # The call took effect and its answer is lost: botocore sends it again, or gives up after its last attempt.
 LOST, UNANSWERED = "lost", "unanswered"
-# The call meets a transaction, or a hot item: refused, a moment later taken.
-CONFLICT = "conflict"
+# The write meets a transaction: refused for a moment, or for longer than the product tries within one call; or its item
+# is written too often.
+CONFLICT, LONG_CONFLICT, HOT_ITEM = "conflict", "long conflict", "hot item"
 # Part of a batch is not taken.
 PARTIAL = "partial"
-# S3 sends no header before botocore's time-out, answers 200 with an error, or asks to slow down.
-SLOW_S3 = "slow s3"
+# S3 sends no header before botocore's time-out, answers 200 with an error in its body, or asks to slow down.
+S3_SILENT, S3_ERROR_BODY, S3_SLOW_DOWN = "s3 silent", "s3 error body", "s3 slow down"
 # An invocation: refused because too many run; or of a function whose sockets died and whose clock has jumped meanwhile.
 CROWDED, FROZEN = "crowded", "frozen"
 
 CRASHES = (BEFORE, AFTER, THROTTLED)
-AT_CALLS = (STALE, LOST, UNANSWERED, CONFLICT, PARTIAL, SLOW_S3)
+CONFLICTS = (CONFLICT, LONG_CONFLICT, HOT_ITEM)
+AT_CALLS = (
+    *(STALE, STALE_SECOND, LOST, UNANSWERED),
+    *CONFLICTS,
+    *(PARTIAL, S3_SILENT, S3_ERROR_BODY, S3_SLOW_DOWN),
+)
 AT_INVOCATIONS = (CROWDED, FROZEN)
 HARSH = (*AT_CALLS, *AT_INVOCATIONS)
 
 _READS = ("Get", "Query", "BatchGet", "List", "Describe", "Head", "Scan", "Receive")
 _CONFLICTING = {"PutItem", "UpdateItem", "DeleteItem", "TransactWriteItems"}
+# S3 works on these before it sends a header, and may find an error after it has sent 200.
+_LONG_S3 = {"CopyObject", "CompleteMultipartUpload", "UploadPartCopy"}
 _BATCHES = {"BatchWriteItem", "BatchGetItem", "SendMessageBatch", "PublishBatch", "DeleteObjects"}
 
 
@@ -49,11 +58,13 @@ def modes_of(service: str, operation: str, arguments: Mapping[str, Any]) -> froz
     if is_write(operation):
         found |= {LOST, UNANSWERED}
     if service == "dynamodb" and is_eventual(operation, arguments):
-        found.add(STALE)
+        found |= {STALE, STALE_SECOND}
     if service == "dynamodb" and operation in _CONFLICTING:
-        found.add(CONFLICT)
+        found |= set(CONFLICTS)
     if operation in _BATCHES:
         found.add(PARTIAL)
     if service == "s3":
-        found.add(SLOW_S3)
+        found.add(S3_SLOW_DOWN)
+    if service == "s3" and operation in _LONG_S3:
+        found |= {S3_SILENT, S3_ERROR_BODY}
     return frozenset(found)

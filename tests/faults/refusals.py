@@ -10,20 +10,16 @@ from botocore.exceptions import ClientError
 Call = Callable[[Mapping[str, Any]], Any]
 
 
-def is_throttle(operation: str, variant: int) -> bool:
-    """Whether `conflict` answers a throttle of a plain write, which botocore repeats by itself."""
-    return variant % 3 == 2 and operation != "TransactWriteItems"
-
-
-def conflict(client: Any, operation: str, arguments: Mapping[str, Any], variant: int) -> ClientError:
-    """What a write is told that meets a transaction, or an item that is written too often."""
-    throttled = variant % 3 == 2
+def conflict(
+    client: Any, operation: str, arguments: Mapping[str, Any], at: int, *, throttled: bool = False
+) -> ClientError:
+    """What a write is told that meets a transaction or, `throttled`, an item that is written too often."""
     if operation != "TransactWriteItems":
         code = "ProvisionedThroughputExceededException" if throttled else "TransactionConflictException"
         told: Any = {"Error": {"Code": code, "Message": "Transaction is ongoing for the item"}}
         return _modelled(client, code, told, operation)
     reasons: list[Any] = [{"Code": "None"} for _ in arguments["TransactItems"]]
-    reasons[variant % len(reasons)] = {"Code": "ThrottlingError" if throttled else "TransactionConflict"}
+    reasons[at % len(reasons)] = {"Code": "ThrottlingError" if throttled else "TransactionConflict"}
     error = {"Code": "TransactionCanceledException", "Message": "Transaction cancelled"}
     told = {"Error": error, "CancellationReasons": reasons}
     return _modelled(client, "TransactionCanceledException", told, operation)

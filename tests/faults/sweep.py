@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.faults.dying import Calls, Died, dying
-from tests.faults.known import KNOWN
 from tests.faults.late import SHORT, Nap
 from tests.faults.modes import BEFORE
 from tests.faults.weather import CALM, Weather
@@ -38,17 +36,12 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`known` are the faults that `known.py` lists, with their reasons; they do not fail the sweep."""
-
     points: int
     faults: tuple[str, ...]
-    known: tuple[str, ...] = ()
 
     @property
     def row(self) -> str:
-        survived = self.points - len(self.faults) - len(self.known)
-        still = f", {len(self.known)} known" if self.known else ""
-        return f"{self.points} points, {survived} survived{still}"
+        return f"{self.points} points, {self.points - len(self.faults)} survived"
 
 
 def play(
@@ -74,20 +67,17 @@ def sweep(scenario: Scenario, mode: str, most: int = POINTS, counted: Calls | No
     total = len(calls.made)
     points = _sample(calls.points(mode), most)
     faults: list[str] = []
-    known: list[str] = []
     for at in points:
         try:
-            play(scenario, at, mode, nap=Nap.drawn(random.Random(f"{SEED}{at}"), total))
+            play(scenario, at, mode, nap=nap_at(at, total))
         except AssertionError as error:
-            found = f"{scenario.name}, point {at}: {error}"
-            (known if _is_known(scenario, mode, str(error)) else faults).append(found)
-    return Outcome(len(points), tuple(faults), tuple(known))
+            faults.append(f"{scenario.name}, point {at}: {error}")
+    return Outcome(len(points), tuple(faults))
 
 
-def _is_known(scenario: Scenario, mode: str, error: str) -> bool:
-    return any(
-        mode == entry.mode and scenario.name in entry.scenarios and re.search(entry.error, error) for entry in KNOWN
-    )
+def nap_at(at: int, total: int) -> Nap:
+    """How long the function sleeps that stalls at this call."""
+    return Nap.drawn(random.Random(f"{SEED}{at}"), total)
 
 
 def _sample(points: Sequence[int], most: int) -> list[int]:

@@ -9,7 +9,21 @@ import pytest
 from botocore.exceptions import ClientError, HTTPClientError, ReadTimeoutError
 
 from tests.faults.dying import Died, dying
-from tests.faults.modes import CONFLICT, CROWDED, FROZEN, LOST, PARTIAL, SLOW_S3, STALE, UNANSWERED
+from tests.faults.modes import (
+    CONFLICT,
+    CROWDED,
+    FROZEN,
+    HOT_ITEM,
+    LONG_CONFLICT,
+    LOST,
+    PARTIAL,
+    S3_ERROR_BODY,
+    S3_SILENT,
+    S3_SLOW_DOWN,
+    STALE,
+    STALE_SECOND,
+    UNANSWERED,
+)
 from tests.faults.weather import Weather
 from tests.support.moto.cloud import MotoCloud
 from tidegate import app as composition
@@ -39,6 +53,16 @@ def test_stale_read_misses_the_last_write(cloud: MotoCloud) -> None:
 
         assert (table().get(HERE) or {})["value"] == 1
         assert (table().get(HERE, consistent=True) or {})["value"] == 2
+
+
+def test_stale_read_misses_all_writes_of_the_last_second(cloud: MotoCloud) -> None:
+    with dying(cloud, at=4, mode=STALE_SECOND):
+        table().write(put({**HERE, "value": 1}))
+        cloud.clock.advance(5)
+        table().write(put({**HERE, "value": 2}))
+        table().write(put({**HERE, "value": 3}))
+
+        assert (table().get(HERE) or {})["value"] == 1
 
 
 def test_stale_read_misses_a_new_item_and_finds_it_a_second_later(cloud: MotoCloud) -> None:
@@ -83,12 +107,27 @@ def test_conflict_passes_at_the_third_attempt(cloud: MotoCloud, write: Write) ->
 
 
 def test_conflict_of_a_transaction_may_last(cloud: MotoCloud) -> None:
-    with dying(cloud, at=4, mode=CONFLICT):
+    with dying(cloud, at=4, mode=LONG_CONFLICT):
         for number in range(3):
             table().transact([put({**HERE, "value": number})])
         with pytest.raises(Busy):
             table().transact([put({**HERE, "value": 3})])
         assert (table().get(HERE, consistent=True) or {})["value"] == 2
+
+
+def test_hot_item_refuses_a_transaction_for_a_moment(cloud: MotoCloud) -> None:
+    with dying(cloud, at=1, mode=HOT_ITEM) as calls:
+        table().transact([put(HERE)])
+
+    assert len(calls.made) == 3
+
+
+def test_hot_item_refuses_a_plain_write_that_botocore_has_repeated(cloud: MotoCloud) -> None:
+    with (
+        dying(cloud, at=1, mode=HOT_ITEM),
+        pytest.raises(ClientError, match="ProvisionedThroughputExceeded"),
+    ):
+        table().write(put(HERE))
 
 
 def test_part_of_a_batch_is_left(cloud: MotoCloud) -> None:
@@ -118,14 +157,14 @@ def test_what_has_expired_is_removed(cloud: MotoCloud) -> None:
         assert table().get(HERE, consistent=True) is None
 
 
-@pytest.mark.parametrize(("at", "met"), [(1, "InternalError"), (2, "SlowDown"), (3, "Read timeout")])
-def test_slow_copy_ends_in_each_of_its_ways(cloud: MotoCloud, at: int, met: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "met"), [(S3_ERROR_BODY, "InternalError"), (S3_SLOW_DOWN, "SlowDown"), (S3_SILENT, "Read timeout")]
+)
+def test_slow_copy_ends_in_each_of_its_ways(cloud: MotoCloud, mode: str, met: str) -> None:
     bucket = cloud.names.refs["FilesBucket"]
     cloud.client("s3").put_object(Bucket=bucket, Key="a", Body=b"1")
-    with dying(cloud, at=at, mode=SLOW_S3):
+    with dying(cloud, at=1, mode=mode):
         s3: Any = composition.app().s3
-        for _ in range(at - 1):
-            composition.app().sqs.list_queues()
         with pytest.raises((ClientError, ReadTimeoutError), match=met):
             s3.copy_object(Bucket=bucket, Key="b", CopySource={"Bucket": bucket, "Key": "a"})
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -30,6 +31,9 @@ logger = Logger(service="tidegate", child=True)
 # Where many wait, the first of them are told why in each run; the rest is told as it moves up.
 _NOTES_PER_RUN = 25
 _LOOK_AGAIN_SECONDS = 60
+# One run starts what it can in this time and leaves the rest to the next: a function that reaches its time-out is
+# killed, and its message then blocks the channel's group until it is visible again.
+_RUN_SECONDS = 4.0
 
 
 class Admission:
@@ -44,6 +48,7 @@ class Admission:
         policies: Mapping[str, Policy],
         capacities: Mapping[str, int],
         extra_slot_wait: float,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._channels = channels
@@ -54,16 +59,25 @@ class Admission:
         self._policies = policies
         self._capacities = capacities
         self._extra_slot_wait = extra_slot_wait
+        self._monotonic = monotonic
 
     def admit(self, channel_name: str) -> int:
-        """Admits what the channel has room for, project by project. Returns how many were admitted."""
+        """Admits what the channel has room for, project by project. Returns how many were admitted.
+
+        A run whose time is up admits the rest in a run of its own.
+        """
+        ends_at = self._monotonic() + _RUN_SECONDS
         turns = self._turns(channel_name)
-        while (place := turns.next()) is not None:
+        in_time = True
+        while in_time and (place := turns.next()) is not None:
             reason = self._try(place, turns)
             if reason:
                 turns.passed.append((place, reason))
-        left = self._tell(turns)
+            in_time = not turns.admitted or self._monotonic() < ends_at
+        left = self._tell(turns) if in_time else turns.waiting
         self._look_again(turns, left)
+        if not in_time:
+            self._admission_queue.trigger(channel_name)
         logger.info("admitted", channel=channel_name, admitted=turns.admitted, left=left)
         return turns.admitted
 
@@ -85,14 +99,29 @@ class Admission:
             # Slots taken before they were counted by project, or a slot that changed hands between the two reads.
             self._channels.recount_running(name)
             standings = self._channels.standings(name)
-        return Turns(
+        turns = Turns(
             channel,
             {standing.project_id: standing for standing in standings},
             self._fixed_shares(name, [standing.project_id for standing in standings if standing.is_active]),
-            lambda project_id: self._channels.waiting(name, project_id),
+            lambda project_id: self._lane(project_id, turns),
             self._clock().timestamp(),
             self._extra_slot_wait,
         )
+        return turns
+
+    def _lane(self, project_id: str, turns: Turns) -> Iterator[Place]:
+        """A project's places. Which mutexes are held is read for a page at once, not met by each of its requests."""
+        known: set[str] = set()
+        for page in self._channels.waiting(turns.channel.name, project_id):
+            locking = [place for place in page if place.mutex is not None]
+            unknown = {str(place.mutex) for place in locking} - known
+            if unknown and len(locking) > 1:
+                held = self._channels.held_mutexes(project_id, unknown, turns.now)
+                known |= unknown
+                for place in locking:
+                    if place.mutex in held:
+                        turns.hold(place)
+            yield from page
 
     def _fixed_shares(self, name: str, project_ids: list[str]) -> dict[str, int]:
         found = self._quotas.quotas_of(project_ids)
@@ -169,7 +198,7 @@ class Admission:
                 if extra is not None and place == extra[0]:
                     now = self._clock()
                     self._admission_queue.wake(place.channel, datetime.fromtimestamp(extra[1], UTC), now)
-        return max(0, sum(standing.waiting for standing in turns.standings.values()) - backing_off)
+        return max(0, turns.waiting - backing_off)
 
     def _note(self, place: Place, reason: str) -> None:
         if place.status != PENDING or reason == BACKOFF:

@@ -40,6 +40,10 @@ class Turns:
             return CHANNEL_PAUSED
         return CAPACITY if self.channel.free <= 0 else None
 
+    @property
+    def waiting(self) -> int:
+        return sum(standing.waiting for standing in self.standings.values())
+
     def next(self) -> Place | None:
         """The place whose turn it is: of a project below its share, by priority, then of who waited for a turn longest.
 
@@ -102,6 +106,8 @@ class Turns:
     def took(self, place: Place) -> None:
         """The place's request has a slot now."""
         self.admitted += 1
+        if place.mutex is not None:
+            self.hold(place)
         channel, standing = self.channel, self.standings[place.project_id]
         self.channel = replace(channel, running=channel.running + 1, slot_changes=channel.slot_changes + 1)
         self.standings[place.project_id] = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
 from tidegate.aws import keys
@@ -19,7 +19,8 @@ from tidegate.queue.channels.model import Channel, Place
 from tidegate.queue.items import place_from
 
 _FIELDS = tuple(field.name for field in fields(Channel))
-# One admission rarely looks at more places of a project than this.
+# One admission rarely looks at more places of a project than this; where it does, most of them are blocked, and the
+# rest is read in pages of 1 MB.
 _LANE_PAGE = 100
 # Projects whose places are counted in one look at a channel, and pages of 1 MB that are read of each.
 _RECOUNTED, _RECOUNTED_PAGES = 50, 2
@@ -60,10 +61,20 @@ class ChannelStore:
         change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
         self._table.transact([change, audit_write(line)])
 
-    def waiting(self, name: str, project_id: str) -> Iterator[Place]:
-        """A project's places, in the order of admission."""
-        pk = keys.waiting(name, project_id)
-        return (place_from(item) for item in self._table.query_all(pk, consistent=True, limit=_LANE_PAGE))
+    def waiting(self, name: str, project_id: str) -> Iterator[list[Place]]:
+        """A project's places, in the order of admission, a page at a time."""
+        limit: int | None = _LANE_PAGE
+        cursor: str | None = None
+        while limit or cursor:
+            page = self._table.query(keys.waiting(name, project_id), consistent=True, limit=limit, cursor=cursor)
+            yield [place_from(item) for item in page.items]
+            limit, cursor = None, page.cursor
+
+    def held_mutexes(self, project_id: str, names: Iterable[str], now: float) -> set[str]:
+        """Those of the project's mutexes that somebody holds."""
+        wanted = {keys.mutex(project_id, name)["pk"]: name for name in names}
+        items = self._table.batch_get((keys.mutex(project_id, name) for name in wanted.values()), consistent=True)
+        return {wanted[item["pk"]] for item in items if "owner" in item and float(item["lease_until"]) > now}
 
     def waiting_together(self, name: str) -> Iterator[Place]:
         """What an older version put into the lane that all projects shared."""

@@ -1,0 +1,10 @@
+"""Deliberate faults in the product, each a small change of its source, and the tests that must notice it."""
+
+from __future__ import annotations
+
+from tests.mutants.catalog import distribution, others, queue
+from tests.mutants.catalog.model import Mutant
+
+MUTANTS: tuple[Mutant, ...] = (*distribution.MUTANTS, *queue.MUTANTS, *others.MUTANTS)
+
+__all__ = ["MUTANTS", "Mutant"]

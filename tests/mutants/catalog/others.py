@@ -1,0 +1,170 @@
+"""Faults in the table, batches, callbacks, files, exports and the agent."""
+
+from __future__ import annotations
+
+from tests.mutants.catalog.model import AGENT, IT, MODES, RACES, A, Mutant, N
+
+MUTANTS: tuple[Mutant, ...] = (
+    # --- the table
+    Mutant(
+        "UnprocessedItems dropped",
+        f"{A}/table.py",
+        'left = answer.get("UnprocessedItems", {}).get(self.name, [])',
+        "left: list[Any] = []",
+        (MODES, RACES),
+    ),
+    Mutant(
+        "UnprocessedKeys dropped",
+        f"{A}/table.py",
+        'left = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])',
+        "left: list[Any] = []",
+        (RACES,),
+    ),
+    Mutant(
+        "query_all forgets its cursor",
+        f"{A}/table.py",
+        "            cursor = page.cursor\n            if cursor is None:\n                return",
+        "            return",
+        (MODES,),
+    ),
+    Mutant(
+        "conflicts are not tried again",
+        f"{A}/conflicts.py",
+        "            if not _passes(error):\n                raise",
+        "            raise",
+        ("tests/unit/aws/test_conflicts.py", MODES),
+    ),
+    Mutant(
+        "messages that SQS did not take are dropped",
+        f"{A}/sqs.py",
+        'refused = {entry["Id"] for entry in answer.get("Failed", [])}',
+        "refused: set[str] = set()",
+        ("tests/faults/test_partial.py",),
+    ),
+    # --- batches, callbacks, projects
+    Mutant(
+        "the fencing token is lost",
+        "layers/core/tidegate/batches/run/store.py",
+        'if attributes[name] is None],\n            condition="#fence = :fence",',
+        'if attributes[name] is None],\n            condition=":fence = :fence",',
+        (RACES,),
+    ),
+    Mutant(
+        "a batch is taken over while its lease lasts",
+        "layers/core/tidegate/batches/run/store.py",
+        'condition="attribute_exists(#pk) AND #lease_until < :now"',
+        'condition="attribute_exists(#pk) AND :now = :now"',
+        (RACES,),
+    ),
+    Mutant(
+        "a callback is settled after its lease passed on",
+        f"{N}/delivery_store.py",
+        'condition="#lease_until = :lease"',
+        'condition="attribute_exists(#pk) AND :lease = :lease"',
+        (RACES,),
+    ),
+    Mutant(
+        "a project's revision is not compared",
+        "layers/core/tidegate/projects/store.py",
+        'condition="attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)"',
+        'condition="attribute_exists(#pk) AND :was = :was"',
+        (RACES,),
+    ),
+    Mutant(
+        "notices that the topic did not take leave the outbox",
+        f"{N}/topic.py",
+        'taken += [batch[int(entry["Id"])][0] for entry in answer.get("Successful", [])]',
+        "taken += [notice for notice, _ in batch]",
+        ("tests/faults/test_partial.py",),
+    ),
+    # --- idempotency
+    Mutant(
+        "a large answer is kept in one item",
+        "layers/core/tidegate/web/idempotency.py",
+        "if body is not None and len(body) > _LONGEST_BODY:",
+        "if False:",
+        (f"{IT}/distribution/test_large_idempotent_answer.py",),
+    ),
+    # --- uploads in parts
+    Mutant(
+        "an upload of another size than announced is taken",
+        "layers/core/tidegate/files/verify.py",
+        "if file.size is not None and file.size != size:",
+        "if False:",
+        ("tests/unit/files/test_verify.py",),
+    ),
+    Mutant(
+        "a range that S3 cut short is hashed",
+        "layers/core/tidegate/files/verify.py",
+        "if len(got) == last - start + 1:",
+        "if got:",
+        (f"{IT}/files/test_multipart.py", "tests/unit/files"),
+    ),
+    # --- exports by ranges
+    Mutant(
+        "a range that another worker went on with is not found",
+        "layers/core/tidegate/exports/join.py",
+        "record = kept.get((table, page)) or context.record(table, page)",
+        "record = kept.get((table, page))",
+        (f"{IT}/exports/test_ranges.py",),
+    ),
+    Mutant(
+        "a killed attempt's upload stays",
+        "layers/core/tidegate/exports/join.py",
+        "self._objects.abort_uploads(output_prefix(*here))",
+        "pass",
+        (f"{IT}/exports/test_ranges.py",),
+    ),
+    # --- outcomes of a batch's items
+    Mutant(
+        "outcomes that no progress counts are shown",
+        "layers/core/tidegate/batches/outcomes.py",
+        "for part in sorted(chosen) if part <= count]",
+        "for part in sorted(chosen)]",
+        ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
+    ),
+    Mutant(
+        "of two writers of a part of outcomes the fenced one counts",
+        "layers/core/tidegate/batches/outcomes.py",
+        'chosen[int(key.removeprefix(prefix).partition("-")[0])] = key',
+        'chosen.setdefault(int(key.removeprefix(prefix).partition("-")[0]), key)',
+        ("tests/unit/batches", "tests/workflow/test_batch_outcomes.py"),
+    ),
+    # --- callbacks
+    Mutant(
+        "a callback that was never tried is given up",
+        f"{N}/delivery.py",
+        "delivery.gives_up_at and not delivery.tries:",
+        "delivery.gives_up_at and False:",
+        (f"{IT}/notifications/test_receiver_limits.py",),
+    ),
+    Mutant(
+        "a failing receiver gets as many at once as before",
+        f"{N}/circuit_rules.py",
+        "return max(1, limit // 2)",
+        "return limit",
+        (f"{IT}/notifications/test_receiver_limits.py",),
+    ),
+    Mutant(
+        "callbacks that wait for a receiver come back every second",
+        f"{N}/circuit_breaker.py",
+        "return min(max(1.0, at - now), LONGEST_PUT_OFF_SECONDS)",
+        "return 1.0",
+        (f"{IT}/notifications/test_receiver_limits.py",),
+    ),
+    # --- the agent's system calls
+    Mutant(
+        "the agent renames a file whose bytes may not be on the disk",
+        f"{AGENT}/disk/place.py",
+        "        os.fchmod(file.fileno(), self._mode(mode))\n        os.fsync(file.fileno())\n",
+        "        os.fchmod(file.fileno(), self._mode(mode))\n",
+        ("tests/unit/client/agent/test_crash.py",),
+    ),
+    Mutant(
+        "the agent acknowledges a result that it has not told",
+        f"{AGENT}/reporter.py",
+        "            self._send(results)\n            self._journal.acknowledge(key_of(result)",
+        "            (lambda keys: (self._journal.acknowledge(keys), self._send(results)))(key_of(result)",
+        ("tests/unit/client/agent/test_crash.py",),
+    ),
+)
