@@ -17,6 +17,7 @@ from tests.bench import prices
 from tests.bench.figures import Figure
 from tests.support.template import functions, load_template
 from tidegate.distribution.fleet.wakeups import _AGENTS_A_MESSAGE, spread_seconds
+from tidegate.distribution.targets import _SHARD_AIM
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.pace import LONGEST_IDLE_ROUND, PUSHED_IDLE_ROUND, PUSHED_ROUND
 from tidegate_client.agent.poll_alarm import ASK_AGAIN_AFTER
@@ -30,6 +31,8 @@ CONNECTION_SECONDS = 2 * 3600
 POLL_MS, REPORT_MS, SEND_MS, SMALL_GB = 40, 40, 25, 0.25
 AUTHORIZER_MS, TICKET_MS, CONNECT_MS, DISCONNECT_MS = 3, 25, 40, 20
 SENDERS, WAKERS, WAKER_BATCH = 16, 10, 5
+# The dispatch writes inbox entries one BatchWriteItem after another.
+ENTRIES_A_WRITE, WRITE_MS = 25, 10
 DOWNLOAD_SECONDS = 30.0
 # How many find the inbox's index not up to date yet.
 LAGGING = 0.05
@@ -116,12 +119,17 @@ class Load:
 
 
 def told_at(hosts: int) -> list[float]:
-    """When each host's message goes out: batches of a hundred by a few functions, sixteen sends side by side."""
+    """When each host's message goes out: once the dispatch has written the inbox entries of its shard, by a few
+    functions that take a hundred hosts each, sixteen sends side by side."""
     each = _AGENTS_A_MESSAGE / SENDERS * SEND_MS / 1000
+    free = [0.0] * WAKERS
     found = []
-    for number in range(hosts):
-        message, place = divmod(number, _AGENTS_A_MESSAGE)
-        found.append(message // WAKERS * each + place // SENDERS * SEND_MS / 1000)
+    for first in range(0, hosts, _AGENTS_A_MESSAGE):
+        written = (first // _SHARD_AIM + 1) * _SHARD_AIM / ENTRIES_A_WRITE * WRITE_MS / 1000
+        began = max(heapq.heappop(free), written)
+        heapq.heappush(free, began + each)
+        some = range(min(_AGENTS_A_MESSAGE, hosts - first))
+        found += [began + place // SENDERS * SEND_MS / 1000 for place in some]
     return found
 
 
@@ -162,7 +170,8 @@ def dollars(load: Load) -> float:
         asked * prices.HTTP_API_REQUEST
         + sum(load.calls.values()) * prices.LAMBDA_REQUEST
         + gigabyte_seconds * prices.LAMBDA_GB_SECOND
-        + load.calls["poll"] * prices.DYNAMODB_READ
+        # That the host was seen is written by each function that did not note it yet.
+        + load.calls["poll"] * (prices.DYNAMODB_READ + prices.DYNAMODB_WRITE)
         + load.calls["report"] * (prices.DYNAMODB_READ + prices.DYNAMODB_WRITE)
     )
 
