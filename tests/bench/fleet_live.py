@@ -1,7 +1,7 @@
 """A thousand agents in one process, connected by WebSocket to the stack on MiniStack: one Job reaches them all.
 
-MiniStack starts a process for every invocation that runs at once, so the functions that hosts call get a cap here;
-hosts that meet it are told to come back, as AWS would tell them at the account's limit.
+MiniStack starts a process for every invocation that runs at once, so the functions that hosts call get a cap here, and
+the hosts share a pool of as many HTTP connections: what AWS would run at once waits its turn on this machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import hashlib
 import os
 import pwd
 import resource
+import secrets
+import sys
 import tempfile
 import threading
 import time
@@ -17,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,6 +28,10 @@ import urllib3
 
 from tests.bench.figures import Figure
 from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
+from tidegate.aws.table import Table
+from tidegate.common.ids import iso, new_id
+from tidegate.projects.key_store import new_key
+from tidegate.projects.model import ApiKey, format_key, hash_key
 from tidegate_client import Client
 from tidegate_client.agent import daemon
 from tidegate_client.agent.daemon import Agent, AgentOptions
@@ -32,8 +39,8 @@ from tidegate_client.agent.daemon import Agent, AgentOptions
 SECTION = "A fleet in one process, on MiniStack"
 CONTENT = b"to a thousand hosts at once " * 400
 SHA = hashlib.sha256(CONTENT).hexdigest()
-# Of each function that hosts call, and how many hosts start at a time.
-CAP, STARTING = 6, 8
+# Functions at work at once, of each that hosts call; and how many hosts start at a time.
+CAP, STARTING = 8, 8
 DIRECTORY = "/in"
 
 
@@ -42,16 +49,17 @@ class Crowd:
         self.names = [f"host-{number:04d}" for number in range(hosts)]
         self._project = project
         self._home = home
-        self._pool = urllib3.PoolManager(maxsize=32, block=True, timeout=urllib3.Timeout(60))
+        self._pool = urllib3.PoolManager(maxsize=CAP, block=True, timeout=urllib3.Timeout(60))
         self._threads: list[threading.Thread] = []
         self.agents: list[Agent] = []
-        with ThreadPoolExecutor(STARTING) as making:
-            self._keys = dict(zip(self.names, making.map(project.agent_key, self.names), strict=True))
+        self._keys = _agent_keys(project, self.names)
         self.calls: Counter[tuple[str, int]] = Counter()
 
     def start(self) -> None:
         with ThreadPoolExecutor(STARTING) as starting:
-            list(starting.map(self._start, self.names))
+            for number, _ in enumerate(starting.map(self._start, self.names), 1):
+                if number % 100 == 0:
+                    _say(f"{number} of {len(self.names)} hosts are connected")
 
     def _start(self, name: str) -> None:
         root = self._home / name
@@ -64,7 +72,7 @@ class Crowd:
         thread.start()
         self.agents.append(agent)
         self._threads.append(thread)
-        until(lambda: agent.health()["connected"], bool, 120, every=0.1)
+        until(lambda: agent.health()["connected"], bool, 300, every=0.2)
 
     def _called(self, method: str, path: str, status: int, seconds: float, request_id: str) -> None:
         self.calls[path.rsplit("/", 1)[-1].split("?")[0], status] += 1
@@ -81,6 +89,24 @@ class Crowd:
             agent.stop()
         for thread in self._threads:
             thread.join(20)
+
+
+def _say(text: str) -> None:
+    """For whoever waits: it takes minutes."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _agent_keys(project: DeployedProject, names: list[str]) -> dict[str, str]:
+    """Straight into the table, as the API would write them: making keys is not what is measured."""
+    table = Table(project.cloud.client("dynamodb"), project.cloud.outputs["TableName"])
+    made: dict[str, str] = {}
+    for name in names:
+        now = datetime.now(UTC)
+        key_id = new_id("key", now).replace("-", "")
+        made[name] = format_key(key_id, secrets.token_hex(20))
+        key = ApiKey(key_id, project.id, ("agent",), name, hash_key(made[name]), iso(now))
+        table.transact([new_key(key)])
+    return made
 
 
 @contextmanager
@@ -142,8 +168,10 @@ def _one_job(project: DeployedProject, crowd: Crowd, connected: float) -> Iterat
     job_id = _submit(project, crowd.names)
     until(lambda: crowd.delivered(), lambda count: count > 0, 120, every=0.05)
     first = time.monotonic()
+    _say("the first file is in place")
     until(lambda: crowd.delivered(), lambda count: count == hosts, 900, every=1)
     last = time.monotonic()
+    _say("the last file is in place")
     status = until(lambda: _status(project, job_id), lambda status: status not in ("Pending", "Running"), 300, every=1)
     ended = time.monotonic()
     took = last - first
@@ -156,6 +184,9 @@ def _one_job(project: DeployedProject, crowd: Crowd, connected: float) -> Iterat
     yield Figure(SECTION, "last file in place to the Job's end", ended - last, "s")
     note = f"{asked} questions, {told} reports; {turned} turned away for a while"
     yield Figure(SECTION, "calls a host", (asked + told) / hosts, "", 4, note=note)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    note = f"{used.ru_utime + used.ru_stime:.0f} s of processor time, {threading.active_count()} threads"
+    yield Figure(SECTION, "memory of an agent in it", used.ru_maxrss / 1024 / hosts, "MB", note=note)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pwd
 import statistics
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,14 +18,17 @@ import pytest
 
 from tests.e2e.test_distribution import job_of
 from tests.support.deployed import Deployed, DeployedProject, until
-from tidegate.common.ids import digest
+from tidegate.aws.table import Table
+from tidegate.distribution.model import job_key
+from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.store.transfers import TransferStore
 from tidegate_client import Client
 from tidegate_client.agent.daemon import Agent, AgentOptions
 from tidegate_client.resources.agents import Agents
 
 CONTENT = b"pushed by the tide " * 5000
 SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
-HOSTS = 5
+HOSTS, JOBS = 5, 3
 
 
 @contextmanager
@@ -50,29 +54,37 @@ def states(project: DeployedProject) -> dict[str, str]:
 
 
 def dispatched_at(deployed: Deployed, project: DeployedProject, job_id: str) -> float:
-    """When the dispatch had written the transfers: the end of its step, by the execution's own history."""
-    machines = deployed.client("stepfunctions")
-    (machine,) = (
-        found["stateMachineArn"]
-        for found in machines.list_state_machines()["stateMachines"]
-        if "DownloadJob" in found["name"]
-    )
-    name = f"{digest(project.id, job_id, length=40)}-0"
-    arn = machine.replace(":stateMachine:", ":execution:") + f":{name}"
-    events = machines.get_execution_history(executionArn=arn, maxResults=1000)["events"]
-    (end,) = (
-        event["timestamp"].timestamp()
-        for event in events
-        if event["type"] == "TaskStateExited" and event["stateExitedEventDetails"]["name"] == "DispatchTransfer"
-    )
-    return float(end)
+    """When the dispatch asked for the Job's transfer, before it wrote anything into an inbox."""
+    table = Table(deployed.client("dynamodb"), deployed.outputs["TableName"])
+    job = JobStore(table, ttl=0, lasts=0).get(project.id, job_key(job_id))
+    assert job
+    (transfer,) = TransferStore(table, lasts=0).list(job)
+    return transfer.asked_at
 
 
-def test_connected_hosts_fetch_a_job_because_they_were_told(
+def deliver(project: DeployedProject, names: list[str], number: int) -> str:
+    body = {
+        "biz_id": 2,
+        "app_id": 3,
+        "file_path": "/data/push.bin",
+        "file_name": f"push-{number}.bin",
+        "target_user": pwd.getpwuid(os.geteuid()).pw_name,
+        "target_file_dir": "/in",
+        "file_signature": SIGNATURE,
+        "targets": [{"agent_id": name} for name in names],
+    }
+    made = project.http("POST", "/v1/downloads/batch", json=body)
+    assert made.status == 202, made.body
+    job_id = str(made.json()["job_id"])
+    until(lambda: job_of(project, job_id), lambda job: job["status"] == "Success", 90)
+    return job_id
+
+
+def test_connected_hosts_have_their_urls_a_second_after_the_dispatch(
     deployed: Deployed, project: DeployedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployed.store(project, "/data/push.bin", CONTENT, SIGNATURE)
-    offered: list[float] = []
+    offered: defaultdict[str, list[float]] = defaultdict(list)
     took: list[float] = []
     transfers = Agents.transfers
 
@@ -80,7 +92,8 @@ def test_connected_hosts_fetch_a_job_because_they_were_told(
         began = time.time()
         found = transfers(self, agent_id, wait=wait)
         took.append(time.time() - began)
-        offered.extend([time.time()] if found else [])
+        for item in found:
+            offered[item["job_id"]].append(time.time())
         return found
 
     monkeypatch.setattr(Agents, "transfers", noted)
@@ -89,23 +102,13 @@ def test_connected_hosts_fetch_a_job_because_they_were_told(
         for name in names:
             stack.enter_context(connected(project, tmp_path, name))
         until(lambda: states(project), lambda found: found == dict.fromkeys(names, "online"), 90)
-        body = {
-            "biz_id": 2,
-            "app_id": 3,
-            "file_path": "/data/push.bin",
-            "file_name": "push.bin",
-            "target_user": pwd.getpwuid(os.geteuid()).pw_name,
-            "target_file_dir": "/in",
-            "file_signature": SIGNATURE,
-            "targets": [{"agent_id": name} for name in names],
-        }
-        made = project.http("POST", "/v1/downloads/batch", json=body)
-        assert made.status == 202, made.body
-        job_id = made.json()["job_id"]
-        until(lambda: job_of(project, job_id), lambda job: job["status"] == "Success", 90)
+        jobs = [deliver(project, names, number) for number in range(JOBS)]
 
-    # Cold functions included. A busy machine is slower at everything: there, the time of five of its own questions.
-    usual, waited = statistics.median(took), min(offered) - dispatched_at(deployed, project, job_id)
-    assert waited < max(1.0, 5 * usual), f"a question takes {usual:.2f} s"
-    assert all((tmp_path / name / "in" / "push.bin").read_bytes() == CONTENT for name in names)
-    assert len(offered) <= 3 * HOSTS, "they asked because they were told, not all the time"
+    # The first Job meets cold functions. A machine that is busy with other things is slower at everything, also at
+    # a single question: then three of those are the measure.
+    waited = [min(offered[job_id]) - dispatched_at(deployed, project, job_id) for job_id in jobs]
+    usual = statistics.median(took)
+    assert statistics.median(waited) < max(1.0, 3 * usual), f"{waited} s; a question takes {usual:.2f} s"
+    for number, job_id in enumerate(jobs):
+        assert all((tmp_path / name / "in" / f"push-{number}.bin").read_bytes() == CONTENT for name in names)
+        assert len(offered[job_id]) <= 3 * HOSTS, "they asked because they were told, not all the time"

@@ -34,12 +34,13 @@ class GseServer:
     def made(self, name: str) -> int:
         return sum(call == name for call, _, _ in self.calls)
 
-    def set(self, code: int, *agents: str, message: str = "", progress: int = 0) -> None:
-        """What later results say of these agents, or of all."""
+    def set(self, code: int, *agents: str, message: str = "", progress: int = 0, **figures: Any) -> None:
+        """What later results say of these agents, or of all. `figures`: size, speed, start_time, end_time."""
         for transfer in self.transfers.values():
             for agent in transfer:
                 if not agents or agent[0] in agents:
-                    transfer[agent] = {"error_code": code, "error_msg": message, "progress": progress}
+                    said = {"error_code": code, "error_msg": message, "progress": progress}
+                    transfer[agent] = {**said, "figures": figures}
 
     def fail_upload(self, code: int, message: str) -> None:
         for task_id in self.transfers:
@@ -85,7 +86,9 @@ class GseServer:
         rows.append({**upload, "content": {"type": "upload", "source_agent_id": "source", "mode": 1}})
         for (agent_id, container_id), said in self.transfers[task_id].items():
             content = {"type": "download", "dest_agent_id": agent_id, "dest_container_id": container_id}
-            rows.append({**said, "content": {**content, "progress": said["progress"], "status": 0}})
+            content |= {"progress": said["progress"], "status": 0, **said.get("figures", {})}
+            row = {name: value for name, value in said.items() if name != "figures"}
+            rows.append({**row, "content": content})
         return {"version": "2.0", "result": rows}
 
     def _async_terminate_transfer_file(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -127,6 +127,23 @@ def test_codes_and_the_termination_of_exactly_the_unfinished(fleet: Fleet, gse: 
     assert fleet.states(job_id) == states | {"a-4": "Timeout"}
 
 
+@pytest.mark.parametrize("unit", [1, 1000], ids=["seconds", "milliseconds"])
+def test_targets_show_the_size_speed_and_times_that_gse_tells(fleet: Fleet, gse: GseServer, unit: int) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    stage(fleet, job_id)
+    fleet.step("dispatch_transfer", job_id)
+    gse.set(0, "a-1", size=10_000, speed=5_000, start_time=1_700_000_000 * unit, end_time=1_700_000_002 * unit)
+    gse.set(0, "a-2", size="?", speed=-1, start_time=None, end_time=2**62)
+    fleet.step("poll_transfer", job_id)
+
+    targets = {one["agent_id"]: one for one in fleet.get(f"/v1/jobs/{fleet.job(job_id)['key']}/targets")["items"]}
+
+    names = ("size", "speed", "start_time", "end_time")
+    shown = (10_000, 5_000, "2023-11-14T22:13:20.000Z", "2023-11-14T22:13:22.000Z")
+    assert tuple(targets["a-1"][name] for name in names) == shown
+    assert [targets["a-2"].get(name) for name in names] == [None] * 4
+
+
 def test_a_failed_upload_fails_every_target(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
     stage(fleet, job_id)

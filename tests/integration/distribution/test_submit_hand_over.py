@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from botocore.exceptions import ClientError
 from tests.faults.weather import remove_expired
 from tests.support.fleet import Fleet, messages
 from tests.support.moto.cloud import MotoCloud
+from tidegate.aws import keys
 from tidegate.aws.sqs import SqsQueue
-from tidegate.distribution.model import job_key
+from tidegate.aws.writes import delete
+from tidegate.distribution.model import TransferSpec, job_key
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.targets import Target
+from tidegate.notifications.notice import Notice
 
 
 @pytest.fixture
@@ -59,9 +63,6 @@ def test_redriven_targets_whose_job_expired_are_delivered(fleet: Fleet, task_exp
     else:
         job = fleet.cloud.app.distribution.jobs
         table, key = fleet.cloud.app.table, fleet.job(made["job_id"])["key"]
-        from tidegate.aws import keys
-        from tidegate.aws.writes import delete
-
         table.write(delete(keys.job(fleet.project.id, key)))
         assert job.get(fleet.project.id, key) is None
     fleet.to_window_start()
@@ -134,3 +135,107 @@ def test_submit_of_any_number_that_reaches_nothing_leaves_no_task(
         )
 
     assert [task["target_agent_id"] for task in fleet.get("/v1/downloads")["items"]] == ["a-0"]
+
+
+class Killed(BaseException):
+    """The function ends here, as AWS ends one at its time-out: no handler of an error runs any more."""
+
+
+def _killed(*_: object, **__: object) -> Any:
+    raise Killed
+
+
+@pytest.mark.parametrize("way", ["submit", "submit_any_number"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_tasks_of_a_killed_submit_are_delivered_in_a_later_window(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, way: str, alone: bool
+) -> None:
+    distribution, parcel = fleet.cloud.app.distribution, TransferSpec(**fleet.body())
+    with monkeypatch.context() as patched:
+        patched.setattr(SqsQueue, "send", _killed)
+        with pytest.raises(Killed):
+            getattr(distribution.submit, way)(fleet.project.id, parcel, [Target("a-1"), Target("a-2", "c-1")])
+    (job_id,) = {task["job_id"] for task in _tasks(fleet)}
+    if not alone:
+        fleet.submit("a-0")
+    _run_to_the_end(fleet, job_id, [] if alone else ["a-0"])
+    fleet.collect()
+
+    tasks = {task["target_agent_id"]: task for task in _tasks(fleet)}
+    homes = {name: task["job_id"] for name, task in tasks.items()}
+    assert homes["a-1"] == homes["a-2"] != job_id
+    _run_to_the_end(fleet, homes["a-1"], ["a-1", "a-2"])
+    assert {task["status"] for task in _tasks(fleet)} == {"Success"}
+    assert fleet.job(homes["a-1"])["counts"]["total"] == 2
+
+
+def test_callback_of_a_killed_submit_is_told_although_another_brought_its_target(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def publish(notices: Sequence[Notice]) -> list[Notice]:
+        told.extend(notice.record_id for notice in notices)
+        return list(notices)
+
+    monkeypatch.setattr(fleet.cloud.app.notifications.topic, "publish", publish)
+    submit, parcel = fleet.cloud.app.distribution.submit.submit, TransferSpec(**fleet.body())
+    with monkeypatch.context() as patched:
+        patched.setattr(SqsQueue, "send", _killed)
+        with pytest.raises(Killed):
+            submit(fleet.project.id, parcel, [Target("a-1")], "http://127.0.0.1:9/told")
+    (lost,) = _tasks(fleet)
+    fleet.submit("a-1")
+    _run_to_the_end(fleet, lost["job_id"], ["a-1"])
+    fleet.collect()
+    fleet.step("finish_job", lost["job_id"])
+
+    assert lost["task_id"] in told
+
+
+def test_finish_of_a_job_whose_tasks_all_arrived_sends_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"])["job_id"]
+    fleet.run_until_dispatched(job_id)
+    for agent in ("a-1", "a-2"):
+        fleet.report(agent, 0)
+    fleet.step("poll_transfer", job_id)
+    monkeypatch.setattr(SqsQueue, "send", _fail)
+
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+
+
+def test_finish_sends_nothing_for_a_late_task_that_shares_a_target(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = fleet.submit("a-1")["job_id"]
+    in_time = messages(fleet)
+    fleet.submit("a-1", callback="http://127.0.0.1:9/told")
+    late = messages(fleet)
+    fleet.cloud.invoke("collect_targets", {"Records": in_time})
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    fleet.cloud.invoke("collect_targets", {"Records": late})
+    fleet.step("prepare_file", job_id)
+    fleet.step("dispatch_transfer", job_id)
+    fleet.report("a-1", 0)
+    fleet.step("poll_transfer", job_id)
+    monkeypatch.setattr(SqsQueue, "send", _fail)
+
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+
+
+def _tasks(fleet: Fleet) -> list[dict[str, Any]]:
+    return list(fleet.get("/v1/downloads")["items"])
+
+
+def _run_to_the_end(fleet: Fleet, job_id: str, agents: list[str]) -> None:
+    fleet.collect()
+    fleet.pass_window()
+    fleet.step("close_window", job_id)
+    if agents:
+        assert fleet.step("prepare_file", job_id)["state"] == "ready"
+        assert fleet.step("dispatch_transfer", job_id)["state"] == "dispatched"
+    for agent in agents:
+        fleet.report(agent, 0)
+    fleet.step("poll_transfer", job_id)
+    assert fleet.step("finish_job", job_id)["state"] == "ended"

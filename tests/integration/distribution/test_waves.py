@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.weather import remove_expired
 from tests.support.fleet import Fleet
 
 HOSTS = [f"h-{number:02}" for number in range(20)]
@@ -107,6 +108,40 @@ def test_each_wave_has_the_whole_time_of_a_job(fleet: Fleet) -> None:
 
     assert len(asked(fleet)) == 18
     assert poll(fleet, job_id) == "running"
+
+
+def test_wait_longer_than_a_job_lasts_keeps_job_and_tasks(fleet: Fleet) -> None:
+    made = fleet.submit_many(HOSTS, waves=[{"percent": 10, "wait_s": 3600}], callback="http://127.0.0.1:9/told")
+    job_id = made["job_id"]
+    fleet.run_until_dispatched(job_id)
+    answer(fleet, asked(fleet))
+    for _ in range(3):
+        fleet.cloud.clock.advance(1195)
+        remove_expired(fleet.cloud)
+        assert poll(fleet, job_id) == "running"
+    fleet.cloud.clock.advance(30)
+    assert poll(fleet, job_id) == "next_wave"
+    fleet.step("dispatch_transfer", job_id)
+    answer(fleet, asked(fleet))
+    assert poll(fleet, job_id) == "over"
+    fleet.step("finish_job", job_id)
+
+    remove_expired(fleet.cloud)
+    assert (fleet.job(job_id)["status"], fleet.job(job_id)["counts"]["success"]) == ("Success", 20)
+    assert {fleet.task(task["task_id"])["status"] for task in made["tasks"]} == {"Success"}
+    assert set(fleet.states(job_id).values()) == {"Success"}
+
+
+def test_late_host_of_an_earlier_wave_neither_stops_nor_delays_the_next(fleet: Fleet) -> None:
+    job_id = submit(fleet, [{"percent": 20, "max_failed_percent": 50}, {"percent": 50}])
+    answer(fleet, asked(fleet)[:-1])
+    fleet.cloud.clock.advance(601)
+    assert poll(fleet, job_id) == "next_wave"
+    fleet.step("dispatch_transfer", job_id)
+
+    answer(fleet, [host for host in asked(fleet) if fleet.inbox(host)])
+
+    assert poll(fleet, job_id) == "next_wave"
 
 
 def test_repeated_dispatch_of_a_wave_sends_nothing_twice(fleet: Fleet) -> None:

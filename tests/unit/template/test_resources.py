@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from local.place import API_ID
 from tests.support.template import ROOT, directory_of, functions, load_template, queue_functions, resources
+from tidegate_client.socket import BEAT
 
 QUEUES = resources("AWS::SQS::Queue")
 DEAD_LETTERS = {
@@ -114,6 +116,22 @@ def test_open_routes_are_those_of_the_contract_and_all_others_are_authorised() -
     enrol = "POST /v1/agents/enrol"
     pages = {"GET /", "GET /console/{name}", "GET /docs", "GET /start"}
     assert opened == pages | {"GET /healthz", "GET /openapi.json", enrol}
+
+
+def test_beat_of_an_idle_host_starts_no_function() -> None:
+    """Ten thousand hosts beat 18 times a second, day and night."""
+    (route,) = (
+        found["Properties"]
+        for found in resources("AWS::ApiGatewayV2::Route").values()
+        if found["Properties"]["RouteKey"] == json.loads(BEAT)["action"]
+    )
+    (name,) = re.findall(r"\$\{(\w+)\}", route["Target"]["Fn::Sub"])
+    integration = resources("AWS::ApiGatewayV2::Integration")[name]["Properties"]
+    assert integration["IntegrationType"] == "MOCK"
+    selected = integration["RequestTemplates"][integration["TemplateSelectionExpression"]]
+    assert json.loads(selected) == {"statusCode": 200}
+    api = resources("AWS::ApiGatewayV2::Api")["WebSocketApi"]["Properties"]
+    assert api["RouteSelectionExpression"] == "$request.body.action"
 
 
 def test_the_authorizer_sees_requests_without_a_key_too() -> None:

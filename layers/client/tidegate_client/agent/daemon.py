@@ -47,6 +47,8 @@ log = logging.getLogger("tidegate.agent")
 LOOK_EVERY = 1.0
 BEAT_EVERY = 30.0
 SWEEP_EVERY = 600.0
+# An answer of a healthy API takes a tenth of this.
+SLOW_POLL = 2.0
 FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
 
 
@@ -207,12 +209,12 @@ class Agent:
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
             new = self._take(items)
             if new:
-                self._alarm.satisfied()
+                self._alarm.satisfied(slow=now - began > SLOW_POLL)
             pause = pace.pause(now, listed=bool(items), new=new, pushed=self._push.connected)
             self._sleep(began + pause)
 
     def _sleep(self, until: float) -> None:
-        """Until then, or until something rings; the watchdog hears of the poller meanwhile."""
+        """Sleeps until then or until the alarm rings, and beats for the watchdog meanwhile."""
         rang = False
         while not rang and not self._draining.is_set():
             self._poller.beat()
@@ -279,7 +281,7 @@ class Agent:
         self._finish(transfer, Code.DONE, "", figures | ({"swarm": moved.swarm} if moved.swarm else {}))
 
     def _put_off(self, transfer: Transfer, error: Stalled) -> None:
-        """Its Job decides when it is too late; until then it is tried again, and others get the worker meanwhile."""
+        """Tries the transfer again later, until its Job ends; other transfers get the worker meanwhile."""
         key = key_of(transfer)
         pause = min(LONGEST_STALL_PAUSE, FIRST_STALL_PAUSE * 2 ** self._stalls[key])
         self._stalls[key] += 1

@@ -39,7 +39,7 @@ class Moved(NamedTuple):
 
 
 class PathLocks:
-    """One worker at a time changes a path; others wait for the moment that a rename takes."""
+    """A lock for each path, so that one worker at a time changes it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -137,7 +137,7 @@ class Delivery:
         return moved
 
     def _bring(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> Moved:
-        """By the swarm, if the transfer names one that can be joined; else straight from the store."""
+        """Downloads from the swarm if the transfer names one that can be joined, else from the store."""
         if self.swarm is not None and transfer.get("swarm"):
             try:
                 with self.swarm.join(
@@ -202,6 +202,7 @@ class Delivery:
                     return True
                 raise _superseded(applied)
             if not place.take_over(signature, size, mode_of(transfer)):
+                self._require_known_order(transfer, place, applied)
                 return False
             self._apply(transfer, place, applied, lambda: None)
             return True
@@ -210,7 +211,19 @@ class Delivery:
         applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
         if applied and sequence is not None and applied.sequence > sequence:
             raise _superseded(applied)
+        self._require_known_order(transfer, place, applied)
         return applied
+
+    def _require_known_order(self, transfer: Transfer, place: Place, applied: Applied | None) -> None:
+        """After the journal was lost: a file that changed since this content was asked for may be newer than it."""
+        sequence = transfer.get("sequence")
+        if applied is not None or sequence is None or sequence >= self.journal.lost_at * 1000:
+            return
+        if place.changed_at() * 1000 > sequence:
+            raise Superseded(
+                "the agent's journal was lost, and the file here changed after this content was asked for: "
+                "redrive the Job if it is to be replaced"
+            )
 
     def _apply(
         self, transfer: Transfer, place: Place, previous: Applied | None, put_in_place: Callable[[], None]
@@ -231,7 +244,7 @@ class Delivery:
             raise
 
     def _drop(self, place: Place, part: str) -> None:
-        """Also after the rename, when there is none any more."""
+        """Removes the part file; after the rename there is none any more."""
         place.drop_part(part)
         self.partials.gone(place.path / part)
 

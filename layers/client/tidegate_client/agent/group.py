@@ -29,7 +29,7 @@ WELL_SECONDS = 10.0
 
 @dataclass(slots=True)
 class SystemdVoice:
-    """Speaks for all agents of the process: they are ready when all are, and well only if each of them is."""
+    """Tells systemd about all agents of the process: ready when all are, and alive only if each of them is."""
 
     ready: set[str] = field(default_factory=set)
     well_at: dict[str, float] = field(default_factory=dict)

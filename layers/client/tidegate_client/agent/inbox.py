@@ -68,7 +68,7 @@ class Inbox:
                 self._missed[key] += 1
 
     def called_off(self, key: Key) -> bool:
-        """Not on the list any more: its Job is over, or it was taken back. Twice, as the list may lag behind."""
+        """True if two polls did not list it: its Job is over or cancelled. One is not enough, as the index lags."""
         with self._changed:
             return self._missed[key] >= MISSED_UNTIL_GONE
 
@@ -118,7 +118,7 @@ class Inbox:
                 self._done.popitem(last=False)
 
     def drop(self, key: Key) -> None:
-        """Called off: should it be listed again, it is new."""
+        """Forgets a transfer that was cancelled: if it is listed again, it is new."""
         with self._changed:
             self._forget(key)
 

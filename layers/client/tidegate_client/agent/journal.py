@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import sqlite3
 import threading
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, cast
 from tidegate_client.errors import TidegateError
 from tidegate_client.models import TransferResult
 
+log = logging.getLogger("tidegate.agent")
 Key = tuple[str, str]
 # Bounded by count, not by age: a clock that jumps must not make the agent forget what is newer.
 REMEMBERED_PATHS = 50_000
@@ -52,19 +54,44 @@ class Journal:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._now = now
         self._lock = threading.Lock()
-        self._base = sqlite3.connect(
-            directory / "journal.sqlite", isolation_level=None, timeout=0, check_same_thread=False
-        )
+        self._file = directory / "journal.sqlite"
         try:
-            self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._base.execute("PRAGMA synchronous = FULL")
-            # The first write takes the exclusive lock, which the process then holds for life.
-            self._base.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
-        except sqlite3.OperationalError as error:
-            self._base.close()
-            if error.sqlite_errorcode not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            self._base = self._opened()
+        except sqlite3.DatabaseError as error:
+            code = error.sqlite_errorcode & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise AlreadyRunning(f"another agent uses {directory}: {error}") from error
+            if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise _translated(error) from error
-            raise AlreadyRunning(f"another agent uses {directory}: {error}") from error
+            self._base = self._replaced(error)
+        # When an unreadable journal was replaced, in seconds since 1970; 0 for one that never was.
+        self.lost_at: int = self._base.execute("PRAGMA user_version").fetchone()[0]
+
+    def _opened(self) -> sqlite3.Connection:
+        base = sqlite3.connect(self._file, isolation_level=None, timeout=0, check_same_thread=False)
+        try:
+            base.execute("PRAGMA locking_mode = EXCLUSIVE")
+            base.execute("PRAGMA synchronous = FULL")
+            # The first write takes the exclusive lock, which the process then holds for life.
+            base.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
+            if (found := base.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                damaged = sqlite3.DatabaseError(found)
+                damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                raise damaged
+        except sqlite3.DatabaseError:
+            base.close()
+            raise
+        return base
+
+    def _replaced(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
+        """A host whose journal a broken disk has spoiled goes on with a new one, and knows since when."""
+        aside = self._file.with_name(f"{self._file.name}.unreadable-{int(self._now())}")
+        log.error("the journal cannot be read and is kept as %s; a new one begins: %s", aside, error)
+        self._file.replace(aside)
+        self._file.with_name(f"{self._file.name}-journal").unlink(missing_ok=True)
+        base = self._opened()
+        base.execute(f"PRAGMA user_version = {int(self._now())}")
+        return base
 
     def record(self, result: TransferResult) -> None:
         row = (result["transfer_id"], result["container_id"], json.dumps(result))

@@ -30,11 +30,11 @@ class Pace:
     _idle: Backoff = field(default_factory=lambda: Backoff(FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND))
 
     def wait(self, now: float, *, pushed: bool = False) -> int:
-        """What the API is asked to wait for."""
+        """Seconds of the long poll to ask for."""
         return self.longest_wait if now < self.lively_until and not pushed else 0
 
     def pause(self, now: float, *, listed: bool, new: bool, pushed: bool = False) -> float:
-        """The time from the last question to the next, after an inbox that listed something, something new."""
+        """Seconds from the last poll to the next. `listed`: the inbox had entries; `new`: some were new."""
         if pushed:
             self._idle.reset()
             self._same.reset()

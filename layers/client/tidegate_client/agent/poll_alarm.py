@@ -18,7 +18,7 @@ class PollAlarm:
         self._closed = False
 
     def ring(self, within: float = 0.0, *, again: bool = True) -> None:
-        """Ask within so many seconds, at a random moment; `again` a little later if that brings nothing new."""
+        """Polls at a random moment within that many seconds; with `again`, twice more if it lists nothing new."""
         at = time.monotonic() + random.uniform(0.0, within)  # noqa: S311
         with self._changed:
             self._due = sorted({*self._due, at})[:16]
@@ -26,10 +26,14 @@ class PollAlarm:
                 self._follow_ups = [at + later for later in ASK_AGAIN_AFTER]
             self._changed.notify_all()
 
-    def satisfied(self) -> None:
-        """A poll brought something new."""
+    def satisfied(self, *, slow: bool = False) -> None:
+        """A poll brought something new. If it was slow, what rang meanwhile is dropped: an API that answers slowly gets
+        no second question for the same wake-up, and tells this host again of whatever it has not begun."""
         with self._changed:
             self._follow_ups = []
+            if slow:
+                now = time.monotonic()
+                self._due = [at for at in self._due if at > now]
 
     def close(self) -> None:
         with self._changed:

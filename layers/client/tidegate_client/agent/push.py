@@ -17,14 +17,20 @@ from typing import Any
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
-from tidegate_client.socket import MessageTooBig, NoSocketLibrary, Socket
+from tidegate_client.socket import MessageTooBig, NoSocketLibrary, Socket, SocketFailed
 
 log = logging.getLogger("tidegate.agent")
 
 BEAT_SECONDS = 570.0
-# A fleet that lost its connections together does not come back together.
-FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
+# A fleet that lost its connections together comes back over this time: API Gateway takes 500 new ones a second.
+FIRST_PAUSE, LONGEST_PAUSE, LEAST_PAUSE = 30.0, 300.0, 0.05
 LISTEN_SECONDS = 5.0
+# As long as the gateway waits for its function.
+CONNECT_SECONDS = 30.0
+# How long the first answer over a new connection may take, with cold functions.
+PROOF_SECONDS = 20.0
+# A connection that lasted this long has shown that the way is good; the next one need not be tried out.
+PROVEN_SECONDS = 3600.0
 
 
 class Push:
@@ -47,7 +53,8 @@ class Push:
         self._ring = ring
         self._stopping = stopping
         self._proxy = proxy
-        self._backoff = Backoff(first_pause, LONGEST_PAUSE)
+        self._backoff = Backoff(first_pause, LONGEST_PAUSE, least=LEAST_PAUSE)
+        self._proven = False
         self.connected = False
         self.connections = 0
 
@@ -77,7 +84,11 @@ class Push:
                 self.connected = False
 
     def _hold(self) -> None:
-        with contextlib.closing(Socket(self._client, None, proxy=self._proxy, about=self._inventory())) as socket:
+        with contextlib.closing(
+            Socket(self._client, None, timeout=CONNECT_SECONDS, proxy=self._proxy, about=self._inventory())
+        ) as socket:
+            began = time.monotonic()
+            self._prove(socket)
             self.connected = True
             self.connections += 1
             self._backoff.reset()
@@ -86,12 +97,31 @@ class Push:
             self._ring(0.0, again=False)
             beat_at = time.monotonic() + BEAT_SECONDS * random.uniform(0.9, 1.0)  # noqa: S311
             while not self._stopping.is_set():
+                self._proven = time.monotonic() - began >= PROVEN_SECONDS
                 message = socket.receive(min(LISTEN_SECONDS, max(0.01, beat_at - time.monotonic())))
-                if message is not None and message.get("type") == "transfers":
-                    self._ring(_seconds(message.get("within_s")))
+                self._hear(message)
                 if time.monotonic() >= beat_at:
                     beat_at = time.monotonic() + BEAT_SECONDS
                     socket.beat()
+
+    def _hear(self, message: dict[str, Any] | None) -> None:
+        if message is not None and message.get("type") == "transfers":
+            self._ring(_seconds(message.get("within_s")))
+
+    def _prove(self, socket: Socket) -> None:
+        """A proxy may let the connection open and pass nothing on. A host that trusted it would poll every few hours
+        and hear of nothing: until an answer has come back, it has no connection."""
+        if self._proven:
+            return
+        socket.ping()
+        deadline = time.monotonic() + PROOF_SECONDS
+        while not self._stopping.is_set():
+            message = socket.receive(min(LISTEN_SECONDS, max(0.01, deadline - time.monotonic())))
+            if message is not None:
+                self._hear(message)
+                return
+            if time.monotonic() >= deadline:
+                raise SocketFailed("nothing comes back over the connection: does a proxy hold it up?")
 
 
 def _seconds(value: object) -> float:

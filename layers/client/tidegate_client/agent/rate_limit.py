@@ -19,7 +19,7 @@ def parse_rate(text: str) -> int:
 
 
 class RateLimit:
-    """Whoever takes bytes waits until they are paid for: each pushes the moment for the next one further."""
+    """A rate limit: taking bytes waits until the rate allows them, and delays whoever takes next."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RateLimit:
         self._free_at = 0.0
 
     def reserve(self, count: int) -> float:
-        """The seconds until these bytes are paid for; whoever cannot block waits in its own way."""
+        """Reserves bytes and returns the seconds to wait for them, for callers that cannot block."""
         with self._lock:
             now = self._clock()
             self._free_at = max(self._free_at, now - self._saved) + count / self.bytes_a_second

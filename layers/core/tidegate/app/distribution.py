@@ -27,6 +27,7 @@ from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsSt
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
+from tidegate.distribution.strays import StrayTasks
 from tidegate.distribution.submit import Submit
 from tidegate.distribution.swarm.metrics import tell_swarm
 from tidegate.distribution.swarm.planner import SwarmPlanner
@@ -118,6 +119,7 @@ class DistributionPart:
             self.targets,
             self.transfers,
             self.engine,
+            StrayTasks(self.tasks, self.targets, messages),
             told.notifier,
             told.topic,
             clock,

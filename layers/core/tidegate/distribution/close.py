@@ -29,7 +29,7 @@ class CloseWindow:
         self._transfer_max_targets = transfer_max_targets
 
     def close(self, project_id: str, job_key: str) -> Job:
-        """Once Pending → Running has happened no chunk can be added: whoever repeats this sees the same targets."""
+        """Closes the Job and writes its shards. Repeatable: after Pending → Running no target is added any more."""
         job = self._jobs.get(project_id, job_key)
         if job is None:
             raise RecordNotFound("no such Job")

@@ -53,22 +53,24 @@ class Collect:
         return failed
 
     def _write_tasks(self, message: TargetMessage) -> None:
-        """Before their targets are bound. Only those that are not there: an earlier delivery may have moved them."""
+        """Writes the Tasks that the submit left out, before their targets are bound; some may be there already."""
         if message.new is None:
             return
         at, callback = message.new
         tasks = [
             Task(message.project_id, one.uuid, message.job_id, one.target, at, at, callback) for one in message.arrivals
         ]
-        self._tasks.add_missing(tasks, self._expires_at())
+        self._tasks.add_missing(tasks, self._expires_at(message.spec))
 
     def bind(self, project_id: str, job_id: str, arrivals: Sequence[Arrival]) -> None:
-        """The same for targets that did not come by the queue."""
-        self._bind(project_id, job_id, [TargetMessage("", project_id, job_id, arrivals)])
+        """Binds targets that did not come by the queue."""
+        job = self._jobs.get(project_id, job_key(job_id))
+        self._bind(project_id, job_id, [TargetMessage("", project_id, job_id, arrivals, job.parcel if job else None)])
 
     def _bind(self, project_id: str, job_id: str, messages: Sequence[TargetMessage]) -> None:
         distinct = {arrival.uuid: arrival for message in messages for arrival in message.arrivals}
-        late = self._targets.bind(project_id, job_key(job_id), list(distinct.values()), self._expires_at())
+        expires_at = self._expires_at(messages[0].spec)
+        late = self._targets.bind(project_id, job_key(job_id), list(distinct.values()), expires_at)
         if not late:
             return
         source = self._jobs.get(project_id, job_key(job_id))
@@ -112,12 +114,12 @@ class Collect:
         def renewed(arrival: Arrival, home: Job) -> Write:
             now = iso(self._clock())
             task = Task(home.project_id, arrival.uuid, home.job_id, arrival.target, now, now, message.callback)
-            return renew_task(task, message.job_id, self._expires_at())
+            return renew_task(task, message.job_id, self._expires_at(spec))
 
         self._carry(message.project_id, spec, -1, aged(arrivals, message.sequence), renewed)
 
     def _submitted_after_cancel(self, source: Job, late: Sequence[Arrival]) -> list[Arrival]:
-        """The others were called off with their Job, and are told so."""
+        """Arrivals submitted after the cancel. The others were cancelled with the Job, and their callbacks say so."""
         tasks = {
             task.uuid: task
             for task in self._tasks.get_many(source.project_id, [one.uuid for one in late], consistent=True)
@@ -137,16 +139,16 @@ class Collect:
         return [arrival for arrival in arrivals if arrival.uuid in here]
 
     def _join(self, job: Job, arrivals: Sequence[Arrival]) -> None:
-        """Another Task brought their target in time: they share what becomes of it, and are told of it."""
+        """Another Task bound the same target in time: these Tasks share its outcome, callbacks included."""
         uuids = [arrival.uuid for arrival in arrivals if arrival.notify]
         if uuids:
-            self._targets.add_callbacks(job, uuids, self._expires_at())
+            self._targets.add_callbacks(job, uuids, self._expires_at(job.parcel))
             self._jobs.put_off(job, self._clock())
 
     def _move(self, source: Job, arrivals: Sequence[Arrival]) -> None:
         def moved(arrival: Arrival, home: Job) -> Write:
             now = iso(self._clock())
-            return move_task(home.project_id, arrival.uuid, source, home, now, self._expires_at())
+            return move_task(home.project_id, arrival.uuid, source, home, now, self._expires_at(home.parcel))
 
         self._carry(source.project_id, source.parcel, source.bucket, aged(arrivals, source.sequence), moved)
 
@@ -158,11 +160,11 @@ class Collect:
         arrivals: Sequence[Arrival],
         moved: Callable[[Arrival, Job], Write],
     ) -> None:
-        """Into the first Job after that window which still collects. `moved` is what takes a Task there."""
+        """Binds the arrivals to the first open Job after that window. `moved` makes the write that moves a Task."""
         for _ in range(_TRIES):
             home = self._opener.enter(project_id, spec, after=after)
             moves = [moved(arrival, home) for arrival in arrivals]
-            rebound = self._targets.rebind(home, arrivals, moves, self._expires_at())
+            rebound = self._targets.rebind(home, arrivals, moves, self._expires_at(spec))
             if rebound.done:
                 logger.info("targets moved to a later Job", home=home.job_id, count=len(arrivals))
                 return
@@ -174,8 +176,8 @@ class Collect:
                 return
         raise Busy("the windows close faster than targets can be moved: the message is tried again")
 
-    def _expires_at(self) -> int:
-        return int(self._clock().timestamp()) + self._windows.longest
+    def _expires_at(self, spec: TransferSpec | None) -> int:
+        return self._windows.needed_until(self._clock(), spec)
 
 
 def aged(arrivals: Sequence[Arrival], sequence: int | None) -> list[Arrival]:

@@ -31,7 +31,7 @@ class JobControl:
         self._clock = clock
 
     def cancel(self, project_id: str, given: str, who: str) -> Job:
-        """What has not arrived becomes Cancelled, by the Job's next step. Saying it twice is saying it once."""
+        """What has not arrived becomes Cancelled, by the Job's next step. Repeating it changes nothing."""
         job = self._job(project_id, given)
         if not job.ended and not job.cancelled_at:
             job = self._jobs.cancel(job, self._clock(), who)

@@ -130,7 +130,7 @@ class Dispatch:
         return [some for shard in found if (some := shard.only(lambda t: job.in_wave(t, job.wave))).states]
 
     def _look_up(self, job: Job, transfer: Transfer) -> str:
-        """Someone else asked and has not written down the answer. No provider here can be asked by token."""
+        """Another dispatcher asked and has not stored the answer; it is waited for, then asked again."""
         if self._clock().timestamp() - transfer.asked_at < _PATIENCE:
             return WAITING
         logger.error("whoever asked the provider is gone", job_id=job.job_id, transfer=transfer.token)

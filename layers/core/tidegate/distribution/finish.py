@@ -18,6 +18,7 @@ from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
+from tidegate.distribution.strays import StrayTasks
 from tidegate.distribution.targets import CODE_CANCELLED, CODE_JOB_FAILED, CODE_NOT_SENT, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
 from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
@@ -40,6 +41,7 @@ class Finish:
         targets: TargetStore,
         transfers: TransferStore,
         engine: Engine,
+        strays: StrayTasks,
         notifier: Notifier,
         topic: Topic,
         clock: Clock,
@@ -50,6 +52,7 @@ class Finish:
         self._targets = targets
         self._transfers = transfers
         self._engine = engine
+        self._strays = strays
         self._notifier = notifier
         self._topic = topic
         self._clock = clock
@@ -64,6 +67,8 @@ class Finish:
             verdict = self._verdict(job, error)
             if verdict is None:
                 return NOT_YET
+            # Before the end is written: if this dies in between, whoever repeats it sends them again.
+            self._strays.send(job)
             job = self._end(verdict)
         return self._tell_tasks(job)
 
@@ -101,7 +106,7 @@ class Finish:
         return {"code": "timeout", "detail": "not delivered before the Job's deadline"}
 
     def _end(self, job: Job) -> Job:
-        """Calls off first: should this die before the Job has ended, it is called off once more."""
+        """Cancels at the provider first: a crash before the end is written repeats that, which is harmless."""
         if job.open_shards:
             self._terminate(job)
         now = self._clock()
@@ -131,7 +136,7 @@ class Finish:
                 logger.warning("the provider did not call the transfer off", job_id=job.job_id, reason=error.detail)
 
     def _tell_tasks(self, job: Job) -> str:
-        """A portion is forgotten when the topic has taken all of it: whoever repeats this sends the same ids."""
+        """Publishes a notice for each Task with a callback, portion by portion; a repeat sends the same ids."""
         for chunk_id, uuids in islice(self._targets.callbacks(job), _PORTIONS_A_STEP):
             for some in slices(uuids, _READ_TOGETHER):
                 # Consistently: a Task that moved here and is seen where it was would never be told.

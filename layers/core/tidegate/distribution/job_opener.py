@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from aws_lambda_powertools import Logger
 
@@ -38,6 +38,10 @@ class Windows:
         """How long after its Task's creation a record may still be needed."""
         return self.lasts + self.ttl
 
+    def needed_until(self, now: datetime, parcel: TransferSpec | None = None) -> int:
+        """When a record of that moment may expire; a Job that goes in waves needs it for longer."""
+        return int(now.timestamp()) + self.longest + (parcel.waves_last(self.lasts) if parcel else 0)
+
 
 class JobOpener:
     def __init__(self, jobs: JobStore, executions: JobExecutions, clock: Clock, windows: Windows) -> None:
@@ -48,7 +52,7 @@ class JobOpener:
         self._known: OrderedDict[tuple[str, str, int], Job] = OrderedDict()
 
     def enter(self, project_id: str, parcel: TransferSpec, *, after: int = -1) -> Job:
-        """The present window's Job for that parcel; of a later window than `after`, for who came too late for that."""
+        """Returns the Job of the present window, or of the first window after `after`."""
         bucket = max(bucket_of(self._clock(), self._windows.seconds), after + 1)
         place = (project_id, parcel.digest, bucket)
         known = self._known.get(place)

@@ -86,6 +86,10 @@ class TransferSpec:
         more += [f"redrive {self.redrive_of}"] if self.redrive_of else []
         return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *more)
 
+    def waves_last(self, each: int) -> int:
+        """How much longer than others a Job with waves may last, in seconds: `each` for every wave, and its wait."""
+        return sum(each + wave.wait_s for wave in self.waves)
+
     @property
     def named_path(self) -> str:
         """With the file's name, which tells two files of one directory apart."""
@@ -102,7 +106,7 @@ class TransferSpec:
         return f"{TASK_PREFIX}:{self.biz_id}:{self.app_id}:{self.named_path}:{uuid}"
 
     def is_task_id(self, given: str, uuid: str) -> bool:
-        """Also as it was before ids held the file's name."""
+        """Whether it is this Task's id, in the present form or the one without the file's name."""
         older = f"{TASK_PREFIX}:{self.biz_id}:{self.app_id}:{self.file_path}:{uuid}"
         return given in (self.task_id(uuid), older)
 

@@ -63,11 +63,14 @@ class PollTransfer:
         if job.ended:
             return OVER
         self._heartbeat.alive(job)
-        job = self._read(job, since_last)
+        job, shards = self._read(job, since_last)
         if job.ended or job.cancelled_at or not job.open_shards:
             return OVER
         late = self._clock().timestamp() >= (job.deadline or 0)
-        if job.has_more_waves and self._wave_is_over(job, late):
+        if job.has_more_waves:
+            # Its hosts have until the deadline; the wait after it may be longer.
+            if not self._wave_is_over(job, shards, late):
+                return GOING_ON
             now = self._clock()
             following = self._jobs.next_wave(job, now, now.timestamp() + self._job_timeout)
             logger.info("the next wave begins", job_id=job.job_id, wave=following.wave + 1)
@@ -77,12 +80,13 @@ class PollTransfer:
             return OVER
         return GOING_ON
 
-    def _wave_is_over(self, job: Job, late: bool) -> bool:
-        """Raises WaveFailed if too many of its targets failed; those that are late count as failed."""
+    def _wave_is_over(self, job: Job, shards: Sequence[Shard], late: bool) -> bool:
+        """Raises WaveFailed if too many of its targets failed; those that are late count as failed, in their own wave
+        only: the next one neither waits nor fails for them."""
         rule, total = job.parcel.waves[job.wave], job.wave_sizes[job.wave]
         size = total - (job.wave_sizes[job.wave - 1] if job.wave else 0)
-        unfinished = total - job.counts.success - job.counts.failed
-        failed = job.counts.failed - job.failed_before + (max(0, unfinished) if late else 0)
+        unfinished = sum(job.in_wave(target, job.wave) for shard in shards for target in shard.unfinished)
+        failed = job.counts.failed - job.failed_before + (unfinished if late else 0)
         if failed * 100 > rule.max_failed_percent * size:
             raise WaveFailed(
                 f"wave {job.wave + 1} of {len(job.parcel.waves)} failed: {failed} of its {size} targets "
@@ -93,7 +97,7 @@ class PollTransfer:
         return job.wave_at is not None and self._clock().timestamp() >= job.wave_at + rule.wait_s
 
     def _note_offline(self, job: Job) -> None:
-        """At the deadline: which of the silent hosts were offline, so that their end says so."""
+        """At the deadline, notes which of the silent hosts are offline, for their error text."""
         if self._fleet is None:
             return
         now = self._clock()
@@ -109,7 +113,8 @@ class PollTransfer:
         if changed:
             self._targets.save(job, changed, now)
 
-    def _read(self, job: Job, since_last: float) -> Job:
+    def _read(self, job: Job, since_last: float) -> tuple[Job, Sequence[Shard]]:
+        """The Job as it is now, and those of its shards that were open."""
         before = self._targets.shards(job, job.open_shards)
         after = {shard.number: shard for shard in before}
         for transfer in self._asked(job):
@@ -120,15 +125,16 @@ class PollTransfer:
         now = self._clock()
         # What another poller wrote meanwhile is newer than what was read here.
         if changed and not self._targets.save(job, changed, now):
-            return job
-        counted = tally(job, list(after.values()))
+            return job, before
+        shards = list(after.values())
+        counted = tally(job, shards)
         if counted == job:
-            return job
+            return job, shards
         job = self._jobs.progress(job, now, counted)
         # With nothing left open the end is told in a moment, and a crowd that watches need not hear twice.
         if job.open_shards:
             self._tell(job.project_id, job.job_id, job.shown())
-        return job
+        return job, shards
 
     def _news(self, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> dict[int, Shard]:
         """A provider that does not answer, or answers nonsense, fails nobody."""
@@ -146,7 +152,7 @@ class PollTransfer:
         return {shard.number: shard for shard in reported}
 
     def _remind(self, job: Job, transfer: Transfer, shards: Sequence[Shard], since_last: float) -> None:
-        """Hosts that have not begun may not have heard: they are told again, now and then."""
+        """Sends the wake-up again to hosts that have not begun, at doubling distances."""
         age = self._clock().timestamp() - transfer.asked_at
         if job.cancelled_at or not is_time_to_repeat(age, since_last + _POLL_TAKES, spread_seconds(job.counts.total)):
             return
@@ -157,7 +163,7 @@ class PollTransfer:
             self._engine.remind(job, silent)
 
     def _asked(self, job: Job) -> list[Transfer]:
-        """Hosts that answer to us do so by shard, whatever wave they are of: each shard is read once."""
+        """The transfers to read results of. Agents' results lie by shard, not by wave: each shard is read once."""
         found = self._transfers.list(job)
         if not self._engine.repeatable:
             return found

@@ -33,7 +33,7 @@ class Heartbeat:
         return job
 
     def alive(self, job: Job) -> None:
-        """A step of the Job is at work; written only when the time to look at it comes near."""
+        """Tells compensation that a step is at work; written only when the due time comes near."""
         now = self._clock()
         if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE:
             self._jobs.put_off(job, now + LOOK_AGAIN)
@@ -46,7 +46,7 @@ class JobRecovery:
         self._clock = clock
 
     def look(self, project_id: str, job_key: str) -> bool:
-        """Whether something had to be done. The execution repeats the steps; each knows what is done already."""
+        """Starts the Job's execution again if it died. Returns whether it did. Steps that are done are not repeated."""
         job = self._jobs.get(project_id, job_key)
         if job is None:
             return False

@@ -89,7 +89,7 @@ class Submit:
         action: str = SUBMIT,
         source: str = "",
     ) -> Submitted:
-        """Above what one call can write, the Tasks are made by whoever collects their targets, and not answered."""
+        """Above 1,000 targets, collect_targets writes the Tasks, and the answer lists none."""
         few = len(targets) <= TASKS_A_SUBMIT
         return self._submit(project_id, parcel, targets, callback, who, after, action, source, writes_tasks=few)
 
@@ -106,12 +106,12 @@ class Submit:
         *,
         writes_tasks: bool,
     ) -> Submitted:
-        self._require_file(project_id, parcel.file_signature)
+        self._require_file(project_id, parcel)
         if callback:
             self._check_callback(project_id, callback)
         job = self._opener.enter(project_id, parcel, after=after)
         now = self._clock()
-        expires_at = int(now.timestamp()) + self._windows.longest
+        expires_at = self._windows.needed_until(now, parcel)
         tasks = [
             Task(project_id, str(uuid.uuid4()), job.job_id, target, iso(now), iso(now), callback) for target in targets
         ]
@@ -142,12 +142,12 @@ class Submit:
             self._tasks.take_back(tasks)
             raise
 
-    def _require_file(self, project_id: str, signature: str) -> None:
-        now = self._clock().timestamp()
-        if self._stored.get((project_id, signature), 0) > now:
+    def _require_file(self, project_id: str, parcel: TransferSpec) -> None:
+        now, signature = self._clock().timestamp(), parcel.file_signature
+        if not parcel.waves and self._stored.get((project_id, signature), 0) > now:
             return
         # One write in place of a read: a file that a Job may need is not deleted meanwhile.
-        until = now + _REMEMBERED_SECONDS + self._windows.lasts
+        until = now + _REMEMBERED_SECONDS + self._windows.lasts + parcel.waves_last(self._windows.lasts)
         content = self._contents.use(project_id, signature, until)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound(

@@ -56,7 +56,7 @@ class TargetMessages:
         )
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Messages, as Lambda gets them, whose targets were not bound: their window does not wait for minutes."""
+        """Makes failed messages visible again within seconds, not after the visibility time-out."""
         self._queue.retry_soon(records)
 
 

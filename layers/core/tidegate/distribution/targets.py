@@ -83,7 +83,7 @@ def shard_of(target: Target, shard_count: int) -> int:
 
 
 def wave_rank(target: Target) -> int:
-    """Where a target stands in the order of waves: random, and the same whoever asks."""
+    """A target's place in the order of waves: pseudo-random, and the same for every Job."""
     hashed = hashlib.blake2b("\0".join(target).encode(), digest_size=6, person=b"wave").digest()
     return int.from_bytes(hashed)
 

@@ -37,8 +37,8 @@ class ConnectionStore:
     def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
         """Under its own id, and under its key: whoever revokes the key finds it there."""
         held = asdict(holder) | {"expires_at": expires_at}
-        # Listed with the connection's watches, so that it goes when they go.
-        listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"}
+        # Listed with the connection's watches, so that it goes when they go. A host watches nothing: its entry expires.
+        listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"} if holder.may_watch else {}
         under_key = keys.key_connection(holder.key_record_id, connection_id) | {"expires_at": expires_at}
         self._table.batch_put([keys.connection(connection_id) | held, under_key | listing])
 

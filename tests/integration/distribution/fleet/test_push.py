@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.notifications.watching import Line
+from tests.support.calls import count_calls
 from tests.support.fleet import Fleet
 from tests.support.moto.cloud import _sqs_record
 
@@ -215,6 +216,33 @@ def test_beat_makes_no_call(fleet: Fleet, hosts: Hosts, monkeypatch: pytest.Monk
     monkeypatch.setattr(table, "_client", None)
 
     assert hosts.line.say_text(connection, '{"action":"beat"}') == []
+
+
+def test_two_hours_of_an_idle_host_cost_what_the_bench_counts(fleet: Fleet, hosts: Hosts) -> None:
+    """A ticket, a connection, the poll that follows it, its end. The second time: a key's first use is noted once."""
+    hosts.line.leave(hosts.connect("a-1"))
+    fleet.cloud.clock.advance(7200)
+
+    with count_calls(fleet.cloud.app) as calls:
+        connection = hosts.connect("a-1", "c-2")
+        fleet.inbox("a-1")
+        hosts.line.leave(connection)
+
+    assert calls == {
+        "dynamodb.GetItem": 4,
+        "dynamodb.Query": 1,
+        "dynamodb.PutItem": 1,
+        "dynamodb.UpdateItem": 4,
+        "dynamodb.BatchWriteItem": 1,
+    }
+
+
+def test_agent_that_tries_its_connection_out_is_answered(hosts: Hosts) -> None:
+    connection = hosts.connect("a-1")
+
+    (answer,) = hosts.line.say(connection, action="ping")
+
+    assert answer["type"] == "pong"
 
 
 def test_agents_connection_does_not_watch_records(fleet: Fleet, hosts: Hosts) -> None:

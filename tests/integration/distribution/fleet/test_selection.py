@@ -6,8 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.calls import count_calls
 from tests.support.fleet import Fleet, collect, messages
 from tidegate.distribution import submit as submits
+from tidegate.distribution.fleet import hosts as hosts_module
+from tidegate.distribution.fleet.model import FleetAgent, Inventory
+from tidegate.distribution.store.fleet import FleetStore
 
 
 def known(fleet: Fleet, agent_id: str, groups: list[str], **labels: str) -> None:
@@ -51,6 +55,42 @@ def test_groups_and_labels_choose_their_hosts(fleet: Fleet, how: dict[str, Any],
 )
 def test_selection_of_nobody_or_by_two_ways_is_refused(fleet: Fleet, how: dict[str, Any]) -> None:
     assert send(fleet, **how).status == 422
+
+
+@pytest.mark.usefixtures("hosts")
+def test_selection_of_more_than_a_job_takes_is_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "MOST_SELECTED", 1)
+
+    answer = send(fleet, groups=["web"])
+
+    assert answer.status == 422
+    assert "2 agents are in web: a Job takes 1 at most" in answer.json()["detail"]
+
+
+def test_selection_reads_groups_and_labels_only(fleet: Fleet) -> None:
+    """All that is known of 100,000 hosts would take longer to read than the gateway waits for a submit."""
+    store = fleet.cloud.app.distribution.fleet_store
+    store.connected(fleet.project.id, "h-1", "c-1", Inventory("1.0", "z", 7), fleet.cloud.clock())
+    known(fleet, "h-1", ["all"], os="debian")
+
+    (found,) = store.memberships(fleet.project.id)
+
+    assert found == FleetAgent(fleet.project.id, "h-1", ("all",), {"os": "debian"})
+
+
+@pytest.mark.slow
+def test_hundred_thousand_hosts_are_submitted_in_a_hundred_calls(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = hosts_module.MOST_SELECTED
+    everyone = [FleetAgent(fleet.project.id, f"host-{n:06d}.prod.example.com", ("all",)) for n in range(count)]
+    monkeypatch.setattr(FleetStore, "memberships", lambda *_: iter(everyone))
+
+    with count_calls(fleet.cloud.app) as calls:
+        answer = send(fleet, groups=["all"])
+
+    assert answer.status == 202, answer.body
+    assert (answer.json()["tasks"], answer.json()["targets"]) == ([], count)
+    assert calls["sqs.SendMessageBatch"] == 100
+    assert sum(calls.values()) < 110
 
 
 def test_large_selection_makes_its_tasks_when_they_are_collected(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

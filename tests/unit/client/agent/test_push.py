@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +17,12 @@ from websockets.sync.server import ServerConnection, serve
 
 from tests.unit.client.fakes import AgentApi
 from tidegate_client.agent import pace, poll_alarm, push
+from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.pace import Pace
 from tidegate_client.agent.poll_alarm import PollAlarm
 from tidegate_client.agent.push import Push
 from tidegate_client.errors import ApiError, NotFound
+from tidegate_client.socket import Socket
 
 CONTENT = b"pushed " * 1000
 
@@ -34,6 +37,8 @@ class SocketServer:
     open: list[ServerConnection] = field(default_factory=list)
     connected: int = 0
     refusal: ApiError | None = None
+    # Plays a proxy that opens the connection and passes no message back.
+    mute: bool = False
 
     def handle(self, connection: ServerConnection) -> None:
         self.connected += 1
@@ -43,6 +48,8 @@ class SocketServer:
         try:
             for text in connection:
                 self.heard.append(json.loads(text))
+                if self.heard[-1] == {"action": "ping"} and not self.mute:
+                    connection.send('{"type":"pong","data":{}}')
         except ConnectionClosed:
             pass
         finally:
@@ -77,17 +84,21 @@ def server() -> Iterator[SocketServer]:
         thread.join()
 
 
+def client_of(server: SocketServer) -> Any:
+    class Client:
+        class operations:
+            ticket = staticmethod(server.ticket)
+
+    return Client()
+
+
 class Told:
     def __init__(self, server: SocketServer, inventory: dict[str, Any] | None = None) -> None:
         self.wakeups: list[float] = []
         self.stopping = threading.Event()
 
-        class Client:
-            class operations:
-                ticket = staticmethod(server.ticket)
-
         told = inventory or {"version": "1.0", "free_bytes": 7}
-        self.push = Push(Client(), lambda: told, self._ring, self.stopping, first_pause=0.05)  # type: ignore[arg-type]
+        self.push = Push(client_of(server), lambda: told, self._ring, self.stopping, first_pause=0.05)
         self.thread = threading.Thread(target=self.push.run)
         self.thread.start()
 
@@ -164,6 +175,66 @@ def test_idle_connection_beats_before_it_would_be_closed(server: SocketServer, m
         told.stop()
 
 
+def test_connection_that_answers_nothing_counts_as_none(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(push, "PROOF_SECONDS", 0.1)
+    server.mute = True
+    told = Told(server)
+    try:
+        until(lambda: server.connected >= 3)
+        assert not told.push.connected
+        assert told.push.connections == 0
+        assert told.wakeups == [], "the poller keeps to its own pace"
+
+        server.mute = False
+        until(lambda: told.push.connected)
+    finally:
+        told.stop()
+
+
+def test_connection_after_a_long_good_one_is_not_tried_out(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle host's month has 360 connections: two messages for each of them are money."""
+    monkeypatch.setattr(push, "LISTEN_SECONDS", 0.02)
+    monkeypatch.setattr(push, "PROVEN_SECONDS", 0.05)
+    told = Told(server)
+    try:
+        until(lambda: told.push._proven)
+        for connection in list(server.open):
+            connection.close()
+        until(lambda: told.push.connections == 2)
+        assert server.heard.count({"action": "ping"}) == 1
+    finally:
+        told.stop()
+
+
+def test_connection_after_a_short_one_is_tried_out_again(server: SocketServer, told: Told) -> None:
+    until(lambda: told.push.connected)
+    for connection in list(server.open):
+        connection.close()
+    until(lambda: told.push.connections == 2)
+
+    assert server.heard.count({"action": "ping"}) == 2
+
+
+def test_fleet_that_lost_its_connections_comes_back_over_half_a_minute() -> None:
+    pauses = [Backoff(push.FIRST_PAUSE, push.LONGEST_PAUSE, least=push.LEAST_PAUSE).next() for _ in range(2000)]
+
+    assert max(pauses) <= 30
+    assert all(sum(second <= pause < second + 1 for pause in pauses) < 130 for second in range(30))
+
+
+def test_connection_is_kept_alive_below_the_messages(server: SocketServer) -> None:
+    """A NAT forgets a silent connection within minutes, sooner than a beat comes: TCP itself must keep it."""
+    made = Socket(client_of(server), None)
+    try:
+        raw = made._connection.sock
+        assert raw.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 120
+    finally:
+        made.close()
+
+
 def test_alarm_rings_again_until_a_poll_brought_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_alarm, "ASK_AGAIN_AFTER", (0.05, 0.1))
     alarm = PollAlarm()
@@ -172,6 +243,20 @@ def test_alarm_rings_again_until_a_poll_brought_something_new(monkeypatch: pytes
     assert [alarm.sleep(5), alarm.sleep(5)] == [True, True]
     alarm.satisfied()
     assert not alarm.sleep(0.15)
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_wakeups_during_a_slow_poll_that_brought_something_are_dropped(slow: bool) -> None:
+    """An API at its limit would otherwise get a poll for each reminder, on top of the one that it could not answer."""
+    alarm = PollAlarm()
+    alarm.ring()
+    assert alarm.sleep(1), "the poll begins"
+    alarm.ring()
+    alarm.ring(3000.0, again=False)
+    alarm.satisfied(slow=slow)
+
+    assert alarm.sleep(0.05) is not slow
+    assert len(alarm._due) == 1, "what is to be asked later stays"
 
 
 def test_alarm_of_a_new_connection_rings_once() -> None:

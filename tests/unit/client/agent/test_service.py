@@ -66,6 +66,7 @@ def test_printed_unit_is_valid_and_hardened(capsys: pytest.CaptureFixture[str], 
     assert f"ReadWritePaths={root}/srv" in unit
     assert '--agent-id "host 1%%$$"' in unit
     assert "--limit-rate 10485760" in unit
+    assert "StartLimitIntervalSec=0" in unit, "a host that cannot start now is tried again for ever"
     assert "k" + '"1' not in unit, "everybody can read a unit"
     if shutil.which("systemd-analyze"):
         path = tmp_path / "tidegate-agent.service"

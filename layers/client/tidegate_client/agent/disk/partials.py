@@ -30,7 +30,7 @@ class Partials:
 
     @contextlib.contextmanager
     def using(self, path: Path) -> Iterator[None]:
-        """On record before it exists, so that it is found again; not swept while in use."""
+        """Records the part file before it exists, so that it is found again, and keeps it from the sweep."""
         with self._guard:
             self._in_use[path] += 1
         try:

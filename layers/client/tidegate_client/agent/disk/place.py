@@ -96,7 +96,7 @@ class Place:
             return file is not None and _has(file, signature, size)
 
     def take_over(self, signature: str, size: int | None, mode: int | None) -> bool:
-        """If the right bytes are there already, owner and mode are made right and it is done."""
+        """If the right bytes are in place already, sets owner and mode and returns True."""
         with self.existing() as file:
             if file is None or not _has(file, signature, size):
                 return False
@@ -116,6 +116,13 @@ class Place:
             return
         with os.fdopen(descriptor, "rb") as file:
             yield file if _is_plain(file) else None
+
+    def changed_at(self) -> float:
+        """When the file that is there was written, by this host's clock; 0 without one."""
+        try:
+            return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False).st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     def finish(self, file: BinaryIO, mode: int | None) -> None:
         """Owner, mode and bytes are on the disk before the file has its name."""

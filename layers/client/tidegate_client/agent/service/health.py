@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypedDict
 
 HEALTH_FILE = "health.json"
+REFUSED_PAUSE = (300.0, 600.0)
 
 
 class Health(TypedDict):
@@ -32,7 +35,7 @@ class Health(TypedDict):
 
 
 def write_health(directory: Path, health: Health) -> bool:
-    """Replaced in one step. False if it cannot be written: then its age tells."""
+    """Replaces the file atomically. False if it cannot be written; its age then shows that."""
     new = directory / f".{HEALTH_FILE}.new"
     try:
         new.write_text(json.dumps(health), encoding="utf-8")
@@ -58,6 +61,19 @@ def tell_systemd(state: str, address: str | None = None) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
         out.connect("\0" + address[1:] if address.startswith("@") else address)
         out.send(state.encode())
+
+
+def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
+    """Before a service whose key is refused ends and systemd starts it again: some minutes, so that ten thousand hosts
+    that an API refuses by mistake neither stay away for good nor ask all the time."""
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return
+    tell_systemd("STATUS=the API refuses the key of this host; it is tried again in some minutes")
+    left = random.uniform(*REFUSED_PAUSE)  # noqa: S311
+    while left > 0:
+        tell_systemd("WATCHDOG=1")
+        sleep(min(left, 30.0))
+        left -= 30.0
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ class Watched:
         self._thread.start()
 
     def beat(self) -> None:
-        """The loop says that it gets on; also the end of a row of failures."""
+        """Called by the loop to show that it makes progress; resets the back-off."""
         self._beat = time.monotonic()
         self._backoff.reset()
 

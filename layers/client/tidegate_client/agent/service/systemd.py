@@ -17,9 +17,8 @@ UNIT = """\
 Description=Tidegate agent {agent_id}
 Wants=network-online.target
 After=network-online.target
-# A key that is refused is not tried for ever.
-StartLimitIntervalSec=300
-StartLimitBurst=10
+# Never given up: what keeps it from starting (a full disk, an API that refuses every key) may pass.
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify

@@ -161,7 +161,7 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     from tidegate_client.agent.daemon import Agent
     from tidegate_client.agent.group import make_group
     from tidegate_client.agent.releases import Releases, become, start_right_version
-    from tidegate_client.agent.service.health import tell_systemd
+    from tidegate_client.agent.service.health import pause_as_service, tell_systemd
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)
@@ -181,6 +181,9 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
         become(Releases(options.state_dir), None, sys.argv[1:])
     if agent.failure:
         context.output.error(agent.failure)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        pause_as_service()
         return exit_for(agent.failure)
     return None
 

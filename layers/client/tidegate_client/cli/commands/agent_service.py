@@ -148,7 +148,16 @@ def status(context: Context, args: argparse.Namespace) -> Exit:
     if not found:
         raise UsageError("no agent has run here; was it started with another --state-dir?")
     rows = [_row(where, health) for where, health in found]
-    columns = ("agent_id", "state", "active", "untold_results", "last_poll_seconds", "free_bytes", "problems")
+    columns = (
+        "agent_id",
+        "state",
+        "connected",
+        "active",
+        "untold_results",
+        "last_poll_seconds",
+        "free_bytes",
+        "problems",
+    )
     context.output.table(rows, columns)
     return Exit.OK if all(row["state"] == "healthy" for row in rows) else Exit.FAILED
 

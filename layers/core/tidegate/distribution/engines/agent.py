@@ -70,7 +70,7 @@ class AgentEngine:
         return Results(reports)
 
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
-        """Of hosts that have not begun. A wake-up that was lost costs a host seconds, not its slow poll of minutes."""
+        """Wakes hosts that have not begun: a lost wake-up then costs seconds, not the minutes of a slow poll."""
         names = [target.agent_id for target in targets]
         self._wakeups.send(job.project_id, names, spread_seconds(len(names)))
 

@@ -221,14 +221,20 @@ class GseEngine:
 
 
 def _figures(content: Mapping[str, Any]) -> Figures | None:
-    """As far as they are numbers; times are epoch seconds."""
+    """As far as they are numbers."""
     size, speed, start, end = (
         value if isinstance(value := content.get(name), int) and 0 < value < 2**53 else None
         for name in ("size", "speed", "start_time", "end_time")
     )
-    times = [iso(datetime.fromtimestamp(at, UTC)) if at and at < _FAR_FUTURE else None for at in (start, end)]
-    found = Figures(size, speed, *times)
+    found = Figures(size, speed, _moment(start), _moment(end))
     return found if any(value is not None for value in found) else None
+
+
+def _moment(at: int | None) -> str | None:
+    """Seconds since 1970, or milliseconds where the number is too large for seconds."""
+    if at is None or at >= 1000 * _FAR_FUTURE:
+        return None
+    return iso(datetime.fromtimestamp(at if at < _FAR_FUTURE else at / 1000, UTC))
 
 
 def _megabytes(limit_rate: int | None, configured: int) -> int:

@@ -97,7 +97,7 @@ class Agents:
         return OfferedTransfer(entry, url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)), self._swarm(entry))
 
     def _swarm(self, entry: InboxEntry) -> dict[str, Any] | None:
-        """Ages and times by this clock alone: those of hosts are not to be trusted."""
+        """Ages and times by the server's clock alone: hosts' clocks may be wrong."""
         if not entry.swarm:
             return None
         now = self._clock().timestamp()

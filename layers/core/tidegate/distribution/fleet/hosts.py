@@ -118,7 +118,7 @@ class Fleet:
     def selected(self, project_id: str, groups: Iterable[str], labels: Mapping[str, str]) -> Sequence[str]:
         """The hosts of any of the groups with all of the labels, as they are now."""
         wanted = frozenset(groups)
-        found = [agent.agent_id for agent in self._store.all(project_id) if agent.has(wanted, labels)]
+        found = [agent.agent_id for agent in self._store.memberships(project_id) if agent.has(wanted, labels)]
         said = [*sorted(wanted), *(f"{name}={value}" for name, value in labels.items())]
         if not found:
             raise Invalid(f"no agent is in {', '.join(said)}")

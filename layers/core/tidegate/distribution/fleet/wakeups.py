@@ -46,7 +46,7 @@ def wakeup(within_s: int) -> str:
 
 
 class Wakeups:
-    """A few calls, however many hosts: most are told by functions of their own, from a queue."""
+    """Wakes hosts: the first hundred directly, the others by messages for wake_agents."""
 
     def __init__(self, queue: SqsQueue, waker: Callable[[], AgentWaker]) -> None:
         self._queue = queue
@@ -82,7 +82,7 @@ class Wakeups:
 
 
 class AgentWaker:
-    """Takes from the queue: one read for a hundred hosts, then a message to each that is connected, side by side."""
+    """Sends wake-ups: one read for a hundred hosts, then messages to the connected ones in parallel."""
 
     def __init__(self, fleet: FleetStore, outgoing: WebSocketSender, clock: Clock) -> None:
         self._fleet = fleet
@@ -90,7 +90,7 @@ class AgentWaker:
         self._clock = clock
 
     def wake(self, project_id: str, agent_ids: Iterable[str], within_s: int) -> int:
-        """Answers how many were told."""
+        """Returns how many agents were sent a message."""
         found = self._fleet.get_many(project_id, agent_ids).values()
         connected = {agent.connection_id: agent.agent_id for agent in found if agent.connection_id}
         text = wakeup(within_s)

@@ -100,7 +100,7 @@ class AgentInboxStore:
         self._ttl = ttl
 
     def place(self, entries: Sequence[InboxEntry]) -> None:
-        """Unconditional: the same whoever writes them, and who writes them again leaves out what is answered."""
+        """Unconditional puts: every writer writes the same, and leaves out targets that have reported."""
         self._table.batch_put(_item(entry, int(entry.until) + self._ttl) for entry in entries)
 
     def reports(self, project_id: str, job_key: str, shard: int) -> dict[Target, TargetReport]:
@@ -130,7 +130,7 @@ class AgentInboxStore:
         return {(entry.transfer_id, entry.target): entry for entry in entries}
 
     def report(self, entry: InboxEntry, report: TargetReport) -> None:
-        """What has ended stays: a late report of anything changes nothing."""
+        """Stores a report, unless the target has ended: a late report changes nothing."""
         key = _key(entry.project_id, entry.transfer_id, entry.target)
         if key is None:
             return

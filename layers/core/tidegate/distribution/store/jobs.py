@@ -71,7 +71,7 @@ class JobStore:
         self._lasts = lasts
 
     def open(self, job: Job, due_at: datetime) -> tuple[Job, bool]:
-        """The Job of that name, and whether it is this one that was put."""
+        """Puts the Job if it is not there. Returns the stored one, and whether this call put it."""
         for _ in range(_SEQUENCE_TRIES):
             item = self._opening(job, due_at)
             counter = self._sequence(job)
@@ -92,7 +92,7 @@ class JobStore:
         raise Busy(f"too many Jobs are opened at once for {job.parcel.target_file_dir}/{job.parcel.file_name}")
 
     def _sequence(self, job: Job) -> Write:
-        """Only ever rises, whoever's clock is slow. It expires: the time alone is higher by then."""
+        """The write that raises the path's sequence, whatever the clock says. It expires once the time is higher."""
         parcel = job.parcel
         item = keys.path_sequence(job.project_id, parcel.target_file_dir, parcel.file_name)
         expires_at = int((job.sequence or 0) / 1000) + SEQUENCE_TTL
@@ -118,9 +118,12 @@ class JobStore:
                 "gsi1sk": f"{job.create_time}#{job.key}",
                 "gsi2pk": keys.jobs_at_path(job.project_id, parcel.biz_id, parcel.app_id, parcel.file_path),
                 "gsi2sk": f"{job.create_time}#{job.key}",
-                "expires_at": int(due_at.timestamp()) + self._lasts + self._ttl,
+                "expires_at": self._needed_until(job, due_at),
             }
         )
+
+    def _needed_until(self, job: Job, now: datetime) -> int:
+        return int(now.timestamp()) + self._lasts + job.parcel.waves_last(self._lasts) + self._ttl
 
     def get(self, project_id: str, job_key: str, *, consistent: bool = True) -> Job | None:
         item = self._table.get(keys.job(project_id, job_key), consistent=consistent)
@@ -140,12 +143,12 @@ class JobStore:
         return Listed([job_from(item) for item in page.items], page.cursor)
 
     def close(self, job: Job, now: datetime, deadline: float, due_at: datetime) -> Job:
-        """Pending → Running, once; answers the Job as it is then, whoever closed it."""
+        """Pending → Running, once. Returns the Job as it is then, whoever closed it."""
         sets = {
             "status": RUNNING,
             "execute_time": iso(now),
             "deadline": deadline,
-            "expires_at": int(now.timestamp()) + self._lasts + self._ttl,
+            "expires_at": self._needed_until(job, now),
             **keys.due(job.key, due_at.timestamp(), DUE_KIND),
         }
         self._transition(job, now, sets, "the window is over")
@@ -176,14 +179,14 @@ class JobStore:
         return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
 
     def wave_sent(self, job: Job, now: datetime) -> Job:
-        """From now on the wave's hosts are at work; the first to say so wins."""
+        """Notes when the wave was sent; the first to write it wins."""
         first = "#status = :running AND #wave = :wave AND attribute_not_exists(#wave_at)"
         sets = {"wave_at": int(now.timestamp())}
         return self._change(job, now, sets, None, condition=first, running=RUNNING, wave=job.wave)
 
     def next_wave(self, job: Job, now: datetime, deadline: float) -> Job:
         key = keys.job(job.project_id, job.key)
-        lives = {"expires_at": int(now.timestamp()) + self._lasts + self._ttl}
+        lives = {"expires_at": self._needed_until(job, now)}
         sets = {"wave": job.wave + 1, "failed_before": job.counts.failed, "deadline": deadline}
         here = "#status = :running AND #wave = :wave AND attribute_not_exists(#cancelled_at)"
         step = update(key, sets | lives, removes=("wave_at",), condition=here, running=RUNNING, wave=job.wave)
@@ -193,7 +196,7 @@ class JobStore:
             return self._known(job)
 
     def cancel(self, job: Job, now: datetime, who: str) -> Job:
-        """Called off once; the Job's own steps end it, and answer for what has arrived by then."""
+        """Marks the Job as cancelled, once. Its next step ends it, with what has arrived by then."""
         sets = {"cancelled_at": iso(now), "cancelled_by": who}
         going = "#status IN (:pending, :running) AND attribute_not_exists(#cancelled_at)"
         key = keys.job(job.project_id, job.key)
@@ -215,7 +218,7 @@ class JobStore:
         return self._change(job, now, sets, None, condition=unchanged, running=RUNNING, seen=job.rev)
 
     def put_off(self, job: Job, due_at: datetime) -> None:
-        """Someone is at work on it; look again later."""
+        """Moves the time at which compensation looks at the Job."""
         key = keys.job(job.project_id, job.key)
         self._table.try_write(update(key, keys.due(job.key, due_at.timestamp(), DUE_KIND)))
 
@@ -255,7 +258,7 @@ class JobStore:
         return self._table.try_write(change, audit_write(line), *more)
 
     def settle(self, job: Job) -> bool:
-        """Everything about an ended Job is told: nobody needs to look at it, unless someone asked for it meanwhile."""
+        """Takes the Job out of the due index once all notices are sent, unless it was made due again meanwhile."""
         key = keys.job(job.project_id, job.key)
         return self._table.try_write(
             update(key, removes=keys.DUE_ATTRIBUTES, condition="#due_at = :seen", seen=job.due_at or 0)
@@ -264,7 +267,7 @@ class JobStore:
     def _change(
         self, job: Job, now: datetime, sets: dict[str, Any], due_at: datetime | None, *, condition: str, **values: Any
     ) -> Job:
-        lives = {"expires_at": int(now.timestamp()) + self._lasts + self._ttl}
+        lives = {"expires_at": self._needed_until(job, now)}
         due = keys.due(job.key, due_at.timestamp(), DUE_KIND) if due_at else {}
         key = keys.job(job.project_id, job.key)
         try:

@@ -30,7 +30,7 @@ class PresenceStore:
         self._table.write(put(key | asdict(presence) | {"listen": list(presence.listen), "expires_at": expires_at}))
 
     def get_many(self, project_id: str, agent_ids: Iterable[str], now: float) -> list[Presence]:
-        """Those that are not too old: the table's TTL may leave them lying about for days."""
+        """Presences that are not too old; DynamoDB's TTL may delete days later."""
         found = self._table.batch_get(keys.presence(project_id, agent_id) for agent_id in dict.fromkeys(agent_ids))
         return [_presence(item) for item in found if item["expires_at"] > now]
 

@@ -55,8 +55,11 @@ class TargetStore:
         self._table = table
         self._lasts = lasts
 
+    def _needed_until(self, job: Job, now: datetime) -> int:
+        return int(now.timestamp()) + self._lasts + job.parcel.waves_last(self._lasts)
+
     def bind(self, project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> Sequence[Arrival]:
-        """Binds them to a Job that still collects. Answers those that came too late."""
+        """Binds them to a Job whose window is open. Returns those that came too late."""
         portion = CHUNK_LIMIT * _CHUNKS_A_TRANSACTION
         for start in range(0, len(arrivals), portion):
             writes = [still_collects(project_id, job_key)]
@@ -93,7 +96,7 @@ class TargetStore:
     def add_shards(
         self, job: Job, shards: Sequence[Sequence[Target]], now: datetime, sequences: Mapping[Target, int] = NONE
     ) -> None:
-        """Each only if it is not there: a closing that runs twice must not undo what a poll has written."""
+        """Writes shards that are not there yet: a close that runs twice must not undo what a poll wrote."""
         for number, targets in enumerate(shards):
             fresh = Shard(number, dict.fromkeys(targets, TargetState()), 0, iso(now))
             moved = [(*target, sequences[target]) for target in targets if target in sequences]
@@ -103,7 +106,7 @@ class TargetStore:
                 "packed": _packed(fresh),
                 "rev": 0,
                 "update_time": fresh.update_time,
-                "expires_at": int(now.timestamp()) + self._lasts,
+                "expires_at": self._needed_until(job, now),
                 **({"sequences": pack(moved)} if moved else {}),
             }
             self._table.try_write(put_new(item))
@@ -135,7 +138,7 @@ class TargetStore:
                         **({"swarm": shard.swarm.shown()} if shard.swarm.hosts else {}),
                         "rev": shard.rev + 1,
                         "update_time": iso(now),
-                        "expires_at": int(now.timestamp()) + self._lasts,
+                        "expires_at": self._needed_until(job, now),
                     },
                     condition="#rev = :seen",
                     seen=shard.rev,

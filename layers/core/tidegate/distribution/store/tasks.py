@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.aws import keys
@@ -77,11 +77,11 @@ class TaskStore:
         self._table.batch_put([audit_item(line), *(_item(task, expires_at) for task in tasks)])
 
     def take_back(self, tasks: Sequence[Task]) -> None:
-        """For Tasks that nobody was told of."""
+        """Deletes Tasks of a submit that is answered with an error."""
         self._table.batch_delete(keys.task(task.project_id, task.uuid) for task in tasks)
 
     def add_missing(self, tasks: Sequence[Task], expires_at: int) -> None:
-        """All or none of a hundred in one call; a call that meets some that are there leaves those out."""
+        """Writes the Tasks that are not there yet, a hundred in each transaction."""
         for portion in slices(tasks, _WRITTEN_TOGETHER):
             left = [*portion]
             while left:
@@ -99,8 +99,15 @@ class TaskStore:
         wanted = (keys.task(project_id, uuid) for uuid in uuids)
         return [task_from(item) for item in self._table.batch_get(wanted, consistent=consistent)]
 
+    def uuids_of_job(self, job: Job) -> Iterator[str]:
+        """The ids of a Job's Tasks, from an index that may lag behind."""
+        for spread in range(keys.TASK_SPREAD):
+            pk = keys.tasks_of_job(job.project_id, job.key, spread)
+            for item in self._table.query_all(pk, index="gsi1", project=("uuid",)):
+                yield item["uuid"]
+
     def list(self, project_id: str, job_key: str | None, limit: int, cursor: str | None) -> Listed[Task]:
-        """Newest first across the spread partitions: each gives its newest, the newest of all of them are answered."""
+        """Lists newest first: reads the newest of each partition and merges them."""
         before = _position(cursor)
         index, range_name = ("gsi1", "gsi1sk") if job_key else ("gsi2", "gsi2sk")
         found: list[dict[str, Any]] = []

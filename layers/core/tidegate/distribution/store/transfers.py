@@ -28,9 +28,13 @@ class TransferStore:
         return [_transfer(item) for item in found]
 
     def intend(self, job: Job, transfer: Transfer) -> tuple[Transfer, bool]:
-        """The transfer of that number, and whether the intent is ours: only then may we ask."""
+        """Stores the intent if there is none. Returns the stored transfer, and whether this call may ask for it."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
-        item = key | asdict(transfer) | {"expires_at": int(transfer.asked_at) + self._lasts}
+        item = (
+            key
+            | asdict(transfer)
+            | {"expires_at": int(transfer.asked_at) + self._lasts + job.parcel.waves_last(self._lasts)}
+        )
         try:
             self._table.write(put_new(item))
         except ConditionFailed as met:
@@ -38,7 +42,7 @@ class TransferStore:
         return transfer, True
 
     def ask_again(self, job: Job, transfer: Transfer, now: float) -> bool:
-        """After a clear refusal. Of two who want to ask again, one may."""
+        """Asks again after a clear refusal. Of two callers at once, one may."""
         sets = {"state": INTENDED, "asked_at": now, "attempts": transfer.attempts + 1}
         same = "#state = :refused AND #attempts = :seen"
         key = keys.transfer(job.project_id, job.key, transfer.number)

@@ -1,0 +1,44 @@
+"""Tasks that were written and never sent on: the function that took them died before it sent their message."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from aws_lambda_powertools import Logger
+
+from tidegate.distribution.model import Job
+from tidegate.distribution.ports import Arrival
+from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.store.tasks import TaskStore
+from tidegate.distribution.target_queue import TargetMessages
+
+logger = Logger(service="tidegate", child=True)
+
+
+class StrayTasks:
+    def __init__(self, tasks: TaskStore, targets: TargetStore, queue: TargetMessages) -> None:
+        self._tasks = tasks
+        self._targets = targets
+        self._queue = queue
+
+    def send(self, job: Job) -> int:
+        """Sends the messages that are missing, of a Job that has closed; returns how many Tasks they bring.
+
+        Whoever collects them moves their targets to a later Job. If a message is only slow, its targets come twice,
+        and the second time changes nothing."""
+        bound = {arrival.uuid for arrival in self._targets.collected(job.project_id, job.key)}
+        unbound = [uuid for uuid in self._tasks.uuids_of_job(job) if uuid not in bound]
+        # The index lags behind: only the Task itself says whether it still belongs to this Job.
+        tasks = self._tasks.get_many(job.project_id, unbound, consistent=True)
+        # A late Task whose target another one had brought is among the callbacks: it has reached the Job.
+        joined = {uuid for _, uuids in self._targets.callbacks(job) for uuid in uuids} if tasks else set()
+        by_callback: defaultdict[str | None, list[Arrival]] = defaultdict(list)
+        for task in tasks:
+            if task.job_id == job.job_id and task.uuid not in joined:
+                by_callback[task.callback].append(Arrival(*task.target, task.uuid, task.callback is not None))
+        for callback, arrivals in by_callback.items():
+            self._queue.send(job, arrivals, callback)
+        found = sum(map(len, by_callback.values()))
+        if found:
+            logger.warning("Tasks of this Job had not reached it: their targets are sent again", count=found)
+        return found

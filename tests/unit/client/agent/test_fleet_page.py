@@ -1,0 +1,24 @@
+"""What the fleet chapter says of codes and metrics is what the agent has."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.template import ROOT
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.service.statistics import prometheus_text
+
+PAGE = (ROOT / ".github/docs/fleet.md").read_text(encoding="utf-8")
+
+
+def test_every_code_of_an_agent_is_explained() -> None:
+    told = {int(code) for code in re.findall(r"\b\d{3,4}\b", PAGE[PAGE.index("| code of") : PAGE.index("## Watch it")])}
+    assert {int(code) for code in Code} - {Code.DONE, Code.IN_PROGRESS, Code.INTERNAL} <= told
+
+
+@pytest.mark.parametrize("metric", ["healthy", "connected", "untold_results"])
+def test_alerts_name_metrics_that_the_agent_serves(metric: str) -> None:
+    assert f"tidegate_agent_{metric}" in PAGE
+    assert f"tidegate_agent_{metric} 1" in prometheus_text({(metric, ()): 1})

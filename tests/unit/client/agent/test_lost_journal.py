@@ -1,0 +1,109 @@
+"""A host whose journal cannot be read any more goes on working, and still lets nothing old over new."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.agent.test_order import add
+from tests.unit.client.conftest import StartAgent
+from tests.unit.client.fakes import AgentApi
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.journal import Applied, Journal
+from tidegate_client.agent.service import health
+from tidegate_client.agent.service.health import pause_as_service
+
+V1, V2 = (random.Random(seed).randbytes(10_000) for seed in (1, 2))
+
+
+def spoil(state: Path, *, whole: bool = True) -> None:
+    """Overwrites the file, or only the pages behind the first one."""
+    state.mkdir(exist_ok=True)
+    file = state / "journal.sqlite"
+    if whole:
+        file.write_bytes(b"no database " * 1000)
+        return
+    with file.open("r+b") as pages:
+        pages.seek(4096)
+        pages.write(b"\xff" * (file.stat().st_size - 4096))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_unreadable_journal_is_kept_aside_and_a_new_one_begins(tmp_path: Path, whole: bool) -> None:
+    before = Journal(tmp_path)
+    before.apply(Path("/data/f"), Applied(1, "a" * 64))
+    before.close()
+    spoil(tmp_path, whole=whole)
+
+    after = Journal(tmp_path, now=lambda: 1_700_000_000.5)
+    after.apply(Path("/data/g"), Applied(2, "b" * 64))
+    after.close()
+
+    assert [path.name for path in tmp_path.glob("*unreadable*")] == ["journal.sqlite.unreadable-1700000000"]
+    again = Journal(tmp_path)
+    assert again.lost_at == 1_700_000_000
+    assert again.applied(Path("/data/g")) == Applied(2, "b" * 64)
+    again.close()
+
+
+def test_sound_journal_was_never_lost(tmp_path: Path) -> None:
+    for _ in range(2):
+        journal = Journal(tmp_path)
+        assert journal.lost_at == 0
+        journal.close()
+
+
+def test_older_content_is_refused_although_the_journal_was_lost(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    asked_for = int(time.time() * 1000) - 60_000
+    (root / "data").mkdir()
+    (root / "data/f").write_bytes(V2)
+    spoil(tmp_path / "state")
+    old = add(api, V1, asked_for)
+
+    start_agent()
+
+    refused = api.wait_for(old)
+    assert refused["error_code"] == Code.SUPERSEDED
+    assert "journal was lost" in refused["error_msg"]
+    assert (root / "data/f").read_bytes() == V2
+    new = add(api, V1, int(time.time() * 1000) + 60_000)
+    assert api.wait_for(new)["error_code"] == 0
+    assert (root / "data/f").read_bytes() == V1
+
+
+def test_file_from_before_the_request_is_replaced_although_the_journal_was_lost(
+    api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
+) -> None:
+    (root / "data").mkdir()
+    (root / "data/f").write_bytes(V1)
+    os.utime(root / "data/f", (time.time() - 3600, time.time() - 3600))
+    spoil(tmp_path / "state")
+    wanted = add(api, V2, int(time.time() * 1000) - 60_000)
+
+    start_agent()
+
+    assert api.wait_for(wanted)["error_code"] == 0
+    assert (root / "data/f").read_bytes() == V2
+
+
+def test_service_whose_key_is_refused_pauses_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API that refused every key by mistake would otherwise have 10,000 hosts ask every few seconds."""
+    told: list[str] = []
+    slept: list[float] = []
+    monkeypatch.setattr(health, "tell_systemd", told.append)
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    pause_as_service(slept.append)
+    assert (told, slept) == ([], []), "started by hand it ends at once"
+
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/somewhere")
+    pause_as_service(slept.append)
+
+    assert 300 <= sum(slept) <= 600
+    assert max(slept) <= 30
+    assert told.count("WATCHDOG=1") == len(slept)
