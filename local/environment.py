@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from local import template
@@ -50,18 +51,26 @@ class Names:
         return f"arn:aws-us-gov:states:{self._region}:123456789012:stateMachine:{made}:live"
 
 
+@cache
+def _template() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """The defaults of parameters, and the variables of each function by its logical id."""
+    found = template.expanded()
+    common = found["Globals"]["Function"]["Environment"]["Variables"]
+    return (
+        {name: str(each.get("Default", "x" * 64)) for name, each in found["Parameters"].items()},
+        {
+            name: {**common, **resource["Properties"].get("Environment", {}).get("Variables", {})}
+            for name, resource in found["Resources"].items()
+            if resource["Type"] == "AWS::Serverless::Function"
+        },
+    )
+
+
 def sizes(stack: str, region: str, wanted: Mapping[str, str]) -> dict[str, int]:
     """The bytes of each function's variables, names and values, by its logical id."""
-    found = template.expanded()
-    defaults = {name: str(each.get("Default", "x" * 64)) for name, each in found["Parameters"].items()}
+    defaults, functions = _template()
     names = Names(stack, region, {**defaults, **wanted})
-    common = found["Globals"]["Function"]["Environment"]["Variables"]
-    made = {
-        name: {**common, **resource["Properties"].get("Environment", {}).get("Variables", {})}
-        for name, resource in found["Resources"].items()
-        if resource["Type"] == "AWS::Serverless::Function"
-    }
     return {
         name: sum(len(f"{key}{names.value(value)}".encode()) for key, value in variables.items())
-        for name, variables in made.items()
+        for name, variables in functions.items()
     }

@@ -83,14 +83,16 @@ def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str,
     account = _account(clients)
     tell(f"  ✓ account {account} in {region}")
     deployed = _deployed(clients, stack)
-    _check_parameters({**(deployed or {}), **wanted})
+    _check_parameters({**(deployed or {}), **wanted}, region)
     _check_names(stack, region, {**(deployed or {}), **wanted})
     reservations = _check_concurrency(clients, wanted, deployed or {}, tell)
     return Found(deployed is not None, reservations)
 
 
-def _check_parameters(values: Mapping[str, str]) -> None:
+def _check_parameters(values: Mapping[str, str], region: str) -> None:
     """What CloudFormation would find out only while it makes things."""
+    if values.get("Tracing") == "yes" and region.startswith("cn-"):
+        raise Failure(f"X-Ray traces no functions in {region}", 'PARAMS="Tracing=no" make deploy')
     needed = {name: others for name, others in NEEDED.items() if values.get(name)}
     if values.get("TransferEngine") == "gse":
         needed["TransferEngine=gse"] = NEEDED_BY_GSE

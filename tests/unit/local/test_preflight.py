@@ -103,6 +103,12 @@ def test_values_that_cannot_work_are_refused_before_anything_is_made(given: dict
         check(Account(), **given)
 
 
+def test_traces_are_refused_where_aws_has_none() -> None:
+    check(Account(), Tracing="yes")
+    with pytest.raises(Failure, match="X-Ray traces no functions in cn-north-1"):
+        check(Account(), "cn-north-1", Tracing="yes")
+
+
 def test_values_of_an_earlier_deployment_complete_what_is_given() -> None:
     account = Account(stack="UPDATE_COMPLETE")
     account.deployed = {"VpcSecurityGroupIds": "sg-1", "AdminKeySha256": "****"}
