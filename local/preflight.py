@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from local import environment
 from local.progress import Failure, Say
 
 # Lambda refuses a reservation that would leave the account's other functions fewer than this.
@@ -24,6 +26,21 @@ TO_SPARE = 500
 COMFORTABLE = 200
 # What a stack whose creation failed is left as: CloudFormation can only delete it then.
 STUCK = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS"}
+
+# A machine's name is the stack's and a few letters, and Step Functions takes 80.
+LONGEST_STACK_NAME = 70
+# What a parameter is of no use without.
+NEEDED = {
+    "VpcSubnetIds": ("VpcSecurityGroupIds",),
+    "VpcSecurityGroupIds": ("VpcSubnetIds",),
+    "DomainName": ("CertificateArn",),
+    "WebSocketDomainName": ("CertificateArn",),
+    "HostedZoneId": ("DomainName",),
+}
+NEEDED_BY_GSE = ("GseBaseUrl", "GseSourceAgentId")
+# How CloudFormation shows the value of a parameter that is not to be shown.
+HIDDEN = "****"
+JSON_PARAMETERS = ("RequestPolicies", "ChannelCapacities")
 
 Clients = Callable[[str], Any]
 
@@ -66,8 +83,42 @@ def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str,
     account = _account(clients)
     tell(f"  ✓ account {account} in {region}")
     deployed = _deployed(clients, stack)
+    _check_parameters({**(deployed or {}), **wanted}, region)
+    _check_names(stack, region, {**(deployed or {}), **wanted})
     reservations = _check_concurrency(clients, wanted, deployed or {}, tell)
     return Found(deployed is not None, reservations)
+
+
+def _check_parameters(values: Mapping[str, str], region: str) -> None:
+    """What CloudFormation would find out only while it makes things."""
+    if values.get("Tracing") == "yes" and region.startswith("cn-"):
+        raise Failure(f"X-Ray traces no functions in {region}", 'PARAMS="Tracing=no" make deploy')
+    needed = {name: others for name, others in NEEDED.items() if values.get(name)}
+    if values.get("TransferEngine") == "gse":
+        needed["TransferEngine=gse"] = NEEDED_BY_GSE
+    for name, others in needed.items():
+        if missing := [other for other in others if not values.get(other)]:
+            raise Failure(f"{name} needs {' and '.join(missing)} too", f'PARAMS="{missing[0]}=… …" make deploy')
+    for name in JSON_PARAMETERS:
+        try:
+            is_object = isinstance(json.loads(values.get(name) or "{}"), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            raise Failure(f"{name} is not a JSON object: {values[name]}", "quote it in PARAMS as template.yaml shows")
+
+
+def _check_names(stack: str, region: str, values: Mapping[str, str]) -> None:
+    if len(stack) > LONGEST_STACK_NAME:
+        raise Failure(f"the stack's name has {len(stack)} letters", f"take one of at most {LONGEST_STACK_NAME}")
+    sizes = environment.sizes(stack, region, {name: value for name, value in values.items() if value != HIDDEN})
+    function, size = max(sizes.items(), key=lambda pair: pair[1])
+    if size > environment.LAMBDA_LIMIT:
+        raise Failure(
+            f"{function} would have about {size} bytes of environment variables, and Lambda takes "
+            f"{environment.LAMBDA_LIMIT}",
+            "shorten the stack's name, RequestPolicies, ChannelCapacities or UrlAllowList",
+        )
 
 
 def reserved_by(parameters: Mapping[str, str]) -> int:
@@ -110,6 +161,9 @@ def _check_concurrency(
         tell(f"  … {total} are few: requests wait when all are busy; Service Quotas raises the limit, for nothing")
     if asked:
         return asked
+    if deployed:
+        # As an operator left them: what is not named here keeps its value.
+        return {}
     usual = {name: str(value) for name, value in USUAL.items()}
     if free - reserved_by(usual) < TO_SPARE:
         return dict.fromkeys(RESERVES, "0")

@@ -178,10 +178,13 @@ def idle() -> Iterator[Figure]:
 
 def _around() -> Figure:
     """What AWS bills whatever runs. Lambda keeps about five long polls of 20 s at each queue it is mapped to."""
-    alarms, queues = len(resources("AWS::CloudWatch::Alarm")), len(queue_functions())
+    # An alarm on a sum is paid for each metric in it.
+    watched = [alarm["Properties"].get("Metrics", []) for alarm in resources("AWS::CloudWatch::Alarm").values()]
+    alarms = sum(max(1, sum("MetricStat" in metric for metric in metrics)) for metrics in watched)
+    queues = len(queue_functions())
     polls = queues * 5 * _MONTH_SECONDS / 20
     dollars = alarms * prices.CLOUDWATCH_ALARM + METRICS * prices.CLOUDWATCH_METRIC + polls * prices.SQS_REQUEST
-    what = f"{alarms} alarms, {METRICS} metrics, Lambda's polls of {queues} queues; before the free tier"
+    what = f"{alarms} alarmed metrics, {METRICS} metrics, Lambda's polls of {queues} queues; before the free tier"
     return Figure(SECTION, "an idle month: what AWS adds by itself", dollars, "$", note=what)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.deployed import Deployed, DeployedProject
+from tests.support.deployed import Deployed, DeployedProject, until
 from tidegate_client import Client
 from tidegate_client.download import download_to
 from tidegate_client.errors import NotFound
@@ -38,3 +41,41 @@ def test_large_file_goes_up_in_parts_is_verified_and_comes_down(
     client.files.delete(record["file_id"])
     with pytest.raises(NotFound):
         client.files.get(record["file_id"])
+
+
+def test_upload_killed_midway_sends_only_what_is_missing(
+    deployed: Deployed, project: DeployedProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    source = tmp_path / "killed.bin"
+    with source.open("wb") as file:
+        file.truncate(2 * SIZE)
+    command = [sys.executable, "-m", "tidegate_client", "file", "put", str(source)]
+    command += ["--biz-id", "1", "--app-id", "2", "--file-path", "/killed.bin"]
+    known = {"TIDEGATE_API_URL": deployed.api_url, "TIDEGATE_KEY": project.key}
+    upload = subprocess.Popen(command, env={**os.environ, **known}, stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: parts_noted(tmp_path), bool, every=0.01)
+    finally:
+        upload.kill()
+        upload.wait()
+    noted = parts_noted(tmp_path)
+    progress: list[int] = []
+
+    record = Client(deployed.api_url, project.key).files.put(
+        source, biz_id=1, app_id=2, file_path="/killed.bin", on_progress=lambda done, _: progress.append(done)
+    )
+
+    assert 0 < noted < PARTS, "it was killed midway"
+    assert record["state"] == "ready"
+    assert progress[0] >= (noted - 1) * PART, "what was up already is not sent again"
+    assert progress[-1] == 2 * SIZE
+
+
+PART = 16 * 1024 * 1024
+PARTS = -(-2 * SIZE // PART)
+
+
+def parts_noted(state: Path) -> int:
+    """Lines of the upload's journal after the first, which names the file."""
+    return sum(max(0, path.read_text().count("\n") - 1) for path in state.rglob("*.jsonl"))

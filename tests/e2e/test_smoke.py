@@ -22,6 +22,7 @@ def test_doctor_tries_everything_and_cleans_up(deployed: Deployed, capsys: pytes
         "parts",
         "request",
         "export",
+        "websocket",
         "distribute",
         "clean_up",
     ]

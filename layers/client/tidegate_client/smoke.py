@@ -19,6 +19,7 @@ from tidegate_client.client import Client
 from tidegate_client.content import sha256_of
 from tidegate_client.errors import ApiError, TidegateError, TransferError
 from tidegate_client.multipart import Journal, send_parts
+from tidegate_client.socket import NoSocketLibrary, Socket
 
 HOST = "doctor-host"
 PLACE: dict[str, Any] = {"biz_id": 0, "app_id": 0}
@@ -53,6 +54,7 @@ class Smoke:
                 self.parts,
                 self.request,
                 self.export,
+                self.websocket,
                 self.distribute,
             ):
                 finding = self._tried(check.__name__, check)
@@ -121,12 +123,28 @@ class Smoke:
         rows = [{"id": number, "name": "潮"} for number in range(50)]
         template = {"id": "Id", "name": "Name"}
         task_id = self.user.exports.submit({"name": "doctor", "source_data": rows, "template": template})["task_id"]
+        self.task_id = task_id
         self.cleanup.callback(self.user.exports.delete, [task_id])
         ended = self._until(lambda: self.user.exports.get(task_id), "completed", "failed", "cancelled")
         assert ended["status"] == "completed", f"the export ended {ended['status']}: {ended.get('failed_reason')}"
         self.user.exports.fetch(task_id, self.folder / "rows.csv")
         assert (self.folder / "rows.csv").read_bytes().count(b"\n") >= 50, "rows are missing"
         return "50 rows as CSV"
+
+    def websocket(self) -> str:
+        """Who watches what is over is told so at once: by the function of the connection, through API Gateway."""
+        try:
+            socket = Socket(self.user, None)
+        except NoSocketLibrary:
+            return "not tried: websocket-client is not installed"
+        try:
+            socket.watch([self.task_id])
+            deadline = time.monotonic() + self.seconds
+            while self.task_id not in str(socket.receive(5)):
+                assert time.monotonic() < deadline, "nothing was told of a record that is over"
+        finally:
+            socket.close()
+        return "connected by a ticket, told of the export"
 
     def distribute(self) -> str:
         signature = str(self.file["signature"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import time
+from typing import Any, cast
 
 import pytest
 
+from tests.support.template import functions
 from tidegate.aws.s3 import StoredObject
 from tidegate.errors import Busy
 from tidegate.files import verify
@@ -46,3 +48,31 @@ def test_other_size_than_announced_is_a_fault() -> None:
 
     assert verify.fault_of(file, 4, "s") == "4 bytes came, 3 were announced"
     assert verify.fault_of(file, 3, "s") is None
+
+
+class Instant:
+    """S3 that answers at once: what is left is the time that hashing takes."""
+
+    def __init__(self) -> None:
+        self.held = bytes(verify.RANGE)
+
+    def read_range(self, key: str, first: int, last: int, etag: str) -> bytes:
+        return self.held[: last - first + 1]
+
+
+def test_100_gb_fit_one_invocation() -> None:
+    """On paper: by the rate of S3's connections, by what hashing takes of the function's share of a processor, and by
+    its memory."""
+    function = functions()["IngestFunction"]
+    needed = 100e9 / function["Timeout"]
+    # AWS: an application can expect 85 to 90 MB/s of a connection to S3; half of that is taken.
+    assert needed < verify.AHEAD * 45e6
+    # Lambda gives a whole processor at 1,769 MB.
+    share = function["MemorySize"] / 1769
+    size, bucket = 8 * verify.RANGE, Instant()
+    began = time.process_time()
+    verify.check(cast(Any, bucket), "k", StoredObject(size, "e"))
+    rate = size / (time.process_time() - began)
+    # TLS and copying take as much again.
+    assert rate * share / 2 > needed
+    assert function["MemorySize"] * 2**20 / 2 > verify.AHEAD * verify.RANGE

@@ -64,12 +64,12 @@ def test_a_connection_the_server_closed_meanwhile_is_opened_again(receiver: Rece
     assert len(set(receiver.ports)) == 3
 
 
-def test_a_redirect_is_an_answer_not_a_journey(receiver: Receiver) -> None:
+def test_redirect_is_returned_not_followed(receiver: Receiver) -> None:
     receiver.act = lambda request: request.answer(302, Location="http://127.0.0.1/")
     assert line_to(receiver).post(b"", {}).status == 302
 
 
-def test_silence_is_a_time_out_and_the_next_post_starts_anew(receiver: Receiver) -> None:
+def test_post_after_a_time_out_uses_a_new_connection(receiver: Receiver) -> None:
     line = line_to(receiver, Limits(total=0.2))
     receiver.act = lambda request: time.sleep(0.4)
     with pytest.raises(errors.FetchTimeout):

@@ -72,9 +72,54 @@ def test_a_large_account_keeps_concurrency_for_the_api_the_authorizer_and_the_st
 
 
 def test_what_the_stack_holds_already_counts_as_free_for_it() -> None:
-    account = Account(800, 500, stack="UPDATE_COMPLETE")
+    account = Account(500, 200, stack="UPDATE_COMPLETE")
+    with pytest.raises(Failure, match="SubmitConcurrency=300 does not fit"):
+        reservations(account, SubmitConcurrency="300")
     account.deployed = {name: str(value) for name, value in preflight.USUAL.items()}
-    assert reservations(account) == account.deployed
+    assert reservations(account, SubmitConcurrency="300") == {"SubmitConcurrency": "300"}
+
+
+def test_a_later_deployment_leaves_reservations_as_the_operator_set_them() -> None:
+    account = Account(1000, 995, stack="UPDATE_COMPLETE")
+    account.deployed = {"SubmitConcurrency": "5", "ApiConcurrency": "0"}
+    assert reservations(account) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"VpcSubnetIds": "subnet-1,subnet-2"}, "VpcSubnetIds needs VpcSecurityGroupIds"),
+        ({"DomainName": "download.example.com"}, "DomainName needs CertificateArn"),
+        ({"WebSocketDomainName": "live.example.com"}, "WebSocketDomainName needs CertificateArn"),
+        ({"HostedZoneId": "Z1"}, "HostedZoneId needs DomainName"),
+        ({"TransferEngine": "gse"}, "TransferEngine=gse needs GseBaseUrl and GseSourceAgentId"),
+        ({"RequestPolicies": "{download: 5}"}, "RequestPolicies is not a JSON object"),
+        ({"ChannelCapacities": "[8]"}, "ChannelCapacities is not a JSON object"),
+        ({"UrlAllowList": ",".join(f"host-{n}.internal.example.com" for n in range(80))}, "4096"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_before_anything_is_made(given: dict[str, str], says: str) -> None:
+    with pytest.raises(Failure, match=says):
+        check(Account(), **given)
+
+
+def test_traces_are_refused_where_aws_has_none() -> None:
+    check(Account(), Tracing="yes")
+    with pytest.raises(Failure, match="X-Ray traces no functions in cn-north-1"):
+        check(Account(), "cn-north-1", Tracing="yes")
+
+
+def test_values_of_an_earlier_deployment_complete_what_is_given() -> None:
+    account = Account(stack="UPDATE_COMPLETE")
+    account.deployed = {"VpcSecurityGroupIds": "sg-1", "AdminKeySha256": "****"}
+    check(account, VpcSubnetIds="subnet-1")
+
+
+def test_long_stack_name_is_refused() -> None:
+    """Step Functions takes names of 80 letters, and a machine's is the stack's and a suffix."""
+    with pytest.raises(Failure, match="71 letters"):
+        preflight.check(Account(), "eu-central-1", "t" * 71, {}, lambda _: None)
+    preflight.check(Account(), "us-gov-west-1", "t" * 70, {}, lambda _: None)
 
 
 def test_what_was_asked_for_is_reserved_and_nothing_else() -> None:

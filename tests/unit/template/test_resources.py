@@ -99,7 +99,7 @@ def test_the_functions_of_the_template_are_the_folders_of_the_tree() -> None:
     assert {directory_of(function) for function in functions().values()} == folders
 
 
-def test_handlers_are_doors_not_rooms() -> None:
+def test_handlers_are_short_and_use_no_boto3() -> None:
     for path in (ROOT / "functions").glob("*/app.py"):
         text = path.read_text()
         assert len(text.splitlines()) <= 60, path

@@ -9,13 +9,17 @@ from botocore.exceptions import ClientError
 
 from tidegate.aws.s3 import Bucket, StoredObject
 from tidegate.aws.table import code_of
-from tidegate.errors import Conflict, Invalid
+from tidegate.errors import Busy, Conflict, Invalid
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 # S3's error codes for parts that are missing, differ from the request, or are too small.
 _BAD_PARTS = {"InvalidPart", "InvalidPartOrder", "EntityTooSmall", "MalformedXML"}
+
+
+# While another call completes the same upload. Joining many parts may take S3 minutes, more than an API call has.
+_STILL_JOINING = {"ConditionalRequestConflict", "OperationAborted"}
 
 
 class UploadBucket(Bucket):
@@ -56,7 +60,9 @@ class UploadBucket(Bucket):
                 raise Invalid(
                     f"S3 refused the parts ({code}): name every part once with the ETag that its PUT answered"
                 ) from error
-            if code not in ("NoSuchUpload", "PreconditionFailed"):
+            if code in _STILL_JOINING and self.head(key) is None:
+                raise Busy("S3 is still joining the parts; complete the file again") from error
+            if code not in {"NoSuchUpload", "PreconditionFailed", *_STILL_JOINING}:
                 raise
         stored = self.head(key)
         if stored is None:

@@ -1,0 +1,76 @@
+"""How many bytes of environment variables a deployment would give its functions: Lambda takes 4 KB of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from local import template
+
+LAMBDA_LIMIT = 4096
+# What CloudFormation appends to names, and a resource's own id where it has one.
+_SUFFIX, _ID = "-ABCDEFGHIJKL", "a1b2c3d4e5"
+
+
+class Names:
+    """Stand-ins, at least as long as the real ones, for what is known only after the deployment."""
+
+    def __init__(self, stack: str, region: str, parameters: Mapping[str, str]) -> None:
+        self._stack, self._region, self._parameters = stack, region, parameters
+
+    def value(self, value: Any) -> str:
+        if not isinstance(value, dict):
+            return str(value)
+        ((function, argument),) = value.items()
+        if function == "Ref":
+            return self._name(argument)
+        if function == "Fn::If":
+            return max((self.value(branch) for branch in argument[1:]), key=len)
+        text = argument if function == "Fn::Sub" else "https://${Id}.execute-api.${AWS::Region}.amazonaws.com.cn"
+        return re.sub(r"\$\{([\w:.]+)\}", lambda found: self._name(found[1], short=True), text)
+
+    def _name(self, name: str, *, short: bool = False) -> str:
+        known = {
+            "AWS::StackName": self._stack,
+            "AWS::Region": self._region,
+            "AWS::URLSuffix": "amazonaws.com.cn",
+            "AWS::NoValue": "",
+            **self._parameters,
+        }
+        if name in known:
+            return known[name]
+        if short:
+            return _ID
+        made = f"{self._stack}-{name.removesuffix('Aliaslive')}{_SUFFIX}"
+        if name.endswith(("Queue", "DeadLetters")):
+            return f"https://sqs.{self._region}.amazonaws.com.cn/123456789012/{made}"
+        if name in ("Table", "FilesBucket"):
+            return made
+        return f"arn:aws-us-gov:states:{self._region}:123456789012:stateMachine:{made}:live"
+
+
+@cache
+def _template() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """The defaults of parameters, and the variables of each function by its logical id."""
+    found = template.expanded()
+    common = found["Globals"]["Function"]["Environment"]["Variables"]
+    return (
+        {name: str(each.get("Default", "x" * 64)) for name, each in found["Parameters"].items()},
+        {
+            name: {**common, **resource["Properties"].get("Environment", {}).get("Variables", {})}
+            for name, resource in found["Resources"].items()
+            if resource["Type"] == "AWS::Serverless::Function"
+        },
+    )
+
+
+def sizes(stack: str, region: str, wanted: Mapping[str, str]) -> dict[str, int]:
+    """The bytes of each function's variables, names and values, by its logical id."""
+    defaults, functions = _template()
+    names = Names(stack, region, {**defaults, **wanted})
+    return {
+        name: sum(len(f"{key}{names.value(value)}".encode()) for key, value in variables.items())
+        for name, variables in functions.items()
+    }

@@ -1,0 +1,54 @@
+"""Completing an upload in parts, as S3 documents its answers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tidegate.aws.s3_uploads import UploadBucket
+from tidegate.errors import Busy, Invalid
+
+
+class Refusing:
+    """S3 that answers a completion with this error; the object may be there all the same."""
+
+    def __init__(self, code: str, there: bool) -> None:
+        self.code, self.there = code, there
+
+    def complete_multipart_upload(self, **_: Any) -> None:
+        raise ClientError({"Error": {"Code": self.code}}, "CompleteMultipartUpload")
+
+    def head_object(self, **_: Any) -> dict[str, Any]:
+        if not self.there:
+            raise ClientError({"ResponseMetadata": {"HTTPStatusCode": 404}}, "HeadObject")  # type: ignore[typeddict-item]
+        return {"ContentLength": 7, "ETag": '"e"'}
+
+
+def complete(code: str, *, there: bool) -> int:
+    bucket = UploadBucket(cast(Any, Refusing(code, there)), "files")
+    return bucket.complete("content/p/f", "upload", [(1, "e")]).size
+
+
+@pytest.mark.parametrize(
+    "code", ["NoSuchUpload", "PreconditionFailed", "ConditionalRequestConflict", "OperationAborted"]
+)
+def test_upload_that_another_call_completed_is_there(code: str) -> None:
+    assert complete(code, there=True) == 7
+
+
+@pytest.mark.parametrize("code", ["ConditionalRequestConflict", "OperationAborted"])
+def test_upload_that_another_call_is_completing_is_asked_for_again(code: str) -> None:
+    with pytest.raises(Busy, match="still joining"):
+        complete(code, there=False)
+
+
+def test_upload_that_s3_has_given_up_is_announced_again() -> None:
+    with pytest.raises(Invalid, match="announce the file again"):
+        complete("NoSuchUpload", there=False)
+
+
+def test_any_other_error_is_not_hidden() -> None:
+    with pytest.raises(ClientError):
+        complete("AccessDenied", there=True)
