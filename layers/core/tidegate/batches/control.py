@@ -151,7 +151,7 @@ class BatchControl:
                 batch.project_id,
                 "batch",
                 channel=choose_channel(loads) if loads else None,
-                payload={"batch_id": batch.batch_id, "run": run},
+                payload={"batch_id": batch.batch_id, "run": run, "name": batch.name},
                 priority=batch.priority,
                 # The queue runs requests with the same name here one at a time.
                 subscription_id=f"batch-key:{batch.concurrency_key}" if batch.concurrency_key else None,

@@ -68,9 +68,15 @@ class Request:
     heartbeat_time: str | None = None
     expired_at: str | None = None
 
+    @property
+    def name(self) -> str | None:
+        """What people call it: the name that they gave, or the name of the file that it is about."""
+        path = str(self.payload.get("file_path") or "").rstrip("/")
+        return self.payload.get("name") or self.payload.get("file_name") or path.rpartition("/")[2] or None
+
     def shown(self) -> dict[str, Any]:
         """What callers and notices see: never the payload's inner references."""
-        names = ("request_id", "type", "status", "channel", "priority", "subscription_id")
+        names = ("request_id", "name", "type", "status", "channel", "priority", "subscription_id")
         more = ("error", "result", "progress", "start_time", "finish_time")
         reason = {"last_wait_reason": self.last_wait_reason if self.status in WAITING else None}
         shown = {name: getattr(self, name) for name in names} | {"attempts": self.attempt} | reason

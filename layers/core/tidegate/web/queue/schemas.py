@@ -79,6 +79,7 @@ class ErrorAnswer(Answer):
 
 class RequestAnswer(Answer):
     request_id: str
+    name: str | None = None
     type: str
     status: str
     channel: str

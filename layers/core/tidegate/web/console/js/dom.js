@@ -70,7 +70,9 @@ function match(here, next) {
     if (here.data !== next.data) here.data = next.data;
     return;
   }
-  for (const { name } of [...here.attributes]) if (name !== "style" && !next.hasAttribute(name)) here.removeAttribute(name);
+  // Whether details are open is theirs too.
+  const kept = here.nodeName === "DETAILS" ? ["style", "open"] : ["style"];
+  for (const { name } of [...here.attributes]) if (!kept.includes(name) && !next.hasAttribute(name)) here.removeAttribute(name);
   for (const { name, value } of next.attributes) {
     if (name !== "style" && here.getAttribute(name) !== value) here.setAttribute(name, value);
   }

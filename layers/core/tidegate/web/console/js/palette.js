@@ -18,7 +18,7 @@ const KINDS = [
 ];
 const EXACT = [
   ["fleet", (text) => get(`v1/agents/${at(text)}`), (agent) => [agent.agent_id, `#/fleet/${at(agent.agent_id)}`]],
-  ["queue", (text) => get(`v1/requests/${at(text)}`), (request) => [named("type", request.type), request.type === "export" ? `#/exports/${at(request.request_id)}` : `#/queue/${at(request.request_id)}`, request.request_id]],
+  ["queue", (text) => get(`v1/requests/${at(text)}`), (request) => [request.name || named("type", request.type), request.type === "export" ? `#/exports/${at(request.request_id)}` : `#/queue/${at(request.request_id)}`, request.request_id]],
   ["distribution", (text) => get(`v1/jobs/${at(text)}`), (job) => [job.file_name, `#/distribution/${at(job.key)}`, job.job_id]],
   ["distribution", (text) => get(`v1/downloads/${at(text)}`), (task) => [`${task.file_name} → ${task.target_agent_id}`, `#/tasks/${at(task.task_id.slice(task.task_id.lastIndexOf(":") + 1))}`, task.task_id]],
   ["files", async (text) => (await get("v1/files", { file_path: text, limit: 1 })).items[0], (file) => [file.file_name, `#/files?path=${at(file.file_path)}`, file.file_id]],
@@ -68,7 +68,7 @@ export function palette() {
 
   function shown() {
     const seen = new Set();
-    return [...found, ...matches(input.value.trim())].filter((one) => !seen.has(one.href) && seen.add(one.href)).slice(0, SHOWN);
+    return [...matches(input.value.trim()), ...found].filter((one) => !seen.has(one.href) && seen.add(one.href)).slice(0, SHOWN);
   }
 
   function show() {

@@ -48,7 +48,7 @@ export function when(iso) {
 }
 
 export function facts(pairs) {
-  return h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
+  return h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false)
     .map(([label, value]) => h("div", null, h("dt", null, label), h("dd", null, value))));
 }
 
@@ -79,8 +79,11 @@ export function titled(name, href, id) {
 }
 
 export function tabs(label, options, chosen) {
-  return h("nav", { class: "tabs", "aria-label": label }, options.map(([name, href, text]) =>
+  const made = h("nav", { class: "tabs", "aria-label": label }, options.map(([name, href, text]) =>
     h("a", { href, "aria-current": name === chosen ? "page" : null, "data-key": `tab-${name}` }, text)));
+  // On a narrow screen they scroll: the present one is brought into sight, once.
+  requestAnimationFrame(() => made.isConnected && made.scrollWidth > made.clientWidth && made.querySelector("[aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" }));
+  return made;
 }
 
 export function crumbs(...links) {

@@ -1,15 +1,15 @@
 // One batch: its pace and its errors, started, stopped and throttled from here.
 import { h } from "../dom.js";
-import { at, get, patch, post } from "../api.js";
+import { at, get, post } from "../api.js";
 import { clock, count, duration, moment } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, button, card, chips, code, copyable, empty, facts, link, pageHead } from "../parts/basics.js";
 import { lineChart, Samples } from "../parts/chart.js";
-import { act, dialog, toast } from "../parts/dialog.js";
-import { field, form } from "../parts/form.js";
+import { act } from "../parts/dialog.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
+import { changeBatchDialog, dryRun } from "./batch_form.js";
 import { batchProgress } from "./batches.js";
 
 const ITEM_STATES = ["", "failed", "abandoned", "recovered"];
@@ -47,6 +47,7 @@ export function batchPage(root, { id, query, go }) {
 function actions(batch, refresh) {
   const made = [];
   const path = `v1/batches/${at(batch.batch_id)}`;
+  if (batch.status === "created") made.push(button(t("batches.dryRun"), () => dryRun(batch), { key: "dry-run" }));
   if (["created", "stopped"].includes(batch.status)) made.push(button(t("batches.start"), () => act(() => post(`${path}/start`), t("batches.started"), refresh), { kind: "primary", key: "start" }));
   if (["running", "waiting_biz"].includes(batch.status)) made.push(button(t("batches.stop"), () => act(() => post(`${path}/stop`), t("batches.stopped"), refresh), { kind: "danger", key: "stop" }));
   if (["stopped", "finished"].includes(batch.status) && batch.progress?.errors) {
@@ -54,19 +55,8 @@ function actions(batch, refresh) {
     made.push(button(t("batches.redrive"), () => act(async () => { location.hash = `#/batches/${at((await post(`${path}/redrive`)).batch_id)}`; }, t("batches.redriven"), refresh), { key: "redrive" }));
   }
   made.push(button(t("batches.exportLogs"), () => act(async () => { location.hash = `#/exports/${at((await post(`${path}/logs/export`)).task_id)}`; }), { key: "logs" }));
-  if (batch.status !== "finished") made.push(button(t("batches.changeRate"), () => rateDialog(batch, refresh), { key: "rate" }));
+  if (batch.status !== "finished") made.push(button(t("action.change"), () => changeBatchDialog(batch, refresh), { key: "change" }));
   return made;
-}
-
-function rateDialog(batch, refresh) {
-  const close = dialog(t("batches.changeRate"), () => form([
-    field("rate", t("batches.rate"), { type: "number", min: 1, value: String(batch.rate), required: true, hint: t("batches.rateHint") }),
-  ], t("action.save"), async ({ rate }) => {
-    await patch(`v1/batches/${at(batch.batch_id)}`, { rate: Number(rate) });
-    toast(t("batches.rateChanged"));
-    close();
-    refresh();
-  }));
 }
 
 function numbers(batch) {
@@ -113,6 +103,8 @@ function details(batch, business) {
     [t("batches.startIndex"), batch.start_index],
     [t("batches.maxErrors"), batch.max_errors],
     [t("batches.stopReason"), batch.stop_reason],
+    [t("batches.pauses"), batch.pause_windows?.map(({ start, end }) => `${start}–${end} UTC`).join(", ")],
+    [t("batches.redriveOf"), batch.redrive_of && link(t("type.batch"), `#/batches/${at(batch.redrive_of)}`)],
     [t("queue.why"), batch.last_wait_reason && named("wait", batch.last_wait_reason)],
     [t("field.created"), moment(batch.create_time)],
     [t("field.started"), batch.start_time && moment(batch.start_time)],

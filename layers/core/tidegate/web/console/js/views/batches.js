@@ -1,15 +1,14 @@
 // Batches: how far, how fast, how many errors.
 import { h } from "../dom.js";
-import { at, create, get } from "../api.js";
+import { at, get } from "../api.js";
 import { count, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, button, chips, copyable, empty, link, pageHead, titled, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
-import { dialog, toast } from "../parts/dialog.js";
-import { field, form, readJson } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
+import { batchDialog } from "./batch_form.js";
 import { businessDialog } from "./businesses.js";
 
 const STATUSES = ["", "created", "waiting_biz", "running", "stopped", "finished"];
@@ -58,38 +57,4 @@ export function batchProgress(batch) {
   const share = total ? processed / total : 0;
   return h("div", { class: "progress" }, bar(share, t("jobs.progress"), batch.status === "finished" ? "good" : "busy"),
     h("span", { class: "nowrap muted" }, total ? `${count(processed)} / ${count(total)}` : `${count(processed)} · ${percent(share)}`));
-}
-
-function batchDialog(businesses, go) {
-  const close = dialog(t("batches.new"), () => form([
-    field("biz_id", t("batches.business"), { options: businesses.map((biz) => [biz.biz_id, biz.name]), required: true }),
-    field("name", t("field.name"), { required: true }),
-    h("div", { class: "pair" },
-      field("total", t("batches.total"), { type: "number", min: 1, required: true, hint: t("batches.totalHint") }),
-      field("rate", t("batches.rate"), { type: "number", min: 1, value: "10", required: true, hint: t("batches.rateHint") })),
-    h("div", { class: "pair" },
-      field("max_errors", t("batches.maxErrors"), { type: "number", min: 0 }),
-      field("start_index", t("batches.startIndex"), { type: "number", min: 0 })),
-    h("div", { class: "pair" },
-      field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]] }),
-      field("retries", t("batches.retries"), { type: "number", min: 1, max: 100, value: "5" })),
-    h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
-      h("div", { class: "pair" },
-        field("max_failed", t("batches.maxFailed"), { type: "number", min: 0 }),
-        field("max_failed_percent", t("batches.maxFailedPercent"), { type: "number", min: 0, max: 100, step: "any" })),
-      h("div", { class: "pair" },
-        field("concurrency", t("batches.concurrency"), { type: "number", min: 1 }),
-        field("items_per_call", t("batches.itemsPerCall"), { type: "number", min: 1, max: 100 })),
-      h("div", { class: "pair" },
-        field("item_timeout", t("batches.itemTimeout"), { type: "number", min: 1, max: 900 }),
-        field("ack", t("batches.ack"), { options: [["sync", t("batches.ackSync")], ["async", t("batches.ackAsync")]] })),
-      field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON" }))),
-  ], t("batches.create"), async (given, once) => {
-    const body = { biz_id: given.biz_id, name: given.name, on_item_failure: given.on_item_failure, ack: given.ack, job_data: readJson("job_data", given.job_data) };
-    for (const name of ["total", "rate", "max_errors", "start_index", "retries", "max_failed", "max_failed_percent", "concurrency", "items_per_call", "item_timeout"]) if (given[name]) body[name] = Number(given[name]);
-    const made = await create("v1/batches", body, once);
-    close();
-    toast(t("batches.made"));
-    go(`batches/${at(made.batch_id)}`);
-  }));
 }

@@ -1,7 +1,7 @@
 // Callbacks: every attempt, and once more where one is given up.
 import { h } from "../dom.js";
 import { at, get, post } from "../api.js";
-import { clock, count, duration } from "../format.js";
+import { clock, count, duration, moment } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
 import { badge, button, chips, code, empty, facts, pageHead, when } from "../parts/basics.js";
@@ -37,7 +37,7 @@ function list(items, refresh) {
     { title: t("field.status"), cell: (item) => badge(item.callback_state) },
     { title: t("callbacks.attempts"), cell: (item) => button(count(item.attempts.length), () => attemptsDialog(item), { kind: "small quiet", title: t("callbacks.showAttempts") }) },
     { title: t("callbacks.last"), kind: "grow", cell: (item) => last(item) },
-    { title: t("callbacks.next"), cell: (item) => (item.next_attempt_at ? clock(item.next_attempt_at) : "–") },
+    { title: t("callbacks.next"), cell: (item) => (item.next_attempt_at ? h("time", { datetime: item.next_attempt_at }, moment(item.next_attempt_at)) : "–") },
     { title: t("field.created"), cell: (item) => when(item.created_at) },
     { title: t("field.actions"), kind: "actions", cell: (item) => session.can("write") && button(t("callbacks.redeliver"), () => act(() => post(`v1/callbacks/${at(item.delivery_id)}/redeliver`), t("callbacks.redelivered"), refresh), { kind: "small", key: "redeliver" }) },
   ], items, { keyOf: (item) => item.delivery_id });

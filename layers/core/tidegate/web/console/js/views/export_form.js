@@ -6,12 +6,12 @@ import { language, t } from "../i18n.js";
 import { button, card, link, pageHead } from "../parts/basics.js";
 import { ColumnsEditor } from "../parts/columns_editor.js";
 import { act, toast } from "../parts/dialog.js";
-import { field, FieldError, form, readJson } from "../parts/form.js";
+import { field, form, readJson } from "../parts/form.js";
 import { sheet } from "../parts/sheet.js";
+import { bodyOf, fileFields } from "./export_fields.js";
 import { pretty, samples } from "./export_samples.js";
+import { EMPTY, ExportTables } from "./export_tables.js";
 
-const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align", "encoding"];
-const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id"];
 const OBJECTS = ["source_data", "template", "header", "footer"];
 
 export function exportForm(root, { go }) {
@@ -20,8 +20,9 @@ export function exportForm(root, { go }) {
     asked.elements.template.value = template.length || template.col ? pretty(template, 58) : "";
     again();
   });
-  const asked = form(fields(editor, () => pull(asked, editor, again)), t("exports.send"), async (given, once) => {
-    const made = await create("v1/task", bodyOf(given), once);
+  const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(asked)));
+  const asked = form(fields(editor, tables, () => pull(asked, editor, again)), t("exports.send"), async (given, once) => {
+    const made = tables.several ? await create("v1/task/multiple", tables.body(given), once) : await create("v1/task", bodyOf(given), once);
     toast(t("exports.sent"));
     go(`exports/${encodeURIComponent(made.task_id)}`);
   });
@@ -80,11 +81,12 @@ async function pull(asked, editor, again) {
   toast(t("exports.pulled", { n: rows.length, total: total ?? "?" }));
 }
 
-function fields(editor, pullSample) {
+function fields(editor, tables, pullSample) {
   return [
     h("div", { class: "pair" },
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
-      field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"]], value: "excel" })),
+      field("type", t("field.type"), { options: [["excel", "Excel"], ["csv", "CSV"], ["jsonl", "JSONL"], ["parquet", "Parquet"]], value: "excel" })),
+    tables.root,
     h("fieldset", { class: "columns" }, h("legend", null, t("exports.columns")), editor.root),
     h("details", null, h("summary", null, t("exports.asJson")), h("div", null, field("template", t("exports.template"), { rows: 9, hint: t("exports.templateHint"), class: "mono" }))),
     field("source_data", t("exports.data"), { rows: 6, hint: t("exports.dataHint"), class: "mono" }),
@@ -96,7 +98,7 @@ function fields(editor, pullSample) {
       h("div", { class: "pair" }, field("header_align", t("exports.headerAlign"), { options: aligns(), value: "" }), field("footer_align", t("exports.footerAlign"), { options: aligns(), value: "" })),
       h("div", { class: "pair" }, field("file_name", t("exports.fileName"), { maxlength: 120 }), number("priority", { min: 1, max: 10, hint: t("exports.priorityHint") })),
       h("div", { class: "pair" }, number("step", { min: 100, max: 5000 }), number("rows_per_file", { min: 1 })),
-      field("encoding", t("exports.encoding"), { options: encodings(), value: "utf-8-sig", hint: t("exports.encodingHint") }),
+      fileFields(),
       h("div", { class: "pair" }, number("default_width", { min: 1 }), number("default_height", { min: 1 })),
       h("div", { class: "pair" }, number("max_exec_time", { min: 1 }), field("operator_id", t("exports.operator"))),
       h("div", { class: "pair" }, number("merchant_type", { min: 0, max: 3 }), number("merchant_id", { min: 0 })),
@@ -105,21 +107,7 @@ function fields(editor, pullSample) {
 }
 
 const aligns = () => [["", t("exports.alignDefault")], ["left", t("exports.left")], ["center", t("exports.center")], ["right", t("exports.right")]];
-const encodings = () => [["utf-8-sig", t("exports.withBom")], ["utf-8", "UTF-8"], ["gb18030", "GB18030"]];
 const number = (name, more) => field(name, t(`exports.${name}`), { type: "number", ...more });
-
-function bodyOf(given) {
-  const body = {};
-  for (const name of PLAIN) if (given[name]?.trim()) body[name] = given[name].trim();
-  for (const name of NUMBERS) if (given[name]) body[name] = Number(given[name]);
-  for (const name of OBJECTS) {
-    const value = readJson(name, given[name]);
-    if (value !== undefined) body[name] = value;
-  }
-  if (body.type !== "csv") delete body.encoding;
-  if (!body.source_data && !body.source_url) throw new FieldError("source_data", t("exports.sourceMissing"));
-  return body;
-}
 
 function show(preview, given) {
   try {

@@ -47,9 +47,10 @@ function list(items, refresh) {
 }
 
 function actions(file, refresh) {
-  if (file.state !== "ready") return file.error ? h("span", { class: "reason" }, file.error) : null;
+  const gone = session.can("write") && button(t("action.delete"), () => confirm(t("files.deleteSure", { name: file.file_name }), t("action.delete"), () => act(() => remove(`v1/files/${at(file.file_id)}`), t("exports.deleted"), refresh)), { kind: "small danger-quiet", key: "delete" });
+  if (file.state === "failed") return h("div", { class: "action-row" }, h("span", { class: "reason" }, file.error), gone);
+  if (file.state !== "ready") return null;
   return h("div", { class: "action-row" },
     button(t("action.download"), () => act(() => saveFrom(`v1/files/${at(file.file_id)}/url`)), { kind: "small", iconName: "download" }),
-    session.can("write") && link(t("files.distribute"), `#/distribution/new?file=${at(file.file_id)}`, "button small"),
-    session.can("write") && button(t("action.delete"), () => confirm(t("files.deleteSure", { name: file.file_name }), t("action.delete"), () => act(() => remove(`v1/files/${at(file.file_id)}`), t("exports.deleted"), refresh)), { kind: "small danger-quiet", key: "delete" }));
+    session.can("write") && link(t("files.distribute"), `#/distribution/new?file=${at(file.file_id)}`, "button small"), gone);
 }

@@ -14,18 +14,22 @@ import { session } from "../session.js";
 
 const STATUSES = { Success: "success", Running: "downloading", Failed: "failed", Timeout: "timeout", Cancelled: "cancelled" };
 
+// A larger Job has too many to look for one: its page does without the links that were not found.
+const MOST_TASKS = 2000;
+
 export function job(root, { id, query, go }) {
   const status = query.get("targets") || "";
   const targets = new Pages((page) => get(`v1/jobs/${at(id)}/targets`, { status, ...page }), 50);
   const choose = (chosen) => go(`distribution/${at(id)}`, chosen ? { targets: chosen } : {});
   const map = new TargetMap(id, () => {});
   const speed = new Rate();
+  const known = new TasksOfTargets();
   return screen(root, {
     async load() {
       const [record, shown] = await Promise.all([get(`v1/jobs/${at(id)}`), targets.read(), map.read()]);
-      const tasks = await get("v1/downloads", { job_id: record.job_id, limit: 100 });
+      await known.find(record.job_id, shown.items);
       if (record.status === "Running") speed.add(movedBytes(record));
-      return { record, shown, tasks: tasks.items };
+      return { record, shown, tasks: known.tasks };
     },
     watch: ({ record }) => [[record.job_id, record.status]],
     view: (data, refresh) => page(data, { status, targets, refresh, choose, map, speed, go }),
@@ -33,6 +37,25 @@ export function job(root, { id, query, go }) {
     slow: 5000,
     tick: true,
   });
+}
+
+const targetName = (agent, container) => `${agent}:${container || ""}`;
+
+// The Tasks of the targets that are shown, read once: page by page until each has its own, within a limit.
+class TasksOfTargets {
+  constructor() {
+    this.tasks = new Map();
+    this.cursor = undefined;
+  }
+
+  async find(job_id, targets) {
+    const missing = () => targets.some((target) => !this.tasks.has(targetName(target.agent_id, target.container_id)));
+    while (this.cursor !== null && this.tasks.size < MOST_TASKS && missing()) {
+      const page = await get("v1/downloads", { job_id, limit: 100, cursor: this.cursor });
+      for (const task of page.items) this.tasks.set(targetName(task.target_agent_id, task.target_container_id), task);
+      this.cursor = page.next_cursor;
+    }
+  }
 }
 
 const movedBytes = (record) => record.speed?.moved_bytes ?? (record.swarm ? record.swarm.origin_bytes + record.swarm.peer_bytes : null);
@@ -101,13 +124,12 @@ function waves(record) {
 }
 
 function targetTable(items, tasks) {
-  const taskOf = new Map(tasks.map((task) => [`${task.target_agent_id}:${task.target_container_id || ""}`, task]));
   return table(t("jobs.targets"), [
     { title: t("jobs.agent"), kind: "main", cell: (target) => [link(target.agent_id, `#/fleet/${at(target.agent_id)}`, "strong"), target.container_id && h("span", { class: "under" }, target.container_id)] },
     { title: t("field.status"), cell: (target) => badge(STATUSES[target.status] || target.status) },
     { title: t("jobs.code"), cell: (target) => (target.error_code === undefined || target.error_code === null ? "–" : code(target.error_code)) },
     { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.progress !== undefined && target.progress !== null ? `${target.progress}%` : "–") },
-    { title: t("jobs.task"), cell: (target) => taskLink(taskOf.get(`${target.agent_id}:${target.container_id || ""}`)) },
+    { title: t("jobs.task"), cell: (target) => taskLink(tasks.get(targetName(target.agent_id, target.container_id))) },
   ], items, { keyOf: (target) => `${target.agent_id}:${target.container_id}` });
 }
 

@@ -8,6 +8,7 @@ import { badge, card, empty, link, pageHead, when } from "../parts/basics.js";
 import { capacity, columns, ring, splitBar, spread, windowBar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { jobLink } from "./jobs.js";
+import { requestHref, requestName } from "./queue.js";
 import { compensationCard } from "./system.js";
 
 export function overview(root) {
@@ -85,13 +86,9 @@ function lastHour(data) {
 function recent(data) {
   const ended = data.jobs.filter((job) => !["Pending", "Running"].includes(job.status)).slice(0, 6);
   const rows = [...ended.map((job) => [job.finish_time || job.create_time, jobLink(job), t("type.job"), job.status, job.key]),
-    ...data.requests.map((request) => [request.finish_time || request.create_time, link(request.name || request.request_id, requestPage(request)), named("type", request.type), request.status, request.request_id])]
+    ...data.requests.map((request) => [request.finish_time || request.create_time, link(requestName(request), requestHref(request)), named("type", request.type), request.status, request.request_id])]
     .sort(([one], [other]) => String(other).localeCompare(String(one))).slice(0, 8);
   if (!rows.length) return card(t("overview.recent"), { id: "recent" }, empty(t("overview.nothing"), t("overview.nothingAdvice")));
   return card(t("overview.recent"), { id: "recent" }, h("ul", { class: "rows tight" }, rows.map(([at, name, kind, status, key]) =>
     h("li", { class: "row-head", "data-key": key }, h("span", { class: "clip" }, name, h("span", { class: "muted" }, ` ${kind}`)), h("span", { class: "nowrap" }, badge(status), " ", when(at))))));
-}
-
-function requestPage(request) {
-  return request.type === "export" ? `#/exports/${encodeURIComponent(request.request_id)}` : `#/queue/${encodeURIComponent(request.request_id)}`;
 }

@@ -22,7 +22,7 @@ export function project(root, { id, tabs }) {
       pageHead(record.name, copyable(id, id), button(t("projects.change"), () => changeDialog(record, path, refresh))),
       tabs("projects"),
       h("div", { class: "grid" },
-        card(t("keys.title"), { wide: true, id: "keys", tools: button(t("keys.new"), () => newKeyDialog(path, refresh), { kind: "primary small" }) }, keyTable(keys.items, refresh, () => newKeyDialog(path, refresh))),
+        card(t("keys.title"), { wide: true, id: "keys", tools: button(t("keys.new"), () => newKeyDialog(path, refresh), { kind: "primary small" }) }, keyTables(keys.items, refresh, () => newKeyDialog(path, refresh))),
         card(t("projects.quotas"), { id: "quotas", tools: button(t("action.change"), () => quotaDialog(record, path, refresh), { kind: "small" }) }, quotas(record)),
         card(t("projects.swarm"), { id: "swarm", tools: button(t("action.change"), () => swarmDialog(swarm, path, refresh), { kind: "small" }) }, swarmFacts(swarm)),
         card(t("projects.secret"), { id: "secret" }, h("p", { class: "muted" }, t("projects.secretWhat")), secretTools(path)),
@@ -35,6 +35,16 @@ export function project(root, { id, tabs }) {
     quick: 5000,
     slow: 10000,
   });
+}
+
+// People's and programs' keys first; a fleet's are many, and folded away.
+function keyTables(items, refresh, add) {
+  const ofHosts = items.filter((key) => key.agent_id);
+  const others = items.filter((key) => !key.agent_id);
+  return [
+    others.length || !ofHosts.length ? keyTable(others, refresh, add) : null,
+    ofHosts.length ? h("details", { "data-key": "host-keys" }, h("summary", null, t("keys.ofHosts", { n: count(ofHosts.length) })), h("div", null, keyTable(ofHosts, refresh))) : null,
+  ];
 }
 
 // A bar where there is a limit, the figure alone where there is none.

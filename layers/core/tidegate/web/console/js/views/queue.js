@@ -4,12 +4,13 @@ import { at, get, post } from "../api.js";
 import { count, duration } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, card, chips, empty, pageHead, titled, when } from "../parts/basics.js";
+import { badge, button, card, chips, copyable, empty, link, pageHead, when } from "../parts/basics.js";
 import { capacity } from "../parts/bars.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
+import { requestDialog } from "./request_form.js";
 import { weekDialog } from "./week.js";
 
 const STATUSES = ["", "pending", "queued", "running", "paused", "failed", "completed", "cancelled"];
@@ -26,7 +27,7 @@ export function queue(root, { query, go }) {
     },
     watch: (data) => data.items.map((request) => [request.request_id, request.status]),
     view: (data, refresh) => [
-      pageHead(t("nav.queue"), t("queue.lead"), button(t("queue.week"), weekDialog), session.isAdmin && allTools(refresh)),
+      pageHead(t("nav.queue"), t("queue.lead"), button(t("queue.week"), weekDialog), session.can("write") && button(t("queue.newRequest"), () => requestDialog(go), { key: "new-request" }), session.isAdmin && allTools(refresh)),
       h("div", { class: "lanes" }, data.channels.map((lane) => laneCard(lane, refresh))),
       h("div", { class: "filters" },
         chips(t("queue.filterChannel"), [["", t("queue.anyChannel")], ...data.channels.map((lane) => [lane.channel, named("channel", lane.channel)])], channel, (chosen) => go("queue", given({ channel: chosen, status }))),
@@ -95,7 +96,7 @@ export function bulkTools(filter, refresh) {
 
 export function requestTable(items, refresh) {
   return table(t("nav.queue"), [
-    { title: t("queue.request"), kind: "main", cell: (request) => titled(request.result?.file_name || named("type", request.type), request.type === "export" ? `#/exports/${at(request.request_id)}` : `#/queue/${at(request.request_id)}`, request.request_id) },
+    { title: t("queue.request"), kind: "main", cell: (request) => [link(requestName(request), requestHref(request), "strong"), h("span", { class: "under" }, requestName(request) === named("type", request.type) ? "" : `${named("type", request.type)} `, copyable(request.request_id))] },
     { title: t("field.status"), cell: (request) => badge(request.status) },
     { title: t("queue.why"), kind: "grow", cell: (request) => reason(request) },
     { title: t("queue.channel"), cell: (request) => named("channel", request.channel) },
@@ -104,6 +105,9 @@ export function requestTable(items, refresh) {
     { title: t("field.actions"), kind: "actions", cell: (request) => requestActions(request, refresh) },
   ], items, { keyOf: (request) => request.request_id });
 }
+
+export const requestName = (request) => request.name || request.result?.file_name || named("type", request.type);
+export const requestHref = (request) => (request.type === "export" ? `#/exports/${at(request.request_id)}` : `#/queue/${at(request.request_id)}`);
 
 export function reason(request) {
   if (request.error) return h("span", { class: "reason" }, request.error.detail || request.error.code);

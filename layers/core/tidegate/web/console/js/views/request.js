@@ -7,7 +7,7 @@ import { badge, card, code, copyable, facts, link, pageHead } from "../parts/bas
 import { requestLog } from "../parts/request_log.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
-import { reason, requestActions } from "./queue.js";
+import { reason, requestActions, requestName } from "./queue.js";
 
 export function requestPage(root, { id }) {
   return screen(root, {
@@ -18,11 +18,12 @@ export function requestPage(root, { id }) {
     watch: ({ request }) => [[id, request.status]],
     view: ({ request, lines, log }, refresh) => [
       h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.queue"), "#/queue")),
-      pageHead(request.result?.file_name || named("type", request.type), copyable(request.request_id, request.request_id), badge(request.status), requestActions(request, refresh)),
+      pageHead(requestName(request), copyable(request.request_id, request.request_id), badge(request.status), requestActions(request, refresh)),
       h("div", { class: "grid" },
         card(t("log.title"), { id: "log", wide: true }, requestLog(log)),
         card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
         card(t("jobs.details"), { id: "details" }, facts([
+          [t("field.type"), named("type", request.type)],
           [t("queue.channel"), named("channel", request.channel)],
           [t("queue.priority"), request.priority],
           [t("queue.why"), reason(request)],

@@ -6,6 +6,7 @@ import { t } from "../i18n.js";
 import { button, card, crumbs, empty, failure, link, pageHead, skeleton } from "../parts/basics.js";
 import { toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
+import { politenessFields, politenessOf } from "../parts/politeness.js";
 import { table } from "../parts/table.js";
 
 const FORMATS = ["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"];
@@ -23,7 +24,7 @@ export function newSubscription(root, { go }) {
 export function changeSubscription(root, { id, go }) {
   draw(root, skeleton(5));
   get(`v1/subscriptions/${at(id)}`).then((known) => describe(root, known, known.name, async (body) => {
-    await patch(`v1/subscriptions/${at(id)}`, { ...body, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null });
+    await patch(`v1/subscriptions/${at(id)}`, { ...body, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null, politeness: body.politeness ?? null });
     toast(t("action.saved"));
     go(`ingest/${at(id)}`);
   }), (error) => draw(root, failure(error)));
@@ -66,13 +67,14 @@ function fields(known) {
       field("biz_id", t("files.biz"), { type: "number", min: 0, value: String(known.biz_id ?? 0) }),
       field("app_id", t("files.app"), { type: "number", min: 0, value: String(known.app_id ?? 0) }),
       field("credentials", t("ingest.credential"), { value: known.credentials || "", hint: t("ingest.credentialHint") })),
+    h("details", null, h("summary", null, t("polite.title")), h("div", null, politenessFields(known.politeness))),
   ];
 }
 
 function bodyOf(given) {
   const schedule = given.schedule === "other" ? given.schedule_other.trim() : given.schedule;
   const body = { name: given.name, source_url: given.source_url, format: given.format, include: globs(given.include), exclude: globs(given.exclude), biz_id: Number(given.biz_id), app_id: Number(given.app_id) };
-  for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()]]) if (value) body[name] = value;
+  for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
 }
 

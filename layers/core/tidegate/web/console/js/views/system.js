@@ -20,14 +20,24 @@ export function system(root, { tabs }) {
       pageHead(t("operate.system"), t("system.lead", { stack: stack.stack_name, version: stack.version })),
       tabs("system"),
       h("div", { class: "grid" },
-        card(t("system.alarms"), { wide: true, id: "alarms" }, stack.alarms_error && h("p", { class: "notice warn" }, stack.alarms_error), stack.alarms.length ? alarmTable(stack.alarms) : null),
+        card(t("system.alarms"), { wide: true, id: "alarms" }, stack.alarms_error && h("p", { class: "notice warn" }, stack.alarms_error), alarms(stack.alarms)),
         compensationCard(poll, refresh),
         card(t("system.parameters"), { id: "parameters" }, h("p", { class: "muted" }, t("system.parametersWhat")),
-          facts(Object.entries(stack.parameters).filter(([, value]) => value !== "").map(([name, value]) => [name, code(value)])))),
+          h("div", { class: "long-labels" }, facts(Object.entries(stack.parameters).filter(([, value]) => value !== "").map(([name, value]) => [name, code(value)]))))),
     ],
     quick: 10000,
     slow: 20000,
   });
+}
+
+// Alarms that ring are open; quiet ones are a line that opens.
+function alarms(all) {
+  const ringing = all.filter((alarm) => alarm.state === "alarm");
+  const quiet = all.filter((alarm) => alarm.state !== "alarm");
+  return [
+    ringing.length ? alarmTable(ringing) : all.length ? h("p", null, badge("ok"), " ", t("system.noAlarm")) : null,
+    quiet.length ? h("details", { "data-key": "quiet-alarms" }, h("summary", null, t("system.quiet", { n: quiet.length })), h("div", null, alarmTable(quiet))) : null,
+  ];
 }
 
 function alarmTable(alarms) {

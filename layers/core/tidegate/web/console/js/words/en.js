@@ -37,7 +37,7 @@ export const en = {
     cancelled: "Cancelled", paused: "Paused", expired: "Expired", created: "Created", waiting_biz: "Waiting for the business", finished: "Finished", stopping: "Stopping",
     stopped: "Stopped", delivered: "Delivered", dead: "Given up", ready: "Ready", coming: "On its way", verifying: "Verifying", submitted: "Submitted",
   },
-  type: { download: "Ingest", verify: "Verify", scan: "Scan", associate: "Associate", check: "Check", export: "Export", batch: "Batch", job: "Distribution", distribution: "Distribution" },
+  type: { download: "Ingest", verify: "Verify", extract: "Unpack", scan: "Scan", associate: "Associate", check: "Check", export: "Export", batch: "Batch", job: "Distribution", distribution: "Distribution" },
   channel: { requires_cookie: "With cookie", no_cookie: "Without cookie", export: "Exports", batch: "Batches" },
   wait: { capacity: "All slots of its channel are taken", share: "Its project holds all the slots it may have", paused: "Its channel is paused", mutex: "Another request of its subscription is running", backoff: "Waits before its next attempt" },
   overview: {
@@ -83,7 +83,7 @@ export const en = {
     rateHint: "Items a second; 1 is one after another.", perSecond: "{n}/s", errors: "Errors", process_url: "Process URL", processHint: "Gets a signed POST for each item.",
     before_create_url: "Asked before creating", before_run_url: "Asked before running", process_stop_url: "Told when stopped", authCode: "Auth code", businessMade: "Registered",
     business: "Business", total: "Items", maxErrors: "Stop after errors", startIndex: "First index", jobData: "Data for every item", made: "Created; start it when you like",
-    start: "Start", started: "Starting", stop: "Stop", stopped: "Stopping", changeRate: "Change rate", rateChanged: "Rate changed", rateNow: "Now", left: "Time left", logs: "Logs",
+    start: "Start", started: "Starting", stop: "Stop", stopped: "Stopping", rateNow: "Now", left: "Time left", logs: "Logs",
     noLogs: "No logs yet", noLogsAdvice: "What the business answers in logs shows here.", stopReason: "Stopped because",
   },
   queue: {

@@ -37,7 +37,7 @@ export const zh = {
     cancelled: "已取消", paused: "已暂停", expired: "已过期", created: "已创建", waiting_biz: "等待业务方", finished: "已完成", stopping: "停止中",
     stopped: "已停止", delivered: "已送达", dead: "已放弃", ready: "就绪", coming: "获取中", verifying: "校验中", submitted: "已提交",
   },
-  type: { download: "拉取", verify: "校验", scan: "扫描", associate: "关联", check: "检查", export: "导出", batch: "批处理", job: "分发", distribution: "分发" },
+  type: { download: "拉取", verify: "校验", extract: "解包", scan: "扫描", associate: "关联", check: "检查", export: "导出", batch: "批处理", job: "分发", distribution: "分发" },
   channel: { requires_cookie: "需要 Cookie", no_cookie: "无需 Cookie", export: "导出", batch: "批处理" },
   wait: { capacity: "所在通道已满", share: "所属项目已占满可用名额", paused: "所在通道已暂停", mutex: "同一订阅的另一请求正在运行", backoff: "等待下一次尝试" },
   overview: {
@@ -83,7 +83,7 @@ export const zh = {
     rateHint: "每秒项数；1 表示逐个处理。", perSecond: "{n}/秒", errors: "错误", process_url: "处理地址", processHint: "每个数据项收到一次签名的 POST。",
     before_create_url: "创建前询问", before_run_url: "运行前询问", process_stop_url: "停止时通知", authCode: "授权码", businessMade: "已登记",
     business: "业务", total: "总项数", maxErrors: "错误上限", startIndex: "起始序号", jobData: "每项附带的数据", made: "已创建，可随时启动",
-    start: "启动", started: "正在启动", stop: "停止", stopped: "正在停止", changeRate: "修改速率", rateChanged: "速率已修改", rateNow: "当前速率", left: "剩余时间", logs: "日志",
+    start: "启动", started: "正在启动", stop: "停止", stopped: "正在停止", rateNow: "当前速率", left: "剩余时间", logs: "日志",
     noLogs: "还没有日志", noLogsAdvice: "业务方在回答中附带的日志会显示在这里。", stopReason: "停止原因",
   },
   queue: {

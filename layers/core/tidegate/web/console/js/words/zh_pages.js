@@ -1,5 +1,6 @@
 export const zhPages = {
   nav: { fleet: "主机", ingest: "采集", operate: "运维" },
+  polite: { title: "读取数据源的限度", connections: "并发连接数", bytes_per_s: "每秒字节数", delay_s: "请求间隔秒数" },
   unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。可用侧边导航或搜索（/）继续。" },
   find: { title: "搜索", short: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
   error: { requestId: "请求编号" },
@@ -17,7 +18,7 @@ export const zhPages = {
   keys: {
     title: "密钥", adminLead: "供整个部署的运维人员使用。项目密钥在项目页面。", new: "新建密钥", none: "没有密钥", noneAdvice: "没有密钥，任何人都无法使用此项目。", unnamed: "未命名", scopes: "权限", lastUsed: "最近使用", expires: "到期",
     rotate: "轮换", revoke: "吊销", revokeSure: "吊销“{name}”？使用它的一方将无法访问。", revoked: "已吊销", days: "{n} 天", nameHint: "谁或什么在使用它。", readWrite: "读写", readOnly: "只读", agent: "单台主机（agent）", agentHint: "主机密钥需填写主机编号。",
-    rotateWhat: "生成同权限的新密钥；旧密钥在重叠期内继续有效，业务不中断。", overlap: "旧密钥继续有效", atOnce: "立即失效", made: "新密钥", once: "只显示这一次，请立即复制。系统只保存其哈希。",
+    ofHosts: "主机的密钥：{n}", rotateWhat: "生成同权限的新密钥；旧密钥在重叠期内继续有效，业务不中断。", overlap: "旧密钥继续有效", atOnce: "立即失效", made: "新密钥", once: "只显示这一次，请立即复制。系统只保存其哈希。",
   },
   credentials: {
     lead: "数据源要求的请求头。只能替换，不能读取，且只发往指定来源。", new: "保存凭证", none: "没有凭证", noneAdvice: "数据源需要 Cookie 或令牌时，请在此保存。", origins: "发往", headers: "请求头", by: "操作者", replace: "替换",
@@ -28,13 +29,14 @@ export const zhPages = {
     lead: "结束的请求到期后离开数据表，按日归档于此。", day: "日期", clean: "立即清理", cleanSure: "清理所有到期内容？", cleaned: "已清理 {n} 条记录和 {objects} 个对象", none: "{day} 没有归档内容", noneAdvice: "请选择其他日期。清理在每天 02:00 运行。",
     kept: "保留期限", requests: "请求", requestsKept: "保留期过后由清理移入此归档", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "60 天",
   },
-  system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "自", parameters: "参数", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
+  system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "自", parameters: "参数", noAlarm: "没有正在响的告警。", quiet: "安静的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
   fleet: {
     lead: "接收文件的主机，以及现在能否到达。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
     noneAdvice: "生成令牌，在主机上用它启动 tidegate agent。", noneAsk: "请管理员生成令牌，在主机上用它启动 tidegate agent。", enrolWhat: "新主机凭令牌获得各自的密钥。", uses: "可用主机数", groupsHint: "用逗号分隔。", labelsHint: "name=value，用逗号分隔。", makeToken: "生成令牌", token: "令牌",
     tokenOnce: "只显示这一次，{until} 前有效。", onTheHost: "在主机上", change: "分组与标签", forget: "移除主机", forgetSure: "移除 {name}？它注册所得的密钥随之失效。", forgotten: "已移除", now: "正在获取", idle: "没有待获取的内容", idleAdvice: "发给此主机的传输都已结束。",
   },
   jobs: {
+    limitRate: "每台主机限速，MB/秒", limitRateHint: "留空则不限速。",
     map: "全部目标", mapHint: "每个方块是一个目标。指向它可见名称，点击进入主机页面。", searchTarget: "主机名", waves: "分批", waveTargets: "{n} 个目标", waveWait: "随后等待 {time}", waveLimit: "失败不超过 {n}% 则继续", bytes: "字节来源", moved: "已传输", meanSpeed: "单机平均速度", speedNow: "速度",
     hostsTold: "已上报主机", fallbacks: "退回 S3", cancel: "取消 Job", cancelSure: "取消此 Job？已送达的保留。", cancelled: "已取消", redrive: "重试 {n} 个", redriven: "已为失败目标新建 Job", redriveOf: "重试自", windowOpen: "窗口还将打开 {time}：期间请求同一文件的人共用此 Job，之后开始发送。",
     windowClosing: "窗口已关闭，正在发送。", windowIsOpen: "窗口打开中", groupsAndWaves: "分组、分批及其他", groupsHint: "代替目标列表：这些分组的全部主机。", wavesHint: "每行一批：主机百分比、等待秒数、允许失败百分比。最后一批为 100。", mode: "文件权限", asProject: "按项目设置",
@@ -48,13 +50,17 @@ export const zhPages = {
   },
   log: { title: "执行日志", none: "还没有步骤", noneAdvice: "采集请求的每一步都会写一行日志。", attempt: "第 {n} 次", stack: "堆栈" },
   callbacks: { body: "发送内容" },
-  queue: { week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
+  queue: { newRequest: "新建请求", requestMade: "已进入队列", needed: "此项必填。", channelHint: "留空则用该类型的默认通道。", notBefore: "不早于", notBeforeHint: "按您所在的时区。留空则立即。", dedupeKey: "去重词", dedupeHint: "带此词的请求未结束时，再次提交得到同一个。", does_check: "重新读取已存文件并比对 SHA-256", does_extract: "解包库中的归档", does_associate: "让已存内容多一个路径", does_download: "从地址取回文件", does_scan: "立即查看数据源", week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
   batches: {
+    rowsOf: "数据项取自文件的行", noFile: "不用文件：按编号", rowsOfHint: "文件库中的 CSV 或 NDJSON，逐行发送。", retryDelay: "重试前等待秒数", priority: "优先级", runners: "执行者数量", runnersHint: "共同分担数据项与速率的函数。", concurrencyKey: "互斥词", concurrencyKeyHint: "同一个词的批次一个接一个运行。", pauses: "暂停时段（UTC）", pausesHint: "每天不调用的时段，每行一个：22:00-06:00", progressUrl: "进度通知地址", progressUrlHint: "按下面两项的间隔收到签名的 batch.progress。", everyItems: "每处理多少项", everyPercent: "每完成百分之几", jobDataHint: "JSON。留空则不变。", change: "修改批次", changed: "已修改", dryRun: "试运行", dryRunWhat: "业务对前几项的应答。不计数，也不写日志。", redriveOf: "重做自",
     businesses: "业务登记", businessesLead: "谁来处理数据项：接收签名 POST 的地址。", noBusinesses: "还没有业务", sharedRate: "全部批次共用速率", sharedRateHint: "合计每秒项数。留空则各批次各自限速。", hooks: "其他通知", authCodeAgain: "请再次填写，否则将被清除。", filter: "按状态筛选批次", onFailure: "数据项失败时",
     failureStop: "停止批次", failureSkip: "跳过该项", retries: "每项尝试次数", maxFailed: "允许失败项数", maxFailedPercent: "允许失败百分比", concurrency: "并发调用", itemsPerCall: "每次调用项数", itemTimeout: "应答时限（秒）", ack: "应答方式", ackSync: "立即", ackAsync: "稍后通过 POST …/result", totalHint: "批次依次调用序号 0 至总数 − 1。",
     item: "数据项", answer: "应答", noOutcomes: "目前每项都直接成功", noOutcomesAdvice: "失败、放弃或重试后成功的数据项列在这里。", chartHint: "打开本页以来的每秒项数；虚线为设定速率。", id: "批次编号", exportLogs: "日志导出 CSV", eta: "预计结束",
   },
   exports: {
+    asUsual: "默认", compression: "压缩", noCompression: "不压缩", compressionHint: "用于 CSV 和 JSONL。", delimiter: "CSV 分隔符", tab: "制表符", csvHeader: "CSV 首行", headKeys: "行的键", headTitles: "列标题", headNone: "无", lineEnd: "换行", csvGuard: "防公式注入", csvGuardHint: "在电子表格会执行的单元格前加 '。", freeze: "冻结表头", autofilter: "表头筛选", auto_width: "按内容列宽",
+    credential: "数据源凭证", credentialHint: "已保存的名称；请求头只发往其来源。", parallel: "并行数", parallelHint: "留空则按需。", deliver: "另存一份到", deliverHint: "每行一个：桶/键，若在其他区域再写区域。以 / 结尾的键用文件名。",
+    tables: "表格", tableN: "表 {n}", addTable: "再加一张表", dropTable: "移除此表", multiType: "多张表", onePage: "在同一工作表上下排列", oneTab: "每表一个工作表",
     warnings: "警告", nWarnings: "{n} 条警告", columns: "列", addColumn: "添加列", addGroup: "添加分组", columnTitle: "标题", columnField: "字段", columnType: "类型", columnFormat: "格式", asJson: "JSON 形式", moveUp: "上移", moveDown: "下移", nest: "并入上一项", unnest: "移出分组", removeColumn: "删除",
     editorHint: "把一列拖到另一列上即可嵌套，拖到两列之间即可移动。", editorSides: "行表头请在下方以 JSON 编辑。", pull: "拉取示例数据", pulled: "{total} 行中的 {n} 行示例", type_string: "文本", type_number: "数字", type_date: "日期", type_datetime: "日期时间", type_currency: "货币", type_percent: "百分比", type_boolean: "是否", type_link: "链接", type_: "原样",
     fromRows: "按数据生成列", newGroup: "分组", newColumn: "列", drag: "移动 {name}", typeLabel: "{name} 的类型",

@@ -1,0 +1,70 @@
+// The fields of an export that say how its file is written, and the request that all fields make.
+import { h } from "../dom.js";
+import { t } from "../i18n.js";
+import { field, FieldError, readJson } from "../parts/form.js";
+
+const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
+const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id", "parallel"];
+const OBJECTS = ["source_data", "template", "header", "footer"];
+const OF_CSV = ["encoding", "delimiter", "csv_header", "line_end"];
+const OF_SHEETS = ["freeze", "autofilter", "auto_width"];
+// A select's value cannot hold them as they are without being trimmed away.
+const WRITTEN = { tab: "\t", crlf: "\r\n" };
+
+const either = (name) => field(name, t(`exports.${name}`), { options: [["", t("exports.asUsual")], ["true", t("action.yes")], ["false", t("action.no")]] });
+
+export function fileFields() {
+  return [
+    h("div", { class: "pair" },
+      field("encoding", t("exports.encoding"), { options: [["utf-8-sig", t("exports.withBom")], ["utf-8", "UTF-8"], ["gb18030", "GB18030"]], value: "utf-8-sig", hint: t("exports.encodingHint") }),
+      field("compression", t("exports.compression"), { options: [["", t("exports.noCompression")], ["gzip", "gzip"]], hint: t("exports.compressionHint") })),
+    h("div", { class: "pair" },
+      field("delimiter", t("exports.delimiter"), { options: [["", ","], [";", ";"], ["tab", t("exports.tab")], ["|", "|"]] }),
+      field("csv_header", t("exports.csvHeader"), { options: [["", t("exports.headKeys")], ["titles", t("exports.headTitles")], ["none", t("exports.headNone")]] })),
+    h("div", { class: "pair" },
+      field("line_end", t("exports.lineEnd"), { options: [["", "LF"], ["crlf", "CRLF (Windows)"]] }),
+      field("csv_guard", t("exports.csvGuard"), { options: [["", t("action.yes")], ["false", t("action.no")]], hint: t("exports.csvGuardHint") })),
+    h("div", { class: "triple" }, OF_SHEETS.map(either)),
+    h("div", { class: "pair" },
+      field("credential", t("exports.credential"), { hint: t("exports.credentialHint") }),
+      field("parallel", t("exports.parallel"), { type: "number", min: 1, max: 160, hint: t("exports.parallelHint") })),
+    field("deliver", t("exports.deliver"), { rows: 2, hint: t("exports.deliverHint"), placeholder: "reports-bucket/daily/ eu-central-1" }),
+  ];
+}
+
+// What one table and several have in common.
+export function commonOf(given) {
+  const body = {};
+  for (const name of PLAIN) if (given[name]?.trim()) body[name] = given[name].trim();
+  for (const name of NUMBERS) if (given[name]) body[name] = Number(given[name]);
+  if (body.type === "csv") {
+    for (const name of OF_CSV) if (given[name]) body[name] = WRITTEN[given[name]] || given[name];
+    if (given.csv_guard) body.csv_guard = false;
+  }
+  if (given.compression && ["csv", "jsonl"].includes(body.type)) body.compression = given.compression;
+  if (body.type === "excel") for (const name of OF_SHEETS) if (given[name]) body[name] = given[name] === "true";
+  if (given.credential?.trim()) body.source_headers = { credential: given.credential.trim() };
+  const places = placesOf(given.deliver || "");
+  if (places.length) body.deliver = places;
+  return body;
+}
+
+export function bodyOf(given) {
+  const body = commonOf(given);
+  for (const name of OBJECTS) {
+    const value = readJson(name, given[name]);
+    if (value !== undefined) body[name] = value;
+  }
+  if (!body.source_data && !body.source_url) throw new FieldError("source_data", t("exports.sourceMissing"));
+  return body;
+}
+
+// A bucket and a key a line, and the region where it is another.
+function placesOf(text) {
+  return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+    const [where, region] = line.replace(/^s3:\/\//, "").split(/\s+/);
+    const [bucket, ...key] = where.split("/");
+    if (!bucket || !key.length) throw new FieldError("deliver", t("exports.deliverHint"));
+    return { bucket, key: key.join("/") || "/", ...(region ? { region } : {}) };
+  });
+}

@@ -1,0 +1,41 @@
+"""The console does everything that the API does, or the table says why not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.console_routes import called, calls, fields, matches, operations, scripts, table
+
+DOES, DOES_NOT, WITHOUT = (table()[name] for name in ("does", "does_not", "without"))
+
+
+def test_every_operation_is_in_the_table_once() -> None:
+    missing = set(operations()) - set(DOES) - set(DOES_NOT)
+    assert not missing, f"say in tests/support/console_routes.toml where the console does it, or why not: {missing}"
+    assert set(DOES) | set(DOES_NOT) == set(operations())
+    assert not set(DOES) & set(DOES_NOT)
+    assert all(text.strip() for text in (*DOES.values(), *DOES_NOT.values(), *WITHOUT.values()))
+
+
+@pytest.mark.parametrize("operation", DOES)
+def test_console_calls_what_the_table_says_it_does(operation: str) -> None:
+    assert called(operation), f"no script of the console calls {operation}"
+
+
+def test_console_calls_nothing_but_the_api() -> None:
+    unknown = [call for call in calls() if not any(matches(name, *call[1:]) for name in operations())]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("operation", [name for name in DOES if fields(name)])
+def test_console_sends_every_field_that_a_request_may_have(operation: str) -> None:
+    written = "\n".join(scripts().values())
+    left_out = [name for name in fields(operation) if not re.search(rf"\b{name}\b", written)]
+    assert [name for name in left_out if f"{operation}.{name}" not in WITHOUT] == []
+
+
+def test_no_reason_is_given_for_a_field_that_is_not_there() -> None:
+    gone = [name for name in WITHOUT if name.rpartition(".")[2] not in fields(name.rpartition(".")[0])]
+    assert gone == []

@@ -1,0 +1,122 @@
+"""Which operations of the API the console calls: `python -m tests.support.console_routes` prints the table for people."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tidegate.web.api import build_api
+from tidegate.web.console.bundle import ROOT
+from tidegate.web.openapi import contract
+from tidegate.web.reference.document import operations_of
+
+_METHODS = {"get": "GET", "post": "POST", "create": "POST", "put": "PUT", "patch": "PATCH", "remove": "DELETE"}
+_METHODS["saveFrom"] = "GET"
+_CALL = re.compile(r"\b(get|post|create|put|patch|remove|saveFrom)\(\s*([\"`])((?:v1/|\$\{path\})[^\"`]*)[\"`]")
+_NAMED = re.compile(r'\bcall\("(\w+)", ([\"`])((?:v1/|\$\{path\})[^"`]*)[\"`]')
+# A path kept in a constant, and used as it is or with more behind it.
+_CONSTANT = re.compile(r"const path = `(v1/[^`]*)`")
+_BARE = re.compile(r"\b(get|patch|remove|put)\(path\b")
+_HOLE = re.compile(r"\$\{[^}]*\}")
+
+
+@cache
+def table() -> dict[str, dict[str, str]]:
+    """`does` and `does_not`: operation to text; `without`: field of an operation to the reason."""
+    found: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+    return found
+
+
+@cache
+def operations() -> dict[str, Any]:
+    return {f"{method.upper()} {path}": found for method, path, found in operations_of(contract(build_api()))}
+
+
+@cache
+def scripts() -> dict[str, str]:
+    return {path.name: path.read_text("utf-8") for path in (ROOT / "js").rglob("*.js") if path.parent.name != "words"}
+
+
+@cache
+def calls() -> list[tuple[str, str, str]]:
+    """File, method and path of every call in the console's code; what is filled in later is `{}`."""
+    return list(_calls())
+
+
+def _calls() -> Iterator[tuple[str, str, str]]:
+    # A dialog may be given its path by the view that opens it.
+    anywhere = [begin for text in scripts().values() for begin in _CONSTANT.findall(text)]
+    for name, text in scripts().items():
+        begins = _CONSTANT.findall(text)
+        for match in [*_CALL.finditer(text), *_NAMED.finditer(text)]:
+            method = _METHODS.get(match[1], match[1])
+            if "${path}" not in match[3]:
+                yield name, method, _plain(match[3])
+            for begin in (begins or anywhere) if "${path}" in match[3] else []:
+                whole = _plain(match[3].replace("${path}", begin))
+                if begins or any(matches(known, method, whole) for known in operations()):
+                    yield name, method, whole
+        for match in _BARE.finditer(text):
+            yield from ((name, _METHODS[match[1]], _plain(begin)) for begin in begins)
+        if name == "palette.js":
+            yield from ((name, "GET", path) for path in re.findall(r'\["\w+", "(v1/[\w/-]+)"', text))
+
+
+def _plain(path: str) -> str:
+    return _HOLE.sub("{}", path)
+
+
+def matches(operation: str, method: str, path: str) -> bool:
+    """Whether a call is one of this operation; `{}` stands for one part of the path, whatever it is."""
+    wanted, _, route = operation.partition(" ")
+    theirs, ours = route.strip("/").split("/"), path.strip("/").split("/")
+    alike = len(theirs) == len(ours) and all(
+        one == other or other == "{}" or (one.startswith("{") and not other.isalpha())
+        for one, other in zip(theirs, ours, strict=True)
+    )
+    return wanted == method and alike
+
+
+def called(operation: str) -> list[str]:
+    """The scripts that call it. Where the last part is chosen at run time, it must be named there."""
+    last = operation.rpartition("/")[2]
+    found = []
+    for name, method, path in calls():
+        chosen = path.endswith("/{}") and not last.startswith("{")
+        if matches(operation, method, path) and (not chosen or f'"{last}"' in scripts()[name]):
+            found.append(name)
+    return found
+
+
+def fields(operation: str) -> list[str]:
+    body = operations()[operation].get("requestBody", {}).get("content", {}).get("application/json", {})
+    return sorted(_properties(body.get("schema", {})))
+
+
+def _properties(schema: dict[str, Any]) -> set[str]:
+    if "$ref" in schema:
+        schema = contract_schemas()[schema["$ref"].rpartition("/")[2]]
+    names = set(schema.get("properties", {}))
+    return names.union(*(_properties(each) for how in ("allOf", "anyOf", "oneOf") for each in schema.get(how, [])))
+
+
+@cache
+def contract_schemas() -> dict[str, Any]:
+    found: dict[str, Any] = contract(build_api())["components"]["schemas"]
+    return found
+
+
+def printed() -> str:
+    rows = ["| operation | where the console does it, or why not |", "| --- | --- |"]
+    does, does_not = table()["does"], table()["does_not"]
+    for name in operations():
+        rows.append(f"| `{name}` | {does[name] if name in does else 'not: ' + does_not[name]} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    print(printed())
