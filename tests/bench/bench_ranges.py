@@ -117,7 +117,7 @@ def spec(parallel: int) -> ExportSpec:
 def lane(place: Path, rows: int, wait: float, parallel: int, number: int) -> None:
     objects: Any = Folder(place)
     worker = RangeWorker(objects, Puller(objects, _source(rows, wait), most_lanes=8))
-    worker.work(REQUEST, spec(parallel), number, lambda _: None, 900, fresh=True)
+    worker.work(REQUEST, spec(parallel), number, lambda _: None, 900)
 
 
 def run(rows: int, wait: float, lanes: int) -> tuple[float, dict[str, int]]:

@@ -21,6 +21,8 @@ THREADS = 4
 # Fewer pages are not worth a second step.
 MIN_PAGES = 16
 RANGE_SECONDS = 60.0
+# What a worker renders in a second, on the low side: it bounds a range where the source is fast.
+ROWS_PER_SECOND = 100_000
 MOST_RANGES = 3000
 
 
@@ -89,7 +91,8 @@ def _goes_on(pages: TablePages) -> bool:
 def make_plan(
     spec: ExportSpec, tables: Sequence[TablePages], page_seconds: float, most: int, parallel: int
 ) -> RangePlan:
-    """At most `parallel` pages are in flight at a time; a range takes about a minute, judged by page 0.
+    """At most `parallel` pages are in flight at a time; a range takes about a minute, judged by how long page 0 took
+    and how many rows it has: a worker that dies repeats no more than that.
 
     A table whose pages come one by one keeps one worker busy with one page in flight.
     """
@@ -101,7 +104,9 @@ def make_plan(
         lanes += -(-max(0, parallel - lanes) // THREADS)
     lanes = max(1, min(most, lanes))
     threads = max(1, min(THREADS, parallel // lanes))
-    each = min(-(-ranged // lanes), int(RANGE_SECONDS * threads / max(page_seconds, 0.01)))
+    rows = max((pages.size for pages in pulled if not pages.sequential), default=1)
+    seconds_a_page = max(page_seconds / threads, rows / ROWS_PER_SECOND)
+    each = min(-(-ranged // lanes), int(RANGE_SECONDS / seconds_a_page))
     each = max(1, each, -(-ranged // MOST_RANGES))
     plans = [
         [0] if pages.sequential or spec.tables[number].data is not None else _cut(pages.announced, each)

@@ -47,23 +47,11 @@ class RangeWorker:
         self._objects = objects
         self._puller = puller
 
-    def work(
-        self,
-        request: Request,
-        spec: ExportSpec,
-        lane: int,
-        pulse: Progress,
-        seconds_left: float,
-        *,
-        fresh: bool = False,
-    ) -> bool:
-        """Whether the lane is done. False: the time is up, go on in another invocation.
-
-        `fresh`: nothing can be done yet, so nobody looks for it.
-        """
+    def work(self, request: Request, spec: ExportSpec, lane: int, pulse: Progress, seconds_left: float) -> bool:
+        """Whether the lane is done. False: the time is up, go on in another invocation."""
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
         context = RangeContext(self._objects, request, spec)
-        done = set[str]() if fresh else context.done()
+        done = context.done()
         here = request.project_id, request.request_id
         if given_up_object(*here) in done:
             return True

@@ -23,14 +23,11 @@ from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
-    from tidegate.exports.render import Renderer
-    from tidegate.notifications.progress import ProgressFeed
-    from tidegate.queue.queue import RequestQueue
-
-if TYPE_CHECKING:
     from tidegate.exports.join import Joiner
     from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
+    from tidegate.notifications.progress import ProgressFeed
+    from tidegate.queue.queue import RequestQueue
 
 logger = Logger(service="tidegate", child=True)
 
@@ -75,13 +72,12 @@ class ExportSteps:
         return self._step(event, step)
 
     def render_ranges(self, event: Event, seconds_left: float) -> dict[str, Any]:
-        """One of several workers that pull and render ranges of pages."""
+        """One of several workers that pull and render ranges of pages. Started again, it goes on after its last record."""
         lane = int(event["lane"])
 
         def step(request: Request) -> dict[str, Any]:
             worker = self._range_worker()
-            fresh = request.attempt == 1 and "next" not in event
-            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left, fresh=fresh)
+            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left)
             return {"next": JOIN if done else RANGES, "lane": lane}
 
         return self._step(event, step)
