@@ -23,6 +23,7 @@ from tests.bench import (
     load,
     money,
     runners,
+    small_batches,
     swarm,
     whole_cost,
 )
@@ -57,6 +58,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "fleet_live": fleet_live.measure,
     "cold": _cold,
     "runners": runners.measure,
+    "small_batches": small_batches.measure,
     "swarm": swarm.measure,
     "deployed": _deployed,
 }

@@ -297,3 +297,39 @@ def test_batches_with_one_concurrency_key_run_one_after_another(world: BatchWorl
     assert world.shown(second)["status"] == "running"
     world.admit()
     assert world.ended(second)["status"] == "finished"
+
+
+def test_a_large_file_is_indexed_by_functions_of_their_own_while_it_runs(world: BatchWorld) -> None:
+    """Large: of more ranges than a runner makes by the way."""
+    world.cloud.app.batches.rows.range_bytes = 64
+    content = "id,name\n" + "".join(f'{n},"line\n{n}"\n' for n in range(120))
+    file_id = stored_file(world, "people.csv", content.encode())
+    body = {"biz_id": world.register(), "name": "rows", "rate": 300, "source": {"file_id": file_id}, "runners": 2}
+    batch_id = world.http("POST", "/v1/batches", body).json()["batch_id"]
+    world.act(batch_id, "start")
+    world.admit()
+    shown = world.ended(batch_id)
+    assert (shown["status"], shown["total"], shown["progress"]["succeeded"]) == ("finished", 120, 120)
+    rows = {call["index"]: call["job_data"] for call in world.business.calls()}
+    assert rows == {n: {"id": str(n), "name": f"line\n{n}"} for n in range(120)}
+    assert len(world.business.calls()) == 120
+    machine = world.cloud.app.settings.batch_machine_arn
+    listed = world.cloud.client("stepfunctions").list_executions(stateMachineArn=machine)["executions"]
+    names = [execution["name"] for execution in listed]
+    request = shown["request_id"]
+    assert {name.removeprefix(f"{request}-1") for name in names if name.startswith(request)} == {"", "-r1-1", "-i0-1"}
+
+
+def test_a_row_that_cannot_be_read_far_in_a_file_stops_the_batch_with_the_reason(world: BatchWorld) -> None:
+    world.cloud.app.batches.rows.range_bytes = 250_000
+    content = "id\n" + f"{'9' * 4999}\n" * 60 + '"' + "x" * 1_100_000
+    file_id = stored_file(world, "people.csv", content.encode())
+    body = {"biz_id": world.register(), "name": "rows", "rate": 300, "source": {"file_id": file_id}}
+    batch_id = world.http("POST", "/v1/batches", body).json()["batch_id"]
+    world.act(batch_id, "start")
+    world.admit()
+    shown = world.ended(batch_id)
+    assert shown["status"] == "stopped"
+    assert "its rows cannot be read" in shown["stop_reason"]
+    # Those of the first range.
+    assert {call["index"] for call in world.business.calls()} == set(range(50))

@@ -20,7 +20,7 @@ from tidegate.batches.run.item_call import ItemCaller
 from tidegate.batches.run.rate_shares import RateShares
 from tidegate.batches.run.slice import CONTINUE, ENDED, SLEEP, Pace, SliceEnd, SliceRunner
 from tidegate.batches.run.store import BatchRunStore
-from tidegate.batches.run.values import Outcome, Verdict
+from tidegate.batches.run.values import Extent, Outcome, Verdict
 from tidegate.batches.store import BatchStore
 from tidegate.errors import LeaseLost
 from tidegate.http.client import SafeHttp
@@ -160,9 +160,9 @@ class Lab:
             return DataItems(lambda: self.batches.job_data(batch.project_id, batch.batch_id))
         return DataItems(lambda: data)
 
-    def total(self, batch: Batch) -> int:
+    def extent(self, batch: Batch, at: int, *, wait: bool = False) -> Extent:
         assert batch.total is not None
-        return batch.total
+        return Extent(batch.total)
 
     # --- Charge
 

@@ -89,7 +89,7 @@ def test_pages_go_on_after_the_last_index() -> None:
 
 def test_a_redriven_item_is_found_by_the_index_that_it_had() -> None:
     rows = [{"index": index, "job_data": f"row {index}"} for index in (3, 7, 11)]
-    items = RedrivenItems(rows.__getitem__, len(rows), "bat-1")
+    items = RedrivenItems(rows.__getitem__, lambda: len(rows), "bat-1")
     assert [items.position(index) for index in (3, 7, 11, 4, 12)] == [0, 1, 2, -1, -1]
     assert items.name(1) == 7
     assert items.fields(1) == {"job_data": "row 7", "redrive_of": "bat-1"}

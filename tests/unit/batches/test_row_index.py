@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.batches.model import RowSource
-from tidegate.batches.rows.files import RowFiles
-from tidegate.batches.rows.index import BLOCK_ROWS, CSV, NDJSON, RowIndex, format_of, index_rows, parse_block
+from tidegate.batches.rows.files import RowFiles, Rows
+from tidegate.batches.rows.index import BLOCK_ROWS, CSV, NDJSON, RangeIndex, first_rows, format_of, index_range
 from tidegate.errors import Invalid
 from tidegate.files.model import content_object
 
@@ -27,11 +27,19 @@ cells = st.text(
 class Memory:
     def __init__(self, **objects: bytes) -> None:
         self.objects = dict(objects)
+        self.chunk = 7
         self.reads: list[tuple[int, int]] = []
+        self.streamed: list[tuple[int, int]] = []
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        data = self.objects[key]
-        return (data[at : at + 7] for at in range(0, len(data), 7))
+        return self.stream_span(key, 0, len(self.objects[key]))
+
+    def stream_span(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        self.streamed.append((start, end))
+        return (self.objects[key][at : min(at + self.chunk, end)] for at in range(start, end, self.chunk))
+
+    def size(self, key: str) -> int | None:
+        return len(self.objects[key]) if key in self.objects else None
 
     def span(self, key: str, start: int, end: int) -> bytes:
         self.reads.append((start, end))
@@ -51,13 +59,22 @@ def wait_for_reads(memory: Memory, count: int) -> None:
     assert len(memory.reads) == count
 
 
-def all_rows(data: bytes, form: str, chunk: int = 5) -> list[Any]:
-    index = index_rows((data[at : at + chunk] for at in range(0, len(data), chunk)), form)
-    index = RowIndex.from_bytes(index.to_bytes())
-    blocks = range(len(index.starts) - 1)
-    rows = [row for block in blocks for row in parse_block(index, data[slice(*index.span(block))])]
-    assert len(rows) == index.rows
-    return rows
+def opened(data: bytes, form: str, range_bytes: int = 10**6, chunk: int = 5) -> tuple[Any, Rows]:
+    memory: Any = Memory(**{"content/p/sig": data})
+    memory.chunk = chunk
+    files = RowFiles(memory, content_object, range_bytes=range_bytes)
+    return memory, files.rows("p", RowSource("file-1", "sig", form))
+
+
+def all_rows(data: bytes, form: str, chunk: int = 5, range_bytes: int = 10**6) -> list[Any]:
+    _, rows = opened(data, form, range_bytes, chunk)
+    return read_all(rows)
+
+
+def read_all(rows: Rows) -> list[Any]:
+    count, complete = rows.know(10**9)
+    assert complete
+    return [rows.row(number) for number in range(count)]
 
 
 @given(st.lists(st.tuples(cells, cells), max_size=30), st.integers(1, 9), st.sampled_from(["\r\n", "\n"]))
@@ -74,9 +91,24 @@ def test_every_row_of_a_csv_is_found_whatever_it_holds(rows: list[tuple[str, str
     | st.lists(st.sampled_from([b'"', b",", b"\n", b"\r", b" ", b"a", b"\xff"]), max_size=40).map(b"".join),
     st.integers(1, 9),
 )
-def test_as_many_rows_are_parsed_as_were_counted_whatever_the_bytes(data: bytes, chunk: int) -> None:
+def test_the_same_rows_are_read_whatever_the_bytes_and_however_they_come(data: bytes, size: int) -> None:
     for form in (CSV, NDJSON):
-        assert all_rows(data, form, chunk) == all_rows(data, form, 1000)
+        expected = first_rows([data], form, 10**6)
+        assert all_rows(data, form, size) == expected
+        assert all_rows(data, form, 1000, range_bytes=size) == expected
+
+
+@given(
+    st.lists(st.sampled_from([b'"', b",", b"\n", b"\r", b"\r\n", b" ", b"a", b"bc"]), max_size=60).map(b"".join),
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.sampled_from([CSV, NDJSON]),
+)
+def test_ranges_indexed_side_by_side_give_the_same_rows(data: bytes, size: int, indexers: int, form: str) -> None:
+    _, rows = opened(data, form, size)
+    for indexer in reversed(range(indexers)):
+        assert rows.index.make_ranges(indexer, indexers, lambda: True)
+    assert read_all(rows) == first_rows([data], form, 10**6)
 
 
 def test_quotes_within_a_field_lose_no_row() -> None:
@@ -111,26 +143,111 @@ def test_blank_lines_a_byte_order_mark_and_ragged_rows_are_taken_as_they_are() -
 
 def test_a_row_without_end_is_refused() -> None:
     with pytest.raises(Invalid):
-        index_rows((b'"' + b"x" * 300_000 for _ in range(9)), CSV)
+        index_range((b'"' + b"x" * 300_000 for _ in range(9)), CSV, 0, 10**7)
 
 
-def test_rows_are_read_by_range_a_block_ahead_and_the_index_is_made_once() -> None:
+def test_rows_are_read_by_range_a_block_ahead() -> None:
     lines = [json.dumps({"n": number}).encode() for number in range(3 * BLOCK_ROWS + 10)]
-    memory: Any = Memory(**{"content/p/sig": b"\n".join(lines)})
-    source = RowSource("file-1", "sig", NDJSON)
-    rows = RowFiles(memory, content_object).rows("p", source)
+    memory, rows = opened(b"\n".join(lines), NDJSON)
+    rows.know(1)
     assert [rows.row(number)["n"] for number in (0, 1, BLOCK_ROWS - 1)] == [0, 1, BLOCK_ROWS - 1]
     wait_for_reads(memory, 2)
     assert rows.row(3 * BLOCK_ROWS + 9) == {"n": 3 * BLOCK_ROWS + 9}
     wait_for_reads(memory, 3)
-    memory.chunks = None
-    assert RowFiles(memory, content_object).index("p", source).rows == 3 * BLOCK_ROWS + 10
 
 
-def test_a_long_file_is_indexed_in_little_memory() -> None:
+def test_a_block_that_could_not_be_read_ahead_is_read_again() -> None:
+    memory, rows = opened(b'{"n":1}\n', NDJSON)
+    rows.know(1)
+    span, memory.span = memory.span, lambda *_: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        rows.row(0)
+    ahead = rows._block(0, 0)
+    assert isinstance(ahead.exception(5), ZeroDivisionError)
+    memory.span = span
+    assert rows.row(0) == {"n": 1}
+
+
+def test_a_range_that_seems_to_begin_within_quotes_is_indexed_again() -> None:
+    data = b'id,text\n1,"a\n2,b\n3,c"\n4,d\n'
+    memory, rows = opened(data, CSV, range_bytes=14)
+    rows.index.make_ranges(1, 1, lambda: True)
+    name = "rows/p/sig.csv/14-0000001"
+    assert RangeIndex.from_bytes(memory.objects[name]).first == data.index(b"3,c")
+    assert [row["id"] for row in read_all(rows)] == ["1", "4"]
+    assert RangeIndex.from_bytes(memory.objects[name]).first == data.index(b"4,d")
+
+
+def test_a_new_process_goes_on_with_the_ranges_that_are_missing() -> None:
+    data = b"".join(b'{"n":%d}\n' % number for number in range(100, 1000))
+    memory, rows = opened(data, NDJSON, range_bytes=100)
+    told = iter([True] * 20)
+    assert not rows.index.make_ranges(0, 2, lambda: next(told, False))
+    rows.know(400)
+    before = len(memory.streamed)
+    again = RowFiles(memory, content_object, range_bytes=100).rows("p", RowSource("file-1", "sig", NDJSON))
+    # Known by the list of ranges, without looking at each.
+    assert again.index.known[0] >= 330
+    assert len(memory.streamed) == before
+    assert [row["n"] for row in read_all(again)] == list(range(100, 1000))
+    assert len({start for start, _ in memory.streamed}) == len(memory.streamed)
+
+
+class EndlessFile(Memory):
+    """100 GB of a billion rows, made up where they are read."""
+
+    LINE = b'{"padding":"' + b"x" * 85 + b'"}\n'
+    SIZE = 10**9 * len(LINE)
+
+    def size(self, key: str) -> int | None:
+        return self.SIZE if key.startswith("content/") else super().size(key)
+
+    def stream_span(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        self.streamed.append((start, end))
+        lines = self.LINE * 10_001
+        return (
+            lines[shift : shift + min(10**6, end - at)]
+            for at in range(start, end, 10**6)
+            for shift in [at % len(self.LINE)]
+        )
+
+    def span(self, key: str, start: int, end: int) -> bytes:
+        self.reads.append((start, end))
+        shift = start % len(self.LINE)
+        return (self.LINE * ((end - start) // len(self.LINE) + 2))[shift : shift + end - start]
+
+
+def test_a_billion_rows_start_after_one_range() -> None:
+    memory: Any = EndlessFile()
+    rows = RowFiles(memory, content_object).rows("p", RowSource("file-1", "sig", NDJSON))
+    known, complete = rows.know(1)
+    assert (known > 300_000, complete) == (True, False)
+    assert rows.row(0) == json.loads(EndlessFile.LINE)
+    assert sum(end - start for start, end in memory.streamed + memory.reads) < 40 * 1024 * 1024
+    # The rest is shared by as many functions as there may be.
+    assert (rows.index.ranges, rows.indexers) == (2981, 16)
+
+
+def test_the_runner_indexes_only_what_it_needs_soon_where_others_index() -> None:
+    data = b"".join(b'{"n":%d}\n' % number for number in range(100, 1000))
+    memory, rows = opened(data, NDJSON, range_bytes=100)
+    assert rows.indexers > 0
+    rows.know(1)
+    before = len(memory.streamed)
+    for _ in range(3):
+        rows.look_ahead(5)
+        time.sleep(0.02)
+    assert len(memory.streamed) == before
+    deadline = time.monotonic() + 5
+    while rows.look_ahead(40)[0] < 40:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_long_range_is_indexed_in_little_memory() -> None:
     line = b'{"a":"' + b"x" * 90 + b'"}\n'
     tracemalloc.start()
-    index = index_rows((line * 1000 for _ in range(200)), NDJSON)
+    index = index_range((line * 1000 for _ in range(200)), NDJSON, 0, 10**9)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert index.rows == 200_000

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from tidegate.batches.run.sliding_window import WindowState
 from tidegate.batches.run.state import SKIP_ADVICE, RunState
 from tidegate.batches.run.store import pack_open, unpack_open
-from tidegate.batches.run.values import FINISHED, STOPPED, Carried, Counts, ItemAnswer, ItemCall, Rules, Verdict
+from tidegate.batches.run.values import (
+    FINISHED,
+    STOPPED,
+    Carried,
+    Counts,
+    ItemAnswer,
+    ItemCall,
+    OpenItem,
+    Rules,
+    Verdict,
+)
 
 OK = ItemAnswer("ok")
 
@@ -227,3 +237,29 @@ def test_in_any_order_with_any_crash_nothing_is_lost(total: int, start: int, cha
             done |= set() if failed else {call.index}
     assert state.verdict == Verdict(FINISHED)
     assert done == set(range(total))
+
+
+def test_a_batch_whose_items_are_still_counted_ends_only_when_all_are_known() -> None:
+    state = RunState(2, Rules(rate=1000, max_failed_percent=10), WindowState(0), 0.0, complete=False)
+    abandoned = ItemAnswer("abandon")
+    for now in (0.0, 1.0):
+        step = state.next(now)
+        assert isinstance(step, tuple)
+        state.record(step[0], abandoned if now == 0 else OK, now)
+    # One of two did not succeed, but how many there are is not known.
+    assert (state.verdict, isinstance(state.next(2.0), float)) == (None, True)
+    assert not state.result(5, OK, 2.0)
+    state.extend(30, complete=True, batch_total=30)
+    assert len(play(state, start=3.0)) == 28
+    assert state.verdict == Verdict(FINISHED)
+    few = RunState(2, Rules(rate=1000, max_failed_percent=10), state.start, 0.0, Counts(abandoned=1), complete=False)
+    few.extend(9, complete=True, batch_total=9)
+    assert few.verdict
+    assert "max_failed_percent" in (few.verdict.reason or "")
+
+
+def test_an_open_item_behind_what_is_known_yet_is_kept() -> None:
+    carried = Carried(open_items=(OpenItem(7, 3, 0.0),))
+    state = RunState(5, Rules(rate=1000), WindowState(5), 0.0, carried=carried, complete=False)
+    step = state.next(1.0)
+    assert step == (ItemCall(7, 3),)

@@ -12,6 +12,7 @@ from tidegate.batches.ends import BatchEnds
 from tidegate.batches.logs import BatchLogs
 from tidegate.batches.milestones import Milestones
 from tidegate.batches.outcomes import Outcomes
+from tidegate.batches.preparations import Preparations
 from tidegate.batches.registry import Registry
 from tidegate.batches.results import ItemResults
 from tidegate.batches.rows.files import RowFiles
@@ -20,7 +21,7 @@ from tidegate.batches.run.business_calls import BusinessCalls
 from tidegate.batches.run.rate_shares import RateShares
 from tidegate.batches.run.slice import Pace, SliceRunner
 from tidegate.batches.run.store import BatchRunStore
-from tidegate.batches.steps import BatchSteps, Preparations
+from tidegate.batches.steps import BatchSteps
 from tidegate.batches.store import BatchStore, BusinessStore
 
 if TYPE_CHECKING:
@@ -51,10 +52,10 @@ class BatchesPart:
             app.notifications.notifier,
             clock,
         )
+        self.rows = RowFiles(objects, app.files.store.object_of)
         self._prepare = prepare = Preparations(
             self.store,
-            runs,
-            RowFiles(objects, app.files.store.object_of),
+            self.rows,
             app.http,
             app.sign,
             clock,
@@ -66,7 +67,9 @@ class BatchesPart:
         shares = RateShares(app.table)
         runner = SliceRunner(self.store, runs, prepare, outcomes, results, shares, milestones, clock, pace)
         progress = app.notifications.progress
-        self.machine = BatchSteps(self.store, runner, queue.queue, runs, progress, clock, settings.batch_rounds)
+        self.machine = BatchSteps(
+            self.store, runner, prepare, queue.queue, runs, progress, clock, settings.batch_rounds
+        )
         self.ends = BatchEnds(self.store, runs, clock)
 
     def _runner_loads(self) -> Mapping[str, tuple[int, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.batches.model import Batch
-from tidegate.batches.steps import Preparations
+from tidegate.batches.preparations import Preparations
 from tidegate.common.slices import slices
 
 MOST_ITEMS = 10

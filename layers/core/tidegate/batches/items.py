@@ -62,7 +62,8 @@ class RowsWithData:
 class RedrivenItems:
     """Items that failed in another batch: the business sees the index and the data that they had there."""
 
-    def __init__(self, row: Callable[[int], Any], count: int, batch_id: str) -> None:
+    def __init__(self, row: Callable[[int], Any], count: Callable[[], int], batch_id: str) -> None:
+        """`count`: how many of them are known."""
         self._row = row
         self._count = count
         self._batch_id = batch_id
@@ -76,8 +77,9 @@ class RedrivenItems:
         return int(self._row(position)["index"])
 
     def position(self, index: int) -> int:
-        found = bisect_left(range(self._count), index, key=self.name)
-        return found if found < self._count and self.name(found) == index else -1
+        count = self._count()
+        found = bisect_left(range(count), index, key=self.name)
+        return found if found < count and self.name(found) == index else -1
 
 
 class SharedItems:

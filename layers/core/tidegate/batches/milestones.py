@@ -22,7 +22,8 @@ class Milestones:
         """The last milestone that was told. Called before the progress is saved with it: a crash in between tells it
         twice, under the same id. Of several passed at once only the last is told; the end has a notice of its own."""
         reached = batch.milestone(progress.position)
-        if reached <= told or batch.progress_url is None or progress.position >= (batch.total or 0):
+        over = batch.total is not None and progress.position >= batch.total
+        if reached <= told or batch.progress_url is None or over:
             return max(told, reached)
         now = self._clock()
         notice = Notice(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate.aws import keys
 from tidegate.aws.writes import Write, delete, put_new, update
+from tidegate.queue.channels.model import Channel
 from tidegate.queue.model import RUNNING, Request
 from tidegate.queue.transaction import CHANNEL, MUTEX, SLOT
 
@@ -30,13 +31,26 @@ def _taken(request: Request, now: float, extra: bool) -> list[tuple[str, Write]]
         condition=f"{has_room} AND #paused = :no",
         no=False,
     )
-    slot = keys.slot(request.channel, request.request_id) | {
-        "project_id": request.project_id,
-        "request_id": request.request_id,
-        "attempt": request.attempt,
-    }
-    parts = [(CHANNEL, channel), (SLOT, put_new(slot))]
+    parts = [(CHANNEL, channel), (SLOT, slot_taken(request))]
     return [*parts, (MUTEX, _locked(request, now))] if request.subscription_id else parts
+
+
+def slot_taken(request: Request) -> Write:
+    slot = keys.slot(request.channel, request.request_id)
+    names = ("project_id", "request_id", "attempt")
+    return put_new(slot | {name: getattr(request, name) for name in names})
+
+
+def slots_taken(channel: Channel, count: int) -> Write:
+    """So many slots of a channel at once; refused if it has fewer, or if its capacity is not what was read."""
+    return update(
+        keys.channel(channel.name),
+        adds={"running": count, "slot_changes": count},
+        condition="#running <= :most AND #capacity = :capacity AND #paused = :no",
+        most=channel.capacity - count,
+        capacity=channel.capacity,
+        no=False,
+    )
 
 
 def _given_back(request: Request) -> list[tuple[str, Write]]:

@@ -19,7 +19,8 @@ from tidegate.projects.audit_store import audit_write
 from tidegate.projects.usage_store import queued_write
 from tidegate.queue.admission.fairness import Turn, rank
 from tidegate.queue.admission.standings import standing_write
-from tidegate.queue.channels.model import Place
+from tidegate.queue.admission.together import Move, admission_parts
+from tidegate.queue.channels.model import Channel, Place
 from tidegate.queue.items import as_text, due_of, place_item, place_key, request_from, request_item
 from tidegate.queue.locks import renewed, slot_writes
 from tidegate.queue.model import PENDING, QUEUED, RUNNING, WAITING, Request
@@ -102,6 +103,10 @@ class RequestStore:
             if not self.adopt(old):
                 without |= {PLACE}
             self._transact([request, *_queue_writes(old, new, without, turn), *slots, *rest])
+
+    def admit_together(self, moves: Sequence[Move], channel: Channel, now: datetime) -> None:
+        """All of them or none. Refused if any part met another state: then they are tried one by one."""
+        self._transact(admission_parts(moves, channel, now))
 
     def adopt(self, request: Request) -> bool:
         """Moves a waiting request's place from the lane that all projects shared to its project's own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tidegate.aws.s3 import Bucket
+from tidegate.aws.s3 import CHUNK, Bucket
 from tidegate.aws.s3_sink import S3Sink
 from tidegate.errors import RecordNotFound
 
@@ -26,6 +26,10 @@ class RowBucket:
             return b""
         answer = self._client.get_object(Bucket=self._bucket.name, Key=key, Range=f"bytes={start}-{end - 1}")
         return answer["Body"].read()
+
+    def stream_span(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        answer = self._client.get_object(Bucket=self._bucket.name, Key=key, Range=f"bytes={start}-{end - 1}")
+        return answer["Body"].iter_chunks(CHUNK)
 
     def get(self, key: str) -> bytes | None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from aws_lambda_powertools import Logger
@@ -75,9 +75,6 @@ class SliceRunner:
             batches, runs, prepare, outcomes, results, shares, milestones, clock, self._pace.lease_seconds
         )
 
-    def count(self, batch: Batch) -> int:
-        return self._prepare.total(batch)
-
     def run(self, batch: Batch, charge: Charge, runner: int = 0) -> SliceEnd:
         """`continue` when the slice's time is up, `sleep` when the next call is far, `busy` while another holds the
         lease of this runner, `ended`."""
@@ -109,21 +106,23 @@ class SliceRunner:
         self, batch: Batch, charge: Charge, runner: int, fence: int, progress: Progress, asked_at: float
     ) -> SliceEnd:
         work = self._prepare.work(batch)
-        total = self._prepare.total(batch)
-        batch = replace(batch, total=total)
+        share = batch.share(runner)
+        extent = self._prepare.extent(batch, share.index(progress.window.offset), wait=True)
+        batch = self._ticker.counted(batch, extent)
         work.items = self._prepare.items(batch, runner)
         now = _steady(self._clock)
         records = self._ticker.others(batch)
         rules = self._ticker.rules(batch, runner, records, work)
         state = RunState(
-            batch.share(runner).below(total),
+            share.below(extent.items),
             rules,
             progress.window,
             now(),
             progress.counts,
             progress.carried,
             name_of=work.items.name,
-            batch_total=total,
+            complete=extent.complete,
+            batch_total=extent.items,
         )
         obey(state, batch, runner, records, rules, now())
         workers = batch.workers(working(records))
@@ -143,6 +142,7 @@ class SliceRunner:
             pace=progress.rate_now or rules.rate,
             told=progress.told,
             records=records,
+            complete=extent.complete,
         )
         log = LogWriter(work.log, lambda lines: self._write_log(batch, lines))
         log.start()

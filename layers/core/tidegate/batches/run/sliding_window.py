@@ -24,10 +24,12 @@ class SlidingWindow:
     The offset moves only past a contiguous prefix. What it holds grows with the window, never with the total.
     """
 
-    def __init__(self, total: int, size: int, start: WindowState) -> None:
+    def __init__(self, total: int, size: int, start: WindowState, *, complete: bool = True) -> None:
+        """Not `complete`: more items may be found behind the total, and `extend` tells of them."""
         if size < 1:
             raise ValueError("a window holds at least one item")
         self._total = total
+        self._complete = complete
         self._size = size
         self.offset = start.offset
         self._next = start.offset
@@ -36,7 +38,7 @@ class SlidingWindow:
 
     @property
     def done(self) -> bool:
-        return self.offset >= self._total
+        return self._complete and self.offset >= self._total
 
     @property
     def position(self) -> int:
@@ -46,6 +48,9 @@ class SlidingWindow:
     def resize(self, size: int) -> None:
         """A smaller window takes back nothing that was handed out; it only waits longer."""
         self._size = max(1, size)
+
+    def extend(self, total: int, *, complete: bool) -> None:
+        self._total, self._complete = total, complete
 
     def peek(self) -> int | None:
         """The index that `take` would hand out."""
@@ -63,7 +68,7 @@ class SlidingWindow:
 
     def hold(self, index: int) -> bool:
         """Keeps an index back that is still open from before: `take` does not hand it out. False if it is done."""
-        if self.is_done(index) or index >= self._total:
+        if self.is_done(index) or (self._complete and index >= self._total):
             return False
         self._held.add(index)
         return True

@@ -44,6 +44,8 @@ class RunState:
     carried: Carried = field(default_factory=Carried)
     # How an item is named to people, where not by its position.
     name_of: Callable[[int], int] = lambda index: index
+    # Not complete: more items may be found behind the total, and `extend` tells of them.
+    complete: bool = True
     # Items of the whole batch, where other runners have some of them; and how many of theirs did not succeed.
     batch_total: int | None = None
     errors_elsewhere: int = 0
@@ -62,7 +64,7 @@ class RunState:
     _reopened: set[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.window = SlidingWindow(self.total, self.rules.window_size, self.start)
+        self.window = SlidingWindow(self.total, self.rules.window_size, self.start, complete=self.complete)
         self._failed, self._abandoned = self.counts.failed, self.counts.abandoned
         self._failed_calls, self._reopened = self.counts.failed_calls, set(self.carried.reopened)
         self._bucket = TokenBucket(self.rules.rate, self.now)
@@ -150,7 +152,7 @@ class RunState:
         retry = next((entry for entry in self._again if entry[1] == index), None)
         if retry is None:
             # Its call is under way, or is made once more because a runner died: it is applied after that.
-            return self.window.is_done(index) or not 0 <= index < self.total
+            return self.window.is_done(index) or index < 0 or (self.complete and index >= self.total)
         if answer.result != "error":
             # It came too late and the item waits for another attempt, which is not needed now.
             self._again.remove(retry)
@@ -177,6 +179,13 @@ class RunState:
         if rate_changed:
             self._bucket.change_rate(rules.rate, now)
             self.window.resize(self.rules.window_size)
+
+    def extend(self, total: int, *, complete: bool, batch_total: int) -> None:
+        """More items were found, or it became known that there are no more."""
+        self.total, self.complete, self.batch_total = total, complete, batch_total
+        self.window.extend(total, complete=complete)
+        self._check_limits()
+        self._conclude_if_done()
 
     def _room(self) -> int:
         most = MOST_OPEN if self.rules.most_open is None else self.rules.most_open
@@ -260,7 +269,8 @@ class RunState:
 
     def _check_limits(self) -> None:
         errors = self._failed + self._abandoned + self.errors_elsewhere
-        exceeded = self.rules.exceeded(errors, self.total if self.batch_total is None else self.batch_total)
+        total = self.total if self.batch_total is None else self.batch_total
+        exceeded = self.rules.exceeded(errors, total if self.complete else None)
         if exceeded:
             self.halt(exceeded, failed=True)
 

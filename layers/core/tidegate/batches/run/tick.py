@@ -17,11 +17,11 @@ from tidegate.batches.run.item_call import ItemCaller
 from tidegate.batches.run.rate_shares import RateShares
 from tidegate.batches.run.state import RunState
 from tidegate.batches.run.store import BatchRunStore
-from tidegate.batches.run.values import FINISHED, Outcome, Rules, Verdict
+from tidegate.batches.run.values import FINISHED, Extent, Outcome, Rules, Verdict
 from tidegate.batches.run.worker_pool import WorkerPool
 from tidegate.batches.store import BatchStore
 from tidegate.common.ids import Clock
-from tidegate.errors import LeaseLost
+from tidegate.errors import DomainError, LeaseLost
 
 FLUSH_SECONDS = 1.0
 # A holder trusts its lease a little less than a taker does: clocks differ.
@@ -36,7 +36,8 @@ class Preparation(Protocol):
 
     def items(self, batch: Batch, runner: int) -> Items: ...
 
-    def total(self, batch: Batch) -> int: ...
+    def extent(self, batch: Batch, at: int, *, wait: bool = False) -> Extent:
+        """The items that are known by now, to a runner that is `at` this one; `wait` until it is known itself."""
 
 
 class Charge(Protocol):
@@ -70,6 +71,8 @@ class Run:
     told: int
     # All runners of the batch as they were last read; with one runner, nobody.
     records: list[RunnerRecord]
+    # Whether all items are known.
+    complete: bool
     # Not in a part that counts yet.
     outcomes: list[Outcome] = field(default_factory=list)
     discharged: bool = False
@@ -129,11 +132,34 @@ class Ticker:
         present = self._batches.get(batch.project_id, batch.batch_id) or batch
         if (present.data_version, present.serial) != (batch.data_version, batch.serial):
             run.work.items = self._prepare.items(present, run.runner)
-        run.batch = replace(present, total=batch.total)
+        run.batch = present
+        self._extend(run)
         run.pool.resize(present.workers(working(run.records)))
         rules = self.rules(present, run.runner, run.records, run.work)
         run.rate = rules.rate
         run.pool.change(lambda state, now: obey(state, run.batch, run.runner, run.records, rules, now))
+
+    def _extend(self, run: Run) -> None:
+        """A file's rows are counted while they are called."""
+        if run.complete:
+            return
+        share = run.batch.share(run.runner)
+        try:
+            extent = self._prepare.extent(run.batch, share.index(run.position))
+        except DomainError as error:
+            why = error.detail
+            run.pool.change(lambda state, _: state.halt(f"its rows cannot be read: {why}", failed=True))
+            return
+        run.batch, run.complete = self.counted(run.batch, extent), extent.complete
+        own = share.below(extent.items)
+        run.pool.change(lambda state, _: state.extend(own, complete=extent.complete, batch_total=extent.items))
+
+    def counted(self, batch: Batch, extent: Extent) -> Batch:
+        """Written before any runner ends because of it: the others read it before they follow a verdict."""
+        if extent.complete and batch.total != extent.items:
+            self._runs.set_total(batch, extent.items)
+            return replace(batch, total=extent.items)
+        return batch
 
     def others(self, batch: Batch) -> list[RunnerRecord]:
         """All runners, this one among them; read only where there are others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.batches.pause_windows import PauseWindow
 
@@ -14,6 +14,13 @@ FAILED, ABANDONED, RECOVERED = "failed", "abandoned", "recovered"
 WINDOW_SECONDS = 10
 # Called and not done, of one runner.
 MOST_OPEN = 20_000
+
+
+class Extent(NamedTuple):
+    """How many items are known; `complete` says that there are no more."""
+
+    items: int
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +115,14 @@ class Rules:
         wanted = round(self.rate * max(self.item_seconds, WINDOW_SECONDS))
         return max(1, self.items_per_call, min(MOST_OPEN, wanted))
 
-    def exceeded(self, errors: int, total: int) -> str | None:
-        """Why so many items that did not succeed end the batch."""
+    def exceeded(self, errors: int, total: int | None) -> str | None:
+        """Why so many items that did not succeed end the batch. A share of a total that is not known yet ends none."""
         if self.max_errors is not None and errors >= self.max_errors:
             return f"max_errors reached: {errors} items did not succeed"
         if self.max_failed is not None and errors > self.max_failed:
             return f"{errors} items did not succeed, and max_failed allows {self.max_failed}"
-        if self.max_failed_percent is not None and errors * 100 > self.max_failed_percent * total:
-            allowed = f"max_failed_percent allows {self.max_failed_percent:g} % of {total}"
+        percent = self.max_failed_percent
+        if percent is not None and total is not None and errors * 100 > percent * total:
+            allowed = f"max_failed_percent allows {percent:g} % of {total}"
             return f"{errors} items did not succeed, and {allowed}"
         return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,9 +16,10 @@ from tidegate.projects.audit import SYSTEM
 from tidegate.projects.store import ProjectStore
 from tidegate.queue import transaction
 from tidegate.queue.admission.fairness import Turn, ceiling
+from tidegate.queue.admission.together import MOST_TOGETHER, Move
 from tidegate.queue.admission.turns import Turns
 from tidegate.queue.admission.wakeups import AdmissionQueue
-from tidegate.queue.channels.model import Place
+from tidegate.queue.channels.model import Channel, Place
 from tidegate.queue.channels.store import ChannelStore
 from tidegate.queue.model import BACKOFF, CAPACITY, CHANNEL_PAUSED, MUTEX, PENDING, SHARE, WAITING, Request, moved
 from tidegate.queue.policies import Policy
@@ -31,6 +33,8 @@ logger = Logger(service="tidegate", child=True)
 # Where many wait, the first of them are told why in each run; the rest is told as it moves up.
 _NOTES_PER_RUN = 25
 _LOOK_AGAIN_SECONDS = 60
+# Machines are started while the next requests are admitted: to start one takes longer than to admit it.
+_STARTS_TOGETHER = 16
 # One run starts what it can in this time and leaves the rest to the next: a function that reaches its time-out is
 # killed, and its message then blocks the channel's group until it is visible again.
 _RUN_SECONDS = 4.0
@@ -68,18 +72,63 @@ class Admission:
         """
         ends_at = self._monotonic() + _RUN_SECONDS
         turns = self._turns(channel_name)
-        in_time = True
-        while in_time and (place := turns.next()) is not None:
-            reason = self._try(place, turns)
-            if reason:
-                turns.passed.append((place, reason))
-            in_time = not turns.admitted or self._monotonic() < ends_at
+        in_time = self._admit_all(turns, ends_at)
         left = self._tell(turns) if in_time else turns.waiting
         self._look_again(turns, left)
         if not in_time:
             self._admission_queue.trigger(channel_name)
         logger.info("admitted", channel=channel_name, admitted=turns.admitted, left=left)
         return turns.admitted
+
+    def _admit_all(self, turns: Turns, ends_at: float) -> bool:
+        """False if the time was up before all were admitted that there is room for."""
+        started: list[Future[None]] = []
+        in_time = True
+        with ThreadPoolExecutor(_STARTS_TOGETHER, thread_name_prefix="start") as pool:
+            while (group := self._next_group(turns)) or (place := turns.next()) is not None:
+                if group:
+                    started += [pool.submit(self.start, admitted) for admitted in group]
+                else:
+                    self._try_one(place, turns)
+                if turns.admitted and self._monotonic() >= ends_at:
+                    in_time = False
+                    break
+        for future in started:
+            future.result()
+        return in_time
+
+    def _next_group(self, turns: Turns) -> list[Request]:
+        """Admits the next requests in one transaction. None of them if it is refused: they are next one by one."""
+        group = turns.next_together(MOST_TOGETHER)
+        places = [place for place, _ in group]
+        if len(places) > 1:
+            known = self._store.get_many((place.project_id, place.request_id) for place in places)
+            moves = [
+                self._move(request, turn)
+                for place, turn in group
+                if (request := known.get((place.project_id, place.request_id))) and _still_waits(request, place)
+            ]
+            if len(moves) == len(group) and self._took_together(moves, turns.channel_before):
+                return [move.new for move in moves]
+        turns.give_back(places)
+        for _ in places:
+            place = turns.next()
+            if place is not None:
+                self._try_one(place, turns)
+        return []
+
+    def _took_together(self, moves: Sequence[Move], channel: Channel) -> bool:
+        try:
+            self._store.admit_together(moves, channel, self._clock())
+        except Refused as refused:
+            logger.info("a group is admitted one by one", channel=channel.name, refused=sorted(refused.parts))
+            return False
+        return True
+
+    def _try_one(self, place: Place, turns: Turns) -> None:
+        reason = self._try(place, turns)
+        if reason:
+            turns.passed.append((place, reason))
 
     def no_room(self, channel_name: str, project_id: str) -> str | None:
         """Why a project's next request would wait, whatever else waits; None if there is room for it."""
@@ -134,17 +183,18 @@ class Admission:
         if request is None:
             self._channels.drop_place(place)
             return None
-        if request.status not in WAITING or request.priority != place.priority:
+        if not _still_waits(request, place):
             return None
+        move = self._move(request, turns.turn(place.project_id))
         try:
-            admitted = self._take(request, turns.turn(place.project_id))
+            self._store.move(request, move.new, move.line, now=self._clock(), turn=move.turn)
         except Refused as refused:
             return self._refused(refused, place, turns)
         turns.took(place)
-        self.start(admitted)
+        self.start(move.new)
         return None
 
-    def _take(self, request: Request, turn: Turn) -> Request:
+    def _move(self, request: Request, turn: Turn) -> Move:
         now = self._clock()
         timeout = request.timeout or self._policies[request.type].timeout
         admitted = moved(
@@ -158,8 +208,7 @@ class Admission:
             last_wait_reason=None,
         )
         line = RequestQueue.line(request, admitted, "admit", SYSTEM, f"a slot of {request.channel} was free", now)
-        self._store.move(request, admitted, line, now=now, turn=turn)
-        return admitted
+        return Move(request, admitted, line, turn)
 
     def _refused(self, refused: Refused, place: Place, turns: Turns) -> str | None:
         if transaction.CHANNEL in refused.parts:
@@ -227,6 +276,10 @@ class Admission:
             self._channels.look_again(turns.channel.name, now + _LOOK_AGAIN_SECONDS)
         elif not waits and due_at is not None:
             self._channels.look_again(turns.channel.name, None)
+
+
+def _still_waits(request: Request, place: Place) -> bool:
+    return request.status in WAITING and request.priority == place.priority
 
 
 def _is_news(place: Place, reason: str) -> bool:

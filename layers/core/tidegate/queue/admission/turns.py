@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, islice
@@ -32,6 +32,7 @@ class Turns:
     _held: set[tuple[str, str]] = field(default_factory=set)
     _lanes: dict[str, Iterator[Place]] = field(default_factory=dict)
     _heads: dict[str, Place] = field(default_factory=dict)
+    _before: tuple[Channel, dict[str, Standing], int] = field(init=False)
 
     @property
     def reason(self) -> str | None:
@@ -64,6 +65,32 @@ class Turns:
             default=None,
         )
         return self._heads.pop(best[0].project_id) if best else None
+
+    def next_together(self, most: int) -> list[tuple[Place, Turn]]:
+        """The places whose turn it is, one after another, as if each had its slot already; `give_back` undoes that.
+
+        Only while the channel has room, and not what needs a mutex: that is often taken.
+        """
+        self._before = (self.channel, dict(self.standings), self.admitted)
+        found: list[tuple[Place, Turn]] = []
+        while len(found) < most and self.channel.free > 0 and (place := self.next()) is not None:
+            if place.mutex is not None:
+                self._heads[place.project_id] = place
+                break
+            found.append((place, self.turn(place.project_id)))
+            self.took(place)
+        return found
+
+    @property
+    def channel_before(self) -> Channel:
+        """The channel as it was before the last `next_together`."""
+        return self._before[0]
+
+    def give_back(self, places: Sequence[Place]) -> None:
+        """None of the places of the last `next_together` has its slot: they are first in their lanes again."""
+        self.channel, self.standings, self.admitted = self._before
+        for place in reversed(places):
+            self._lanes[place.project_id] = chain([place], self._left_in(place.project_id))
 
     def turn(self, project_id: str) -> Turn:
         if self.channel.free <= 0:

@@ -1,0 +1,75 @@
+"""Many small batches at once: how fast admission lets them in, one by one and by the dozen.
+
+The real admission on moto, with each call to AWS made as slow as AWS is in one region (the times below are assumed,
+not measured). What moto itself needs is part of both, so the ratio on AWS is higher.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from tests.bench.figures import Figure
+from tests.support.moto.cloud import MotoCloud
+from tidegate.batches.model import NewBatch
+from tidegate.queue.admission import admit
+from tidegate.queue.admission.together import MOST_TOGETHER
+
+SECTION = "small batches"
+MANY = 10_000
+# Milliseconds of a call.
+ASSUMED = {"GetItem": 4, "Query": 6, "BatchGetItem": 8, "UpdateItem": 6, "TransactWriteItems": 20, "StartExecution": 40}
+# A transaction takes longer by this for each of its items.
+ASSUMED_FOR_AN_ITEM = 0.4
+
+
+@contextmanager
+def as_slow_as_aws(cloud: MotoCloud) -> Iterator[None]:
+    def wait(model: Any, params: dict[str, Any], **_: Any) -> None:
+        body = params.get("body", b"")
+        items = body.count(b'"ConditionExpression"') + body.count(b'"Put"') if isinstance(body, bytes) else 0
+        time.sleep((ASSUMED.get(model.name, 0) + items * ASSUMED_FOR_AN_ITEM) / 1000)
+
+    clients = [cloud.app.dynamodb, cloud.app.sfn]
+    for client in clients:
+        client.meta.events.register("before-call", wait, unique_id="as-slow-as-aws")
+    try:
+        yield
+    finally:
+        for client in clients:
+            client.meta.events.unregister("before-call", unique_id="as-slow-as-aws")
+
+
+def _admitted_a_second(cloud: MotoCloud, biz_id: str, project_id: str, count: int, together: int) -> float:
+    app = cloud.app
+    for number in range(count):
+        cloud.clock.advance(0.002)
+        batch = app.batches.batches.create(project_id, NewBatch(biz_id=biz_id, name=f"b{number}", total=1, rate=1))
+        app.batches.control.start(project_id, batch.batch_id, "bench")
+    with patch.object(admit, "MOST_TOGETHER", together), as_slow_as_aws(cloud):
+        began = time.perf_counter()
+        admitted = 0
+        # As the channel's messages do, one run after another.
+        while admitted < count:
+            admitted += app.queue.admission.admit("batch")
+        seconds = time.perf_counter() - began
+    assert admitted == count
+    return count / seconds
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    with MotoCloud() as cloud:
+        project = cloud.project()
+        capacity = cloud.http("POST", "/v1/queue/capacity", json={"batch": MANY}, key=cloud.admin_key)
+        assert capacity.status == 200, capacity.body
+        body = {"name": "small", "process_url": "http://127.0.0.1:9/process"}
+        biz_id = cloud.http("POST", "/v1/biz", json=body, key=project.key).json()["biz_id"]
+        one = _admitted_a_second(cloud, biz_id, project.id, 24 if quick else 96, 1)
+        many = _admitted_a_second(cloud, biz_id, project.id, 240 if quick else 1200, MOST_TOGETHER)
+    yield Figure(SECTION, "admitted one by one", one, "a second")
+    yield Figure(SECTION, f"admitted {MOST_TOGETHER} together", many, "a second", 100, at_least=True)
+    note = f"{MANY:,} ÷ {many:,.0f} a second; one by one {MANY / one:,.0f} s"
+    yield Figure(SECTION, f"seconds until {MANY:,} batches run", MANY / many, "s", MANY / 100, note=note)

@@ -1,0 +1,144 @@
+"""Many requests at once: admitted by the dozen, with the same rules as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.queue import TestQueue, set_quotas
+from tidegate.queue.admission import admit
+from tidegate.queue.admission.together import MOST_TOGETHER
+from tidegate.queue.store import RequestStore
+
+
+@pytest.fixture
+def groups(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests each transaction admitted."""
+    sizes: list[int] = []
+    together = RequestStore.admit_together
+
+    def counted(store: RequestStore, moves: Any, *rest: Any) -> None:
+        together(store, moves, *rest)
+        sizes.append(len(moves))
+
+    monkeypatch.setattr(RequestStore, "admit_together", counted)
+    return sizes
+
+
+def running_of(queue: TestQueue, project_id: str) -> int:
+    return queue.cloud.app.queue.channel_store.standing("no_cookie", project_id).running
+
+
+def test_forty_requests_are_admitted_in_four_transactions(queue: TestQueue, groups: list[int]) -> None:
+    queue.capacity(no_cookie=40)
+    requests = [queue.submit() for _ in range(41)]
+    queue.admit()
+    assert groups == [MOST_TOGETHER] * 3 + [4]
+    assert queue.statuses(*requests) == ["running"] * 40 + ["queued"]
+    assert {f"{request.request_id}-1" for request in requests[:40]} <= queue.executions().keys()
+    app = queue.cloud.app
+    standing = app.queue.channel_store.standing("no_cookie", queue.project.id)
+    assert (queue.channel().running, standing.running, standing.waiting) == (40, 40, 1)
+    assert len(app.queue.channel_store.slots("no_cookie")) == 40
+    assert app.queue.project_usage(queue.project.id)["queued"] == 1
+    # Nothing was miscounted: there is nothing to put right.
+    assert app.queue.recovery.heal("no_cookie") == 0
+    assert queue.channel().running == 40
+
+
+def test_a_run_that_took_too_long_ends_and_another_goes_on(
+    queue: TestQueue, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.capacity(no_cookie=40)
+    requests = [queue.submit() for _ in range(30)]
+    monkeypatch.setattr(admit, "_RUN_SECONDS", -1.0)
+    assert queue.cloud.app.queue.admission.admit("no_cookie") == MOST_TOGETHER
+    assert queue.statuses(*requests).count("running") == MOST_TOGETHER
+    monkeypatch.undo()
+    queue.cloud.deliver("WakeupsQueue")
+    queue.admit()
+    assert queue.statuses(*requests) == ["running"] * 30
+
+
+def test_a_request_cancelled_meanwhile_is_not_admitted_with_its_group(
+    queue: TestQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.capacity(no_cookie=10)
+    requests = [queue.submit() for _ in range(5)]
+    together = RequestStore.admit_together
+
+    def late(store: RequestStore, *rest: Any) -> None:
+        monkeypatch.setattr(RequestStore, "admit_together", together)
+        assert queue.act(requests[2], "cancel").status == 200
+        together(store, *rest)
+
+    monkeypatch.setattr(RequestStore, "admit_together", late)
+    queue.admit()
+    assert queue.statuses(*requests) == ["running", "running", "cancelled", "running", "running"]
+    assert queue.channel().running == 4
+
+
+def test_a_capacity_lowered_meanwhile_holds_for_a_group(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.capacity(no_cookie=10)
+    requests = [queue.submit() for _ in range(6)]
+    together = RequestStore.admit_together
+
+    def late(store: RequestStore, *rest: Any) -> None:
+        monkeypatch.setattr(RequestStore, "admit_together", together)
+        lower = {"no_cookie": 2}
+        assert queue.cloud.http("POST", "/v1/queue/capacity", json=lower, key=queue.cloud.admin_key).status == 200
+        together(store, *rest)
+
+    monkeypatch.setattr(RequestStore, "admit_together", late)
+    queue.admit()
+    assert queue.statuses(*requests) == ["running", "running", *["queued"] * 4]
+    assert queue.channel().running == 2
+
+
+def test_a_paused_channel_admits_no_group(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue.capacity(no_cookie=10)
+    requests = [queue.submit() for _ in range(3)]
+    together = RequestStore.admit_together
+
+    def late(store: RequestStore, *rest: Any) -> None:
+        pause = {"scope": "no_cookie"}
+        assert queue.cloud.http("POST", "/v1/queue/pause", json=pause, key=queue.cloud.admin_key).status == 200
+        together(store, *rest)
+
+    monkeypatch.setattr(RequestStore, "admit_together", late)
+    queue.admit()
+    assert "running" not in queue.statuses(*requests)
+
+
+def test_projects_take_turns_within_a_group(queue: TestQueue, groups: list[int]) -> None:
+    queue.capacity(no_cookie=10)
+    other = TestQueue(queue.cloud, queue.cloud.project("other"))
+    for _ in range(20):
+        queue.submit()
+    for _ in range(20):
+        other.submit()
+    queue.admit()
+    assert groups == [10]
+    assert (running_of(queue, queue.project.id), running_of(queue, other.project.id)) == (5, 5)
+
+
+def test_a_share_holds_within_a_group(queue: TestQueue, groups: list[int]) -> None:
+    set_quotas(queue, share={"no_cookie": 3})
+    queue.capacity(no_cookie=10)
+    requests = [queue.submit() for _ in range(6)]
+    queue.admit()
+    assert groups == [3]
+    assert queue.statuses(*requests).count("running") == 3
+
+
+def test_requests_with_a_mutex_go_one_by_one_between_groups(queue: TestQueue, groups: list[int]) -> None:
+    queue.capacity(no_cookie=20)
+    before = [queue.submit() for _ in range(3)]
+    locked = [queue.submit(subscription_id="sub-1") for _ in range(2)]
+    after = [queue.submit() for _ in range(3)]
+    queue.admit()
+    assert groups == [3, 3]
+    assert queue.statuses(*before, *after) == ["running"] * 6
+    assert queue.statuses(*locked) == ["running", "queued"]
+    assert queue.now(locked[1]).last_wait_reason == "mutex"
