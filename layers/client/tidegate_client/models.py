@@ -161,6 +161,7 @@ class JobSwarm(Model):
     fallbacks: int
     hosts: int
     bad_peers: list[str]
+    reused_bytes: int
 
 
 class JobMap(Model):
@@ -215,6 +216,8 @@ class SwarmFigures(TypedDict):
     bad_pieces: int
     fell_back: str
     bad_peers: list[str]
+    # Bytes found in an older version of the file; told only to an API that speaks of blocks.
+    reused_bytes: NotRequired[int]
 
 
 class Presence(TypedDict):

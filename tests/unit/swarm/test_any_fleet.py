@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
 from tests.support.swarm.world import MIB, HostPlan, World
-from tidegate_client.swarm.chooser import ALONE, Chooser, Rules
+from tidegate_client.swarm.choosing.chooser import ALONE, Chooser, Rules
+from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Mode, Neighbour
+from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout
-from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Mode, Neighbour
-from tidegate_client.swarm.ranks import Ranks
 
 seconds = st.floats(0, 10, allow_nan=False)
 behaviours = st.one_of(
@@ -83,6 +83,27 @@ def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience
         if host.plan.honest:
             assert host.finished is not None
             assert host.finished < 20.0
+
+
+def test_neighbours_that_send_a_byte_now_and_then_do_not_keep_others_from_being_asked() -> None:
+    """Each takes two of eight places, and is never silent for long enough to be found out by a time-out."""
+    rules = Rules(ranks=0, hold=0.5, patience=5.0, line=1e6, lasts=600.0)
+    neighbours = [Neighbour() for _ in range(5)]
+    chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, neighbours, 0.0, rng=random.Random(1))
+    for place in range(4):
+        chooser.linked(place, Link.UP)
+        chooser.told(place, (1 << 64) - 1, 0)
+    assert {step.source for step in chooser.next(0.0)} == {0, 1, 2, 3}
+    chooser.linked(4, Link.UP)
+    chooser.told(4, (1 << 64) - 1, 0)
+    asked_at, now = None, 0.0
+    while asked_at is None and now < 30.0:
+        now += 0.1
+        chooser.received(1, now, from_peer=True)
+        if any(step.source == 4 for step in chooser.next(now)):
+            asked_at = now
+    assert asked_at is not None
+    assert asked_at <= rules.patience + 0.2
 
 
 def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
