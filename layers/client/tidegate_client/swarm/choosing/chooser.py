@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tidegate_client.swarm.choosing.flights import Flights
 from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Mode, Neighbour, Step
 from tidegate_client.swarm.choosing.pace import Pace
 from tidegate_client.swarm.choosing.ranks import Ranks
@@ -49,10 +50,9 @@ class Chooser:
     lengths: dict[int, int] = field(default_factory=dict)
     rng: random.Random = field(default_factory=random.Random)
     mode: Mode = Mode.NONE
-    origin_flights: int = 0
     # When a neighbour last gave a piece. What S3 gave does not count, or a host cut off waits anew for every piece.
     progress: float = 0.0
-    _flights: dict[int, dict[int, float]] = field(default_factory=dict)
+    _flights: Flights = field(default_factory=Flights)
     _own: list[tuple[int, int]] = field(default_factory=list)
     _usual: float = 0.0
     _silent_since: float | None = None
@@ -61,10 +61,12 @@ class Chooser:
     _origin_pause_until: float = 0.0
     _peer_bytes_at: float = 0.0
     _pace: Pace = field(init=False)
+    _deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = self.started
         self._pace = Pace(self.rules.line, self.started)
+        self._deadline = self.started + self.rules.lasts
         self._own = self.ranking.below(self.rules.ranks)
 
     def begin(self, have: int, now: float) -> None:
@@ -80,7 +82,7 @@ class Chooser:
     @property
     def bringing(self) -> int:
         """What is on its way from S3, for neighbours to know."""
-        return sum(1 << piece for piece, flights in self._flights.items() if ORIGIN in flights)
+        return self._flights.from_origin_pieces
 
     def linked(self, peer: int, link: Link) -> None:
         neighbour = self.neighbours[peer]
@@ -99,7 +101,7 @@ class Chooser:
         length, took = self._length(piece), max(now - began, 1e-6)
         if source == ORIGIN:
             self._origin_failures = 0
-            self._pace.origin_gave((self.origin_flights + 1) * length / took)
+            self._pace.origin_gave((self._flights.from_origin + 1) * length / took)
         else:
             neighbour = self.neighbours[source]
             neighbour.rate, neighbour.stalls, neighbour.breaks = length / took, 0, 0
@@ -141,7 +143,7 @@ class Chooser:
 
     def sources(self, piece: int) -> tuple[int, ...]:
         """Where it is on its way from."""
-        return tuple(self._flights.get(piece, ()))
+        return self._flights.sources(piece)
 
     def lost(self, pieces: int) -> None:
         """They were here, and what is on the disk now is something else."""
@@ -153,15 +155,9 @@ class Chooser:
         return self.lengths.get(piece, self.layout.length(piece))
 
     def _land(self, source: int, piece: int) -> float:
-        flights = self._flights[piece]
-        began = flights.pop(source)
-        if not flights:
-            del self._flights[piece]
-        if source == ORIGIN:
-            self.origin_flights -= 1
-        else:
+        if source != ORIGIN:
             self.neighbours[source].flights -= 1
-        return began
+        return self._flights.end(source, piece)
 
     # --- what to do
 
@@ -180,22 +176,17 @@ class Chooser:
         return steps
 
     def _missing(self) -> int:
-        under_way = 0
-        for piece in self._flights:
-            under_way |= 1 << piece
-        return self.layout.everything & ~self.have & ~under_way
+        return self.layout.everything & ~self.have & ~self._flights.pieces
 
     def _flying(self, now: float) -> int:
         """What is on its way. A few peers that take far too long do not keep others from being asked."""
-        began = [began for flights in self._flights.values() for began in flights.values()]
+        began = self._flights.began()
         slow = max(self.rules.patience, 4 * self._usual)
         return len(began) - min(FLIGHTS, sum(now - moment > slow for moment in began))
 
     def _begin(self, step: Step, now: float) -> Step:
-        self._flights.setdefault(step.piece, {})[step.source] = now
-        if step.source == ORIGIN:
-            self.origin_flights += 1
-        else:
+        self._flights.begin(step, now)
+        if step.source != ORIGIN:
             self.neighbours[step.source].flights += 1
         return step
 
@@ -213,7 +204,7 @@ class Chooser:
         missing = self.layout.everything & ~self.have
         known = (self.layout.length(piece) - short for piece, short in self.lengths.items() if missing >> piece & 1)
         left = self.layout.bytes_of(missing) - sum(known)
-        return self._pace.is_late(now, whole=self.layout.size, left=left, lasts=self.rules.lasts)
+        return self._pace.is_late(now, whole=self.layout.size, left=left, lasts=self._deadline - self.started)
 
     def _ask_neighbour(self, missing: int, now: float) -> Step | None:
         """Near ones first, at random among equals; those far slower than the host itself last."""
@@ -248,10 +239,10 @@ class Chooser:
         late = self.mode in (Mode.ALONE, Mode.DEADLINE)
         most = FLIGHTS_WHEN_LATE if late else FLIGHTS_FROM_ORIGIN
         steps: list[Step] = []
-        if now < self._origin_pause_until or self.origin_flights >= most:
+        if now < self._origin_pause_until or self._flights.from_origin >= most:
             return steps
         for piece in self._wanted_from_origin(now, late=late):
-            if self.origin_flights >= most or self._flying(now) >= FLIGHTS + most:
+            if self._flights.from_origin >= most or self._flying(now) >= FLIGHTS + most:
                 break
             steps.append(self._begin(Step(ORIGIN, piece), now))
         return steps
@@ -259,7 +250,7 @@ class Chooser:
     def _wanted_from_origin(self, now: float, *, late: bool) -> Iterable[int]:
         missing = self._missing()
         if late:
-            return pieces_in(missing | self._overdue(now))
+            return pieces_in(missing | self._flights.overdue(now - self.rules.patience))
         return dict.fromkeys([*self._own_turn(missing, now), *self._ladder(missing, now)])
 
     def _own_turn(self, missing: int, now: float) -> Iterable[int]:
@@ -296,7 +287,7 @@ class Chooser:
             return ()
         # One host for each piece at first, and no piece that a neighbour has or brings; then more, then any piece.
         allowed = 4.0 ** min(stuck, 64.0)
-        wanted = missing | self._overdue(now)
+        wanted = missing | self._flights.overdue(now - self.rules.patience)
         if stuck < LADDER_BELIEVES:
             offered, coming = self._known(now)
             wanted &= ~(offered | coming)
@@ -305,21 +296,12 @@ class Chooser:
             self.mode = Mode.LADDER
         return (piece for _, piece in found)
 
-    def _overdue(self, now: float) -> int:
-        """Asked of one neighbour alone, and longer ago than anybody should wait."""
-        late = 0
-        for piece, flights in self._flights.items():
-            if len(flights) == 1 and ORIGIN not in flights and now - max(flights.values()) > self.rules.patience:
-                late |= 1 << piece
-        return late
-
     def _end_game(self, now: float) -> list[Step]:
         """All that is missing is on its way: what takes twice the usual time is asked for once more, elsewhere."""
         steps = []
         slow = self._pace.rate(now) / SLUGGISH
-        for piece, flights in list(self._flights.items()):
-            (source, began), *more = flights.items()
-            if more or now - began < 2 * max(self._usual, 0.1):
+        for piece, source, began in self._flights.single():
+            if now - began < 2 * max(self._usual, 0.1):
                 continue
             others = [
                 place
