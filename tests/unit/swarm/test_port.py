@@ -292,6 +292,112 @@ def test_any_bytes_instead_of_tls_leave_the_port_well(port: Port, sent: bytes, l
             pass
 
 
+changes = st.lists(
+    st.tuples(st.integers(0, 400), st.sampled_from(["insert", "replace", "remove"]), st.binary(min_size=1, max_size=3)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def changed(content: bytes, steps: list[tuple[int, str, bytes]]) -> bytes:
+    for at, kind, more in steps:
+        at %= len(content)
+        after = at if kind == "insert" else at + len(more)
+        content = content[:at] + (b"" if kind == "remove" else more) + content[after:]
+    return content
+
+
+@examples(60)
+@given(changes, st.booleans())
+def test_request_that_was_changed_anywhere_gets_a_right_answer_or_none(
+    port: Port, steps: list[tuple[int, str, bytes]], in_part: bool
+) -> None:
+    head = get(f"/swarm/{port.id}/piece/2", port.header)[:-4]
+    request = changed(head + (b"\r\nRange: bytes=5-700000" if in_part else b""), steps)
+    answer, _, body = port.ask(request + b"\r\n\r\n").partition(b"\r\n\r\n")
+    if answer:
+        assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 206 ", b"HTTP/1.1 404 ", b"HTTP/1.1 429 "))
+        assert body in port.content
+
+
+def hello() -> bytes:
+    """What a caller sends first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client_context().wrap_bio(incoming, outgoing).do_handshake()
+    return outgoing.read()
+
+
+@examples(40)
+@given(changes)
+def test_handshake_that_was_changed_anywhere_opens_nothing(port: Port, steps: list[tuple[int, str, bytes]]) -> None:
+    with contextlib.suppress(OSError), socket.create_connection(port.address, timeout=5) as raw:
+        raw.sendall(changed(hello(), steps) + get(f"/swarm/{port.id}/piece/0", port.header))
+        raw.shutdown(socket.SHUT_WR)
+        found = b""
+        while chunk := raw.recv(65536):
+            found += chunk
+        assert port.content[:64] not in found
+
+
+def until_closed(line: socket.socket) -> float:
+    """Seconds until the other side has closed."""
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while line.recv(65536):
+            pass
+    return time.monotonic() - began
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_request_that_never_ends_is_closed(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.4)
+    with port.connected() as line:
+        line.sendall(f"GET /swarm/{port.id}/piece/0 HTTP/1.1\r\nX: ".encode())
+        feeding = threading.Event()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not feeding.wait(0.1):
+                    line.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        took = until_closed(line)
+        feeding.set()
+        thread.join()
+    assert took < 5.0
+
+
+def test_handshake_that_never_ends_is_closed(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.4)
+    with socket.create_connection(port.address, timeout=8) as raw:
+        raw.sendall(hello()[:40])
+        assert until_closed(raw) < 5.0
+
+
+def test_caller_that_takes_nothing_loses_its_upload_slot(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SEND_SECONDS", 0.3)
+    slots = port.host.host._server._slots
+    with port.connected() as line:
+        # More than all buffers on the way hold, and nothing of it is read.
+        line.sendall(get(f"/swarm/{port.id}/piece/0", port.header) * 40)
+        wait_for(lambda: "host-1" in slots._held)
+        wait_for(lambda: slots._free == limits.UPLOADS and not slots._held)
+        line.settimeout(5)
+        found = 0
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while chunk := line.recv(MIB):
+                found += len(chunk)
+        assert found < 40 * MIB
+
+
 def test_requests_in_pieces_at_any_pace_are_served_or_closed(port: Port) -> None:
     drawn, request = random.Random(3), get(f"/swarm/{port.id}/piece/9", port.header)
     for _ in range(8):
