@@ -229,6 +229,13 @@ class Presence(TypedDict):
     reached: bool
 
 
+class AgentPeers(Model):
+    site: str
+    listen: list[str]
+    reached: bool
+    upload_mbit: float | None
+
+
 class Agent(Model):
     agent_id: str
     groups: list[str]
@@ -240,6 +247,8 @@ class Agent(Model):
     free_bytes: int | None
     # What it has to fetch; on one agent, not in lists.
     current: list[dict[str, Any]] | None
+    # Its part in swarms; likewise.
+    peers: AgentPeers | None
 
 
 class Enrolment(Model):

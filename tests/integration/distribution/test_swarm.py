@@ -177,6 +177,16 @@ def test_presence_older_than_two_hours_counts_no_more(large: Fleet) -> None:
     assert swarm_of(large, "a-0") is None
 
 
+def test_host_shows_its_part_in_swarms(large: Fleet) -> None:
+    tell(large, "a-3", reached=False)
+    large.cloud.http("GET", "/v1/agents/a-3/transfers", key=large.key_of("a-3"))
+    shown = large.get("/v1/agents/a-3")
+    assert shown["peers"]["listen"] == ["10.0.0.3:7471"]
+    assert (shown["peers"]["site"], shown["peers"]["reached"]) == ("dc1", False)
+    large.cloud.clock.advance(2 * 3600 + 1)
+    assert large.get("/v1/agents/a-3").get("peers") is None
+
+
 def test_host_that_was_never_reached_only_fetches(large: Fleet) -> None:
     tell(large, "a-3", reached=False)
     dispatched(large)

@@ -11,8 +11,7 @@ from typing import Any
 from tidegate.aws import keys
 from tidegate.aws.serialization import to_wire
 from tidegate.aws.table import Table
-from tidegate.distribution.counts import Counts
-from tidegate.distribution.model import Job, TransferSpec
+from tidegate.distribution.model import Counts, Job, TransferSpec
 from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.swarm.planner import JobSwarm, SwarmPlanner

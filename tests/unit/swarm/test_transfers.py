@@ -77,15 +77,17 @@ class Table:
         terms: Any = type("T", (), {"layout": LAYOUT, "peers": names})
         watched = Watched("me", executor, executor, None)
         wake = asyncio.Event()
+        callers: Any = peers
+        origin: Any = None
         self.transfers = Transfers(
             terms,
-            peers,
-            None,
+            callers,
+            origin,
             self.chooser,
             watched,
             Tasks(wake),
             changed=wake.set,
-            on_progress=lambda *_: None,  # type: ignore[arg-type]
+            on_progress=lambda *_: None,
         )
         self.transfers.store = self.store
 
