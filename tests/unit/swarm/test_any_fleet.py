@@ -22,6 +22,7 @@ behaviours = st.one_of(
     st.builds(HostPlan, starts=seconds, blocked=st.just(True)),
     st.builds(HostPlan, starts=seconds, slow=st.floats(1, 20)),
     st.builds(HostPlan, starts=seconds, zone=st.sampled_from("ab")),
+    st.builds(HostPlan, starts=seconds, kept=st.floats(0.1, 1), restarts=st.lists(st.floats(0.5, 8), max_size=2)),
     st.just(HostPlan(dead=True)),
     st.just(HostPlan(absent=True)),
     st.builds(HostPlan, starts=seconds, pretends=st.just(True)),
@@ -64,6 +65,14 @@ def test_healthy_fleet_takes_less_than_two_files_from_the_store(
     world.run(limit=300.0)
     assert not world.unfinished
     assert world.origin_pieces / pieces <= 2.0
+
+
+def test_fleet_with_most_of_the_file_takes_the_rest_from_the_store_about_once() -> None:
+    """Each host has 90 of 100 pieces, other ones each: together they have all."""
+    world = World(100, [HostPlan(starts=n / 8, kept=0.9) for n in range(40)], seed=3)
+    world.run(limit=100.0)
+    assert not world.unfinished
+    assert world.origin_pieces <= 10
 
 
 def test_host_whose_neighbours_have_not_started_climbs_the_ladder() -> None:
