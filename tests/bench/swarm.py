@@ -10,12 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.bench.figures import Figure, table
+from tests.support.swarm.dispatch import PlannedJob
 from tests.support.swarm.fleet import Behaviour, FleetRun, SwarmFleet
-from tests.support.swarm.lab import CountingOrigin, made_up_content
+from tests.support.swarm.lab import CountingOrigin, made_up_content, next_release
 
 SECTION = "Swarm: hosts of a Job feed each other (this machine, TLS, real processes)"
 MIB = 1 << 20
@@ -50,9 +51,11 @@ def run_fleet(
     direct: bool = False,
     processes: int = 5,
     during: Callable[[SwarmFleet], None] | None = None,
+    content: bytes | None = None,
+    old: bytes | None = None,
 ) -> tuple[FleetRun, list[str]]:
     with tempfile.TemporaryDirectory() as home:
-        origin = CountingOrigin(made_up_content(scale.size), origin_rate)
+        origin = CountingOrigin(content or made_up_content(scale.size), origin_rate)
         given = behaviours or [Behaviour() for _ in range(scale.hosts)]
         fleet = SwarmFleet(
             Path(home),
@@ -62,6 +65,7 @@ def run_fleet(
             spread=scale.spread,
             processes=processes,
             direct=direct,
+            old=old,
         )
         try:
             with fleet.started():
@@ -71,6 +75,9 @@ def run_fleet(
         finally:
             origin.close()
         return fleet.run, fleet.wrong_files()
+
+
+_FAULTS = "1 dead, 1 garbage, 1 stalling, 1 at 1/20 of the rate, 5 unreachable: origin"
 
 
 def cpu(scale: Scale) -> Iterator[Figure]:
@@ -104,13 +111,14 @@ def capped(scale: Scale) -> Iterator[Figure]:
 
 
 def faults(scale: Scale) -> Iterator[Figure]:
-    # A host at 1/8 of the others' rate needs eight times as long, whatever the others do: that is this one's time.
-    bad = [Behaviour("dead"), Behaviour("garbage"), Behaviour("stall"), Behaviour(slow=1 / 8)]
+    # A host at 1/20 of the others' rate needs twenty times as long, whatever the others do: so the file is smaller.
+    smaller = replace(scale, size=3 * scale.size // 8)
+    bad = [Behaviour("dead"), Behaviour("garbage"), Behaviour("stall"), Behaviour(slow=1 / 20)]
     blocked = [Behaviour("blocked") for _ in range(5)]
-    run, wrong = run_fleet(scale, bad + blocked + [Behaviour() for _ in range(scale.hosts - 9)])
+    run, wrong = run_fleet(smaller, bad + blocked + [Behaviour() for _ in range(scale.hosts - 9)])
     told = [result["figures"] for result in run.results.values() if result["figures"]]
     note = f"{sum(one['bad_pieces'] for one in told)} bad pieces came and were thrown away"
-    yield Figure(SECTION, "1 dead, 1 garbage, 1 stalling, 1 slow, 5 unreachable: origin", run.egress, "file sizes", 2.5)
+    yield Figure(SECTION, _FAULTS, run.egress, "file sizes", 2.5, note="aim 1.6")
     yield Figure(SECTION, "the same: wrong or missing files", len(wrong), "", 0, note=note)
 
 
@@ -137,13 +145,46 @@ def blocked(scale: Scale) -> Iterator[Figure]:
     yield Figure(SECTION, "all peer ports blocked: wrong or missing files", len(wrong), "", 0)
 
 
-SCENARIOS = {"plain": plain, "cpu": cpu, "capped": capped, "faults": faults, "killed": killed, "blocked": blocked}
+def delta(scale: Scale) -> Iterator[Figure]:
+    """Every host has the release before, of which three per cent were replaced by files of another length."""
+    hosts = min(20, scale.hosts)
+    few = replace(scale, hosts=hosts)
+    before = made_up_content(scale.size)
+    release = next_release(before, changed=0.03)
+    run, wrong = run_fleet(few, content=release, old=before)
+    told = [result["figures"] for result in run.results.values() if result["figures"]]
+    moved = sum(one["origin_bytes"] + one["peer_bytes"] for one in told) / (len(release) * max(1, len(told)))
+    what = f"{hosts} hosts with the release before, 3 % of it new"
+    slowest = max(run.seconds, default=math.inf)
+    note = f"slowest host {slowest:.1f} s; alone and without the old one {few.alone:.1f} s"
+    yield Figure(SECTION, f"{what}: moved to each host", moved, "file sizes", 0.1, note=note)
+    yield Figure(SECTION, f"{what}: sent by the origin", run.egress, "file sizes", 0.2)
+    yield Figure(SECTION, f"{what}: wrong or missing files", len(wrong), "", 0)
+
+
+def calls(_: Scale) -> Iterator[Figure]:
+    """Counted at the product's own planner, over a table in memory."""
+    planned = PlannedJob(10_000)
+    name = "AWS calls to plan a Job of 10,000 hosts, for each host"
+    yield Figure(SECTION, name, planned.calls.total() / 10_000, "", 0.05, note="aim 0.012")
+
+
+SCENARIOS = {
+    "plain": plain,
+    "cpu": cpu,
+    "capped": capped,
+    "faults": faults,
+    "killed": killed,
+    "blocked": blocked,
+    "delta": delta,
+    "calls": calls,
+}
 
 
 def measure(quick: bool) -> Iterator[Figure]:
     scale = QUICK if quick else FULL
     for name, scenario in SCENARIOS.items():
-        if not quick or name in ("plain", "cpu", "faults"):
+        if not quick or name in ("plain", "cpu", "faults", "delta", "calls"):
             yield from scenario(scale)
 
 

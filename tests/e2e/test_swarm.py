@@ -7,6 +7,7 @@ import os
 import pwd
 import random
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from local.demo.swarm import free_ports
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.product import product_on
 from tests.support.shell import Shell
+from tests.support.swarm.lab import next_release
 from tidegate_client import Client
 from tidegate_client.models import Job
 
@@ -22,15 +24,13 @@ HOSTS = [f"peer-{number}" for number in range(8)]
 CONTENT = random.Random(8).randbytes(16 << 20)
 
 
-def test_eight_agents_take_a_file_from_the_store_about_once(
+def test_eight_agents_take_a_file_from_the_store_about_once_and_of_the_next_what_changed(
     deployed: Deployed, project: DeployedProject, tmp_path: Path
 ) -> None:
     admin = Client(deployed.api_url, deployed.admin_key)
     admin.projects.set_swarm(project.id, peer_networks=["127.0.0.0/8"])
     client = Client(deployed.api_url, project.key)
     source = tmp_path / "large.bin"
-    source.write_bytes(CONTENT)
-    client.files.put(source, biz_id=2, app_id=3, file_path="/large.bin")
     shell = Shell(tmp_path, deployed.api_url)
     with ExitStack() as stack:
         for host, port in zip(HOSTS, free_ports(8), strict=True):
@@ -43,8 +43,16 @@ def test_eight_agents_take_a_file_from_the_store_about_once(
             stack.callback(process.terminate)
         presences = product_on(deployed).distribution.presence_store
         until(lambda: presences.get_many(project.id, HOSTS, time.time()), lambda told: len(told) == len(HOSTS))
-        job = one_window(client)
-    assert all((tmp_path / host / job["target_file_dir"][1:] / "large.bin").read_bytes() == CONTENT for host in HOSTS)
+        job, content = one_window(client, source, lambda attempt: (CONTENT, f"/in/{attempt}"))
+        where = job["target_file_dir"]
+        assert has_all(tmp_path, where, content)
+        # The next release, over the one that the hosts have.
+        newer, release = one_window(client, source, lambda attempt: (next_release(CONTENT, seed=attempt), where))
+        assert has_all(tmp_path, where, release)
+    moved = newer.get("swarm")
+    assert moved is not None
+    assert moved["reused_bytes"] >= 0.8 * 8 * len(CONTENT)
+    assert moved["origin_bytes"] + moved["peer_bytes"] <= 0.2 * 8 * len(CONTENT)
     figures = job.get("swarm")
     assert figures is not None
     assert figures["hosts"] == 8
@@ -53,22 +61,31 @@ def test_eight_agents_take_a_file_from_the_store_about_once(
     assert figures["bad_pieces"] == 0
 
 
-def one_window(client: Client) -> Job:
-    """The Job of all eight. On a busy machine some come too late for their window, or all for the Job: again."""
+def has_all(home: Path, where: str, content: bytes) -> bool:
+    return all((home / host / where[1:] / "large.bin").read_bytes() == content for host in HOSTS)
+
+
+def one_window(client: Client, source: Path, made_for: Callable[[int], tuple[bytes, str]]) -> tuple[Job, bytes]:
+    """The Job of all eight. On a busy machine some come too late for their window, or all for the Job: again.
+
+    `made_for` gives content and directory of each try, so that no host has the file already."""
     for attempt in range(4):
+        content, where = made_for(attempt)
+        source.write_bytes(content)
+        client.files.put(source, biz_id=2, app_id=3, file_path="/large.bin")
         made = client.downloads.submit_batch(
             biz_id=2,
             app_id=3,
             file_path="/large.bin",
             file_name="large.bin",
             target_user=USER,
-            target_file_dir=f"/in/{attempt}",
-            file_signature=hashlib.sha256(CONTENT).hexdigest(),
+            target_file_dir=where,
+            file_signature=hashlib.sha256(content).hexdigest(),
             targets=[{"agent_id": host} for host in HOSTS],
         )
         job = ended(client, made["job_id"])
         if job["status"] == "Success" and job["counts"]["total"] == len(HOSTS):
-            return job
+            return job, content
     raise AssertionError("no window took all eight targets")
 
 

@@ -162,6 +162,7 @@ class JobSwarm(Model):
     fallbacks: int
     hosts: int
     bad_peers: list[str]
+    reused_bytes: int
 
 
 class JobMap(Model):
@@ -216,6 +217,8 @@ class SwarmFigures(TypedDict):
     bad_pieces: int
     fell_back: str
     bad_peers: list[str]
+    # Bytes found in an older version of the file; told only to an API that speaks of blocks.
+    reused_bytes: NotRequired[int]
 
 
 class Presence(TypedDict):
@@ -225,6 +228,13 @@ class Presence(TypedDict):
     pin: str
     upload_mbit: float | None
     reached: bool
+
+
+class AgentPeers(Model):
+    site: str
+    listen: list[str]
+    reached: bool
+    upload_mbit: float | None
 
 
 class Agent(Model):
@@ -238,6 +248,8 @@ class Agent(Model):
     free_bytes: int | None
     # What it has to fetch; on one agent, not in lists.
     current: list[dict[str, Any]] | None
+    # Its part in swarms; likewise.
+    peers: AgentPeers | None
 
 
 class Enrolment(Model):

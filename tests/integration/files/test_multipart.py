@@ -17,7 +17,7 @@ from tidegate.files import library as library_module
 from tidegate.files import upload as upload_module
 from tidegate.files import verify as verify_module
 from tidegate.files.model import MIB, MOST_PARTS, part_count, part_size_for, upload_object
-from tidegate.files.pieces import pieces_object
+from tidegate.files.pieces import blocks_object, pieces_object
 
 BODY = {"biz_id": 1, "app_id": 2, "file_path": "/big.bin"}
 CONTENT = bytes(range(256)) * 40_000
@@ -88,7 +88,8 @@ def test_large_upload_is_verified_by_the_queue_and_never_copied(library: Library
     assert (file["state"], file["signature"], file["size"]) == ("ready", SHA, len(CONTENT))
     key = upload_object(library.project.id, made["file_id"])
     found = library.objects()
-    assert set(found) == {key, pieces_object(library.project.id, SHA)}
+    lists = {pieces_object(library.project.id, SHA), blocks_object(library.project.id, SHA)}
+    assert set(found) == {key, *lists}
     assert found[key] == CONTENT
     pieces = [hashlib.sha256(CONTENT[at : at + MIB]).digest() for at in range(0, len(CONTENT), MIB)]
     assert found[pieces_object(library.project.id, SHA)] == b"".join(pieces)

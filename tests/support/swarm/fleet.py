@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.support.swarm.lab import CountingOrigin, Orders, Placement
 from tests.support.template import ROOT
-from tidegate_client.swarm.identity import load_identity
+from tidegate_client.swarm.port.identity import load_identity
 
 PORT = 7471
 
@@ -63,11 +63,14 @@ class SwarmFleet:
         spread: float,
         processes: int = 5,
         direct: bool = False,
+        old: bytes | None = None,
     ) -> None:
+        """`old` is what every host has at the file's place before the Job."""
         self.home = home
         self.origin = origin
         self.names = [f"host-{n:02d}" for n in range(len(behaviours))]
         self.behaviours = dict(zip(self.names, behaviours, strict=True))
+        self._old = old
         self._rate, self._spread, self._processes, self._direct = rate, spread, processes, direct
         self._running: list[subprocess.Popen[str]] = []
         self._specs: list[Path] = []
@@ -85,6 +88,8 @@ class SwarmFleet:
         placements = []
         for name in self.names:
             pin = load_identity(self.home / name / "state").pin
+            if self._old is not None:
+                (self.home / name / "file").write_bytes(self._old)
             host, port = self.address(name)
             placements.append(Placement(name, (f"{host}:{port}",), pin))
         transfers = Orders.of(self.origin).make(placements)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import re
 import threading
@@ -30,7 +31,7 @@ class CountingOrigin:
         self.answer_with: int | None = None
         digests = PieceDigests(len(content))
         digests.update(content)
-        self.piece_size, self.listed = digests.finish()
+        self.piece_size, self.listed, self.blocks = digests.finish()
         self.signature = hashlib.sha256(content).hexdigest()
         self._rate = RateLimit(rate, saved_seconds=0.05) if rate else None
         self._lock = threading.Lock()
@@ -44,6 +45,10 @@ class CountingOrigin:
     @property
     def pieces_url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}/pieces"
+
+    @property
+    def blocks_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/blocks"
 
     @property
     def egress(self) -> float:
@@ -79,7 +84,7 @@ def _handler(origin: CountingOrigin) -> type[BaseHTTPRequestHandler]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            whole = origin.listed if self.path == "/pieces" else origin.content
+            whole = {"/pieces": origin.listed, "/blocks": origin.blocks}.get(self.path, origin.content)
             asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
             first = int(asked[1]) if asked else 0
             last = min(len(whole) - 1, int(asked[2]) if asked and asked[2] else len(whole) - 1)
@@ -121,15 +126,24 @@ class Orders:
     signature: str
     url: str
     pieces_url: str
+    blocks_sha256: str
+    blocks_url: str
     lasts: float = 600.0
     key: bytes = KEY
     changes: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, origin: CountingOrigin, **given: Any) -> Orders:
-        listed = hashlib.sha256(origin.listed).hexdigest()
         return cls(
-            len(origin.content), origin.piece_size, listed, origin.signature, origin.url, origin.pieces_url, **given
+            len(origin.content),
+            origin.piece_size,
+            hashlib.sha256(origin.listed).hexdigest(),
+            origin.signature,
+            origin.url,
+            origin.pieces_url,
+            hashlib.sha256(origin.blocks).hexdigest(),
+            origin.blocks_url,
+            **given,
         )
 
     def make(self, fleet: Sequence[Placement]) -> dict[str, dict[str, Any]]:
@@ -156,9 +170,25 @@ class Orders:
                 "piece_size": self.piece_size,
                 "pieces_sha256": self.pieces_sha256,
                 "pieces_url": self.pieces_url,
+                "blocks_sha256": self.blocks_sha256,
+                "blocks_url": self.blocks_url,
                 **self.changes,
             }
         return transfer
+
+
+def next_release(old: bytes, seed: int = 2, files: int = 200, changed: float = 0.03) -> bytes:
+    """The same archive with a share of its files replaced by others of a slightly different length."""
+    drawn = random.Random(seed)
+    edges = [0, *sorted(drawn.sample(range(1, len(old)), files - 1)), len(old)]
+    parts = [old[first:last] for first, last in itertools.pairwise(edges)]
+    left = changed * len(old)
+    for number in drawn.sample(range(files), files):
+        if left < len(parts[number]):
+            continue
+        left -= len(parts[number])
+        parts[number] = drawn.randbytes(int(len(parts[number]) * drawn.uniform(0.9, 1.1)))
+    return b"".join(parts)
 
 
 def made_up_content(size: int, seed: int = 1) -> bytes:

@@ -10,6 +10,7 @@ import json
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +56,24 @@ class LabHost:
         return self.home / "file"
 
     def deliver(self, transfer: Any, patience: float = 20.0) -> SwarmFigures:
+        """A file that is there already is the older version."""
         part = self.home / "part"
         part.touch()
-        with (
-            part.open("r+b") as file,
-            self.host.join(
-                transfer,
-                file,
-                lambda _: transfer["url"],
-                pool=self.pool,
-                cancelled=lambda: self.cancelled,
-                on_progress=lambda *_: None,
-                patience=patience,
-            ) as joined,
-        ):
+        with ExitStack() as stack:
+            file = stack.enter_context(part.open("r+b"))
+            old = stack.enter_context(self.published.open("rb")) if self.published.exists() else None
+            joined = stack.enter_context(
+                self.host.join(
+                    transfer,
+                    file,
+                    lambda _: transfer["url"],
+                    pool=self.pool,
+                    cancelled=lambda: self.cancelled,
+                    on_progress=lambda *_: None,
+                    patience=patience,
+                    old=old,
+                )
+            )
             joined.fetch()
             part.rename(self.published)
             joined.seed()

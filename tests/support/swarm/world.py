@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidegate.distribution.swarm.plan import Member, plan
-from tidegate_client.swarm.chooser import Chooser, Rules
+from tidegate_client.swarm.choosing.chooser import Chooser, Rules
+from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Neighbour, Step
+from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout
-from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Neighbour, Step
-from tidegate_client.swarm.ranks import Ranks
 
 MIB = 1 << 20
 NEWS, TICK, STALL, SLOT = 0.1, 0.1, 3.0, 0.5
@@ -36,6 +36,8 @@ class HostPlan:
     slow: float = 1.0
     zone: str = ""
     restarts: Sequence[float] = ()
+    # The share of the file that it finds in an older version: as whole pieces, and as parts of the others.
+    kept: float = 0.0
 
     @property
     def honest(self) -> bool:
@@ -124,14 +126,28 @@ class World:
     def _start(self, name: str) -> None:
         host = self.hosts[name]
         host.alive = True
+        if host.plan.kept:
+            self._reuse(host)
         host.chooser.begin(host.have, self.now)
         if not host.plan.honest:
             everything = self.layout.everything
             host.told = (0, everything) if host.plan.pretends else (everything, 0)
             return
+        if host.chooser.complete:
+            host.finished, host.told = self.now, (host.have, 0)
+            return
         for place in range(len(host.peers)):
             self._at(self.now + 0.01, "dial", name, host.life, place)
         self._at(self.now, "tick", name, host.life)
+
+    def _reuse(self, host: Host) -> None:
+        """The same pieces at every start: the older version is the same."""
+        drawn = random.Random(f"{self.seed} {host.name}")
+        for piece in range(self.pieces):
+            if drawn.random() < host.plan.kept:
+                host.have |= 1 << piece
+            elif drawn.random() < host.plan.kept:
+                host.chooser.lengths[piece] = drawn.randrange(1, MIB)
 
     def _restart(self, name: str) -> None:
         host = self.hosts[name]
@@ -179,7 +195,8 @@ class World:
         self._at(self.now + TICK, "tick", name, life)
 
     def _begin(self, host: Host, step: Step) -> None:
-        piece_seconds = self.piece_seconds * self.rng.uniform(0.7, 1.5) * host.plan.slow
+        share = host.chooser.lengths.get(step.piece, MIB) / MIB
+        piece_seconds = self.piece_seconds * self.rng.uniform(0.7, 1.5) * host.plan.slow * share
         if step.source == ORIGIN:
             down = any(first <= self.now < last for first, last in self.store_down)
             self.origin_pieces += not down
@@ -223,7 +240,8 @@ class World:
             host.bad += failure is Failure.BAD
             host.chooser.failed(step.source, step.piece, failure, self.now)
             return
-        host.chooser.received(self.layout.length(step.piece), self.now, from_peer=step.source != ORIGIN)
+        length = host.chooser.lengths.get(step.piece, self.layout.length(step.piece))
+        host.chooser.received(length, self.now, from_peer=step.source != ORIGIN)
         host.chooser.arrived(step.source, step.piece, self.now)
         for other in host.chooser.sources(step.piece):
             host.chooser.called_off(other, step.piece)

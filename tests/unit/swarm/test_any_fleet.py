@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
 from tests.support.swarm.world import MIB, HostPlan, World
-from tidegate_client.swarm.chooser import ALONE, Chooser, Rules
+from tidegate_client.swarm.choosing.chooser import ALONE, Chooser, Rules
+from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Mode, Neighbour
+from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout
-from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Mode, Neighbour
-from tidegate_client.swarm.ranks import Ranks
 
 seconds = st.floats(0, 10, allow_nan=False)
 behaviours = st.one_of(
@@ -22,6 +22,7 @@ behaviours = st.one_of(
     st.builds(HostPlan, starts=seconds, blocked=st.just(True)),
     st.builds(HostPlan, starts=seconds, slow=st.floats(1, 20)),
     st.builds(HostPlan, starts=seconds, zone=st.sampled_from("ab")),
+    st.builds(HostPlan, starts=seconds, kept=st.floats(0.1, 1), restarts=st.lists(st.floats(0.5, 8), max_size=2)),
     st.just(HostPlan(dead=True)),
     st.just(HostPlan(absent=True)),
     st.builds(HostPlan, starts=seconds, pretends=st.just(True)),
@@ -66,6 +67,14 @@ def test_healthy_fleet_takes_less_than_two_files_from_the_store(
     assert world.origin_pieces / pieces <= 2.0
 
 
+def test_fleet_with_most_of_the_file_takes_the_rest_from_the_store_about_once() -> None:
+    """Each host has 90 of 100 pieces, other ones each: together they have all."""
+    world = World(100, [HostPlan(starts=n / 8, kept=0.9) for n in range(40)], seed=3)
+    world.run(limit=100.0)
+    assert not world.unfinished
+    assert world.origin_pieces <= 10
+
+
 def test_host_whose_neighbours_have_not_started_climbs_the_ladder() -> None:
     world = World(16, [HostPlan(), *(HostPlan(absent=True) for _ in range(59))], seed=5)
     world.run(limit=100.0)
@@ -83,6 +92,27 @@ def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience
         if host.plan.honest:
             assert host.finished is not None
             assert host.finished < 20.0
+
+
+def test_neighbours_that_send_a_byte_now_and_then_do_not_keep_others_from_being_asked() -> None:
+    """Each takes two of eight places, and is never silent for long enough to be found out by a time-out."""
+    rules = Rules(ranks=0, hold=0.5, patience=5.0, line=1e6, lasts=600.0)
+    neighbours = [Neighbour() for _ in range(5)]
+    chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, neighbours, 0.0, rng=random.Random(1))
+    for place in range(4):
+        chooser.linked(place, Link.UP)
+        chooser.told(place, (1 << 64) - 1, 0)
+    assert {step.source for step in chooser.next(0.0)} == {0, 1, 2, 3}
+    chooser.linked(4, Link.UP)
+    chooser.told(4, (1 << 64) - 1, 0)
+    asked_at, now = None, 0.0
+    while asked_at is None and now < 30.0:
+        now += 0.1
+        chooser.received(1, now, from_peer=True)
+        if any(step.source == 4 for step in chooser.next(now)):
+            asked_at = now
+    assert asked_at is not None
+    assert asked_at <= rules.patience + 0.2
 
 
 def test_host_that_would_be_late_takes_everything_from_the_store() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_client.swarm.identity import FILE, load_identity, make_certificate, pin_of
+from tidegate_client.swarm.port.identity import FILE, load_identity, make_certificate, pin_of
 
 
 def test_certificate_is_made_once_and_kept_for_its_owner_alone(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +21,10 @@ from tests.support.fuzz.any_values import examples
 from tests.support.swarm.lab import CountingOrigin, Orders, made_up_content
 from tests.unit.swarm.conftest import MIB, LabHost
 from tidegate.distribution.swarm.plan import accept_key, token
-from tidegate_client.swarm import server
-from tidegate_client.swarm.identity import client_context, pin_of
-from tidegate_client.swarm.terms import authorization, encode
+from tidegate_client.swarm.peers import Peer, Unreachable
+from tidegate_client.swarm.port import callers, limits, server
+from tidegate_client.swarm.port.identity import client_context, load_identity, pin_of
+from tidegate_client.swarm.terms import PeerTerms, authorization, encode
 
 NewHost = Callable[..., LabHost]
 KEY = b"another key of 32 bytes, for one"
@@ -123,6 +127,49 @@ def test_certificate_is_the_one_that_was_announced(port: Port) -> None:
         assert line.version() == "TLSv1.3"
 
 
+def ranged(port: Port, piece: int, span: str) -> bytes:
+    request = get(f"/swarm/{port.id}/piece/{piece}", port.header)
+    return port.ask(request.replace(b"\r\n\r\n", f"\r\nRange: bytes={span}\r\n\r\n".encode()))
+
+
+def test_part_of_a_piece_is_sent_to_who_asks_for_it(port: Port) -> None:
+    head, _, body = ranged(port, 2, "1000-66535").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 206 ")
+    assert body == port.content[2 * MIB + 1000 : 2 * MIB + 66536]
+    assert ranged(port, 9, "0-76").endswith(port.content[9 * MIB :])
+
+
+@pytest.mark.parametrize("span", ["0-1048576", "5-4", f"{MIB}-{MIB}", "0-9999999999"])
+def test_range_outside_of_a_piece_is_closed(port: Port, span: str) -> None:
+    assert ranged(port, 0, span) == b""
+
+
+def test_host_that_has_no_list_of_blocks_says_so(port: Port) -> None:
+    assert port.get("blocks") == b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_lists_take_upload_slots_as_pieces_do(port: Port) -> None:
+    """Else a neighbour that asks for nothing but lists has all of the line, whatever the host's limits are."""
+    slots = port.host.host._server._slots
+    slots._held["host-1"] = limits.UPLOADS_A_PEER
+    try:
+        assert port.get("pieces").startswith(b"HTTP/1.1 429 ")
+    finally:
+        del slots._held["host-1"]
+    assert port.get("pieces").startswith(b"HTTP/1.1 200 ")
+
+
+def test_neighbour_that_asks_for_what_is_not_here_is_answered_slowly(port: Port) -> None:
+    missing = get(f"/swarm/{port.id}/piece/77", port.header)
+    with port.connected() as line:
+        began = time.monotonic()
+        line.sendall(missing * 8)
+        found = b""
+        while found.count(b"HTTP/1.1 404") < 8:
+            found += line.recv(4096)
+        assert time.monotonic() - began >= 7 * server.PAUSE_SECONDS
+
+
 def made_with(key: bytes, callee: str, swarm: str, caller: str) -> str:
     return authorization(caller, encode(token(accept_key(key, callee), swarm, caller)))
 
@@ -200,9 +247,9 @@ def test_caller_cannot_change_its_name_on_one_connection(port: Port) -> None:
 
 def test_fourth_connection_of_a_peer_is_closed(port: Port) -> None:
     with contextlib.ExitStack() as stack:
-        lines = [stack.enter_context(port.connected()) for _ in range(server.CONNECTIONS_A_PEER + 1)]
+        lines = [stack.enter_context(port.connected()) for _ in range(callers.CONNECTIONS_A_PEER + 1)]
         answers = [answer_to(line, get(f"/swarm/{port.id}/pieces", port.header)) for line in lines]
-    assert [bool(found) for found in answers] == [True] * server.CONNECTIONS_A_PEER + [False]
+    assert [bool(found) for found in answers] == [True] * callers.CONNECTIONS_A_PEER + [False]
 
 
 def test_old_tls_is_refused(port: Port) -> None:
@@ -217,11 +264,11 @@ def test_old_tls_is_refused(port: Port) -> None:
 def test_strangers_that_say_nothing_leave_room_for_neighbours(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """All from one address here, so it is that address's limit that they meet."""
     with contextlib.ExitStack() as stack:
-        for _ in range(3 * server.STRANGERS):
+        for _ in range(3 * callers.STRANGERS):
             stack.enter_context(contextlib.closing(socket.create_connection(port.address, timeout=5)))
         time.sleep(0.3)
-        connected = port.host.host._server._strangers.total()
-        assert connected <= server.STRANGERS_AN_ADDRESS
+        connected = port.host.host._server.callers.strangers.total()
+        assert connected <= callers.STRANGERS_AN_ADDRESS
     time.sleep(1.1)
     assert port.get("piece/0").startswith(b"HTTP/1.1 200")
 
@@ -243,6 +290,112 @@ def test_any_bytes_instead_of_tls_leave_the_port_well(port: Port, sent: bytes, l
         raw.shutdown(socket.SHUT_WR)
         while raw.recv(4096):
             pass
+
+
+changes = st.lists(
+    st.tuples(st.integers(0, 400), st.sampled_from(["insert", "replace", "remove"]), st.binary(min_size=1, max_size=3)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def changed(content: bytes, steps: list[tuple[int, str, bytes]]) -> bytes:
+    for at, kind, more in steps:
+        at %= len(content)
+        after = at if kind == "insert" else at + len(more)
+        content = content[:at] + (b"" if kind == "remove" else more) + content[after:]
+    return content
+
+
+@examples(60)
+@given(changes, st.booleans())
+def test_request_that_was_changed_anywhere_gets_a_right_answer_or_none(
+    port: Port, steps: list[tuple[int, str, bytes]], in_part: bool
+) -> None:
+    head = get(f"/swarm/{port.id}/piece/2", port.header)[:-4]
+    request = changed(head + (b"\r\nRange: bytes=5-700000" if in_part else b""), steps)
+    answer, _, body = port.ask(request + b"\r\n\r\n").partition(b"\r\n\r\n")
+    if answer:
+        assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 206 ", b"HTTP/1.1 404 ", b"HTTP/1.1 429 "))
+        assert body in port.content
+
+
+def hello() -> bytes:
+    """What a caller sends first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client_context().wrap_bio(incoming, outgoing).do_handshake()
+    return outgoing.read()
+
+
+@examples(40)
+@given(changes)
+def test_handshake_that_was_changed_anywhere_opens_nothing(port: Port, steps: list[tuple[int, str, bytes]]) -> None:
+    with contextlib.suppress(OSError), socket.create_connection(port.address, timeout=5) as raw:
+        raw.sendall(changed(hello(), steps) + get(f"/swarm/{port.id}/piece/0", port.header))
+        raw.shutdown(socket.SHUT_WR)
+        found = b""
+        while chunk := raw.recv(65536):
+            found += chunk
+        assert port.content[:64] not in found
+
+
+def until_closed(line: socket.socket) -> float:
+    """Seconds until the other side has closed."""
+    began = time.monotonic()
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while line.recv(65536):
+            pass
+    return time.monotonic() - began
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_request_that_never_ends_is_closed(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.4)
+    with port.connected() as line:
+        line.sendall(f"GET /swarm/{port.id}/piece/0 HTTP/1.1\r\nX: ".encode())
+        feeding = threading.Event()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not feeding.wait(0.1):
+                    line.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        took = until_closed(line)
+        feeding.set()
+        thread.join()
+    assert took < 5.0
+
+
+def test_handshake_that_never_ends_is_closed(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.4)
+    with socket.create_connection(port.address, timeout=8) as raw:
+        raw.sendall(hello()[:40])
+        assert until_closed(raw) < 5.0
+
+
+def test_caller_that_takes_nothing_loses_its_upload_slot(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SEND_SECONDS", 0.3)
+    slots = port.host.host._server._slots
+    with port.connected() as line:
+        # More than all buffers on the way hold, and nothing of it is read.
+        line.sendall(get(f"/swarm/{port.id}/piece/0", port.header) * 40)
+        wait_for(lambda: "host-1" in slots._held)
+        wait_for(lambda: slots._free == limits.UPLOADS and not slots._held)
+        line.settimeout(5)
+        found = 0
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while chunk := line.recv(MIB):
+                found += len(chunk)
+        assert found < 40 * MIB
 
 
 def test_requests_in_pieces_at_any_pace_are_served_or_closed(port: Port) -> None:
@@ -277,13 +430,23 @@ def test_without_a_swarm_the_port_refuses(new_host: NewHost, origin: CountingOri
         socket.create_connection(hosts[0].host.addresses[0], timeout=2)
 
 
-def test_caller_with_the_wrong_pin_sends_nothing(port: Port) -> None:
+def test_host_with_another_certificate_than_the_pinned_one_is_sent_nothing(tmp_path: Path) -> None:
     """A stranger in a peer's place learns nothing, not even the token."""
-    import asyncio
+    context = load_identity(tmp_path).server_context()
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
 
-    from tidegate_client.swarm.peers import Peer, Unreachable
-    from tidegate_client.swarm.terms import PeerTerms
+        def stranger() -> None:
+            raw, _ = listening.accept()
+            with contextlib.suppress(OSError), context.wrap_socket(raw, server_side=True) as line:
+                while chunk := line.recv(4096):
+                    heard.append(chunk)
 
-    terms = PeerTerms("host-0", (port.address,), "A" * 43, port.token, near=False)
-    with pytest.raises(Unreachable):
-        asyncio.run(Peer(terms, port.id, "host-1").connect())
+        thread = threading.Thread(target=stranger)
+        thread.start()
+        terms = PeerTerms("host-0", (listening.getsockname(),), "A" * 43, "token", near=False)
+        with pytest.raises(Unreachable):
+            asyncio.run(Peer(terms, "0" * 32, "host-1").connect())
+        thread.join(10)
+    assert not thread.is_alive()
+    assert heard == []

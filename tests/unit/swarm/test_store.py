@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
+from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout, pieces_in
-from tidegate_client.swarm.ranks import Ranks
 from tidegate_client.swarm.store import PieceStore, Sink, StaleFile
 
 CONTENT = bytes(range(256)) * 40 + b"the end"

@@ -274,7 +274,7 @@ def test_file_that_changed_after_it_was_published_is_served_no_more(origin: Coun
     assert figures["bad_pieces"] == 0
 
 
-def test_figures_of_files_on_disk(tmp_path: Path) -> None:
+def test_part_that_is_right_already_is_not_fetched(tmp_path: Path) -> None:
     """A zero-filled part of a file of zeros is right: the digests say so."""
     content = bytes(9 * MIB)
     source = CountingOrigin(content)

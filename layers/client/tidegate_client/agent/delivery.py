@@ -140,16 +140,20 @@ class Delivery:
         """Downloads from the swarm if the transfer names one that can be joined, else from the store."""
         if self.swarm is not None and transfer.get("swarm"):
             try:
-                with self.swarm.join(
-                    transfer,
-                    file,
-                    self._link(transfer),
-                    pool=self.pool,
-                    cancelled=self._cancelled(transfer),
-                    on_progress=self._progress(transfer),
-                    patience=self.patience,
-                    limit=self._limit(transfer),
-                ) as member:
+                with (
+                    place.existing() as old,
+                    self.swarm.join(
+                        transfer,
+                        file,
+                        self._link(transfer),
+                        pool=self.pool,
+                        cancelled=self._cancelled(transfer),
+                        on_progress=self._progress(transfer),
+                        patience=self.patience,
+                        limit=self._limit(transfer),
+                        old=old,
+                    ) as member,
+                ):
                     member.fetch()
                     self._publish(transfer, place, file, part)
                     member.seed()

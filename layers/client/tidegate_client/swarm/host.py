@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -21,26 +20,27 @@ import urllib3
 
 from tidegate_client.agent.rate_limit import RateLimit
 from tidegate_client.content import Progress
-from tidegate_client.download import Cancelled
 from tidegate_client.download import Link as FileLink
 from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import Presence, SwarmFigures, Transfer
-from tidegate_client.swarm.identity import Identity, load_identity
-from tidegate_client.swarm.limits import Slots
+from tidegate_client.swarm.blocks import OldFile
+from tidegate_client.swarm.choosing.neighbours import Mode
 from tidegate_client.swarm.local_files import complete_store, copy_file
-from tidegate_client.swarm.neighbours import Mode
 from tidegate_client.swarm.origin import Origin
-from tidegate_client.swarm.server import PeerServer
-from tidegate_client.swarm.session import Figures, NoList, Phase, Session, Tools
+from tidegate_client.swarm.port.identity import Identity, load_identity
+from tidegate_client.swarm.port.limits import Slots
+from tidegate_client.swarm.port.server import PeerServer
+from tidegate_client.swarm.reach import Reach
+from tidegate_client.swarm.session import NoList, Phase, Session
+from tidegate_client.swarm.sessions import Sessions
+from tidegate_client.swarm.tasks import Tools
 from tidegate_client.swarm.terms import BadTerms, Terms, read_terms
+from tidegate_client.swarm.transfers import Figures
 
 log = logging.getLogger("tidegate.agent")
 T = TypeVar("T")
 
-ALONE_SECONDS = 3600.0
-_FEWEST_TO_BE_ALONE = 4
-_UNREACHED_SWARMS = 2
 _DISK_THREADS, _NETWORK_THREADS = 4, 16
 
 
@@ -74,12 +74,8 @@ class SwarmHost:
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
         upload = RateLimit(options.upload_rate, saved_seconds=0.05) if options.upload_rate else None
         self._server = PeerServer(list(options.listen), self._identity.server_context, Slots(), upload)
-        # None while a delivery is about to open its session.
-        self._sessions: dict[str, Session | None] = {}
-        self._changed = threading.Condition()
-        self._alone_until = 0.0
-        self._unreached = 0
-        self._unreached_since = 0.0
+        self._sessions = Sessions()
+        self.reach = Reach()
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -105,23 +101,20 @@ class SwarmHost:
         self._tools.network.shutdown(wait=False, cancel_futures=True)
 
     async def _shut_down(self) -> None:
-        for swarm_id in list(self._sessions):
+        for swarm_id in self._sessions.ids():
             self._end(swarm_id)
         await self._server.close()
 
     def presence(self) -> Presence:
         """What the API is told of this host."""
         rate = self._options.upload_rate
-        if self._unreached >= _UNREACHED_SWARMS and time.monotonic() > self._unreached_since + ALONE_SECONDS:
-            # Firewalls change: after a while it is worth another try.
-            self._unreached = 0
         return {
             "listen": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses],
             "site": self._options.site,
             "zone": self._options.zone,
             "pin": self._identity.pin,
             "upload_mbit": round(rate * 8 / 1e6, 3) if rate else None,
-            "reached": self._unreached < _UNREACHED_SWARMS,
+            "reached": self.reach.is_reached,
         }
 
     # --- a delivery's side, in its own thread
@@ -138,19 +131,25 @@ class SwarmHost:
         on_progress: Progress,
         patience: float,
         limit: RateLimit | None = None,
+        old: BinaryIO | None = None,
     ) -> Iterator[Participation]:
-        """Raises NoSwarm if there is nothing to join. Unless the delivery says `seed`, its end is the session's end."""
+        """Raises NoSwarm if there is nothing to join. Unless the delivery says `seed`, its end is the session's end.
+
+        `old` is an older version of the file: what is in it already is not fetched."""
         terms = self._terms(transfer)
-        while not self._reserve(terms.id):
+        while not self._sessions.reserve(terms.id):
             if self._copy_local(terms, transfer["signature"], file, cancelled):
                 yield Participation(self, None, transfer["signature"])
                 return
         tools = replace(self._tools, download=limit or self._tools.download)
         origin = Origin(pool, link, tools.download)
         try:
-            session = self._call(self._open(terms, file.fileno(), origin, cancelled, on_progress, patience, tools))
+            found = OldFile(old.fileno()) if old is not None else None
+            session = self._call(
+                self._open(terms, file.fileno(), origin, cancelled, on_progress, patience, tools, found)
+            )
         except BaseException:
-            self._release(terms.id)
+            self._sessions.release(terms.id)
             raise
         participation = Participation(self, session, transfer["signature"])
         try:
@@ -168,7 +167,7 @@ class SwarmHost:
         given, size = transfer.get("swarm"), transfer.get("size")
         if not given or not size:
             raise NoSwarm
-        if time.monotonic() < self._alone_until:
+        if self.reach.is_alone:
             raise NoSwarm("no peer could be reached lately")
         try:
             return read_terms(given, size)
@@ -180,7 +179,7 @@ class SwarmHost:
         """The host has the file already: it only serves."""
         with contextlib.suppress(NoSwarm):
             terms = self._terms(transfer)
-            if not self._options.listen or not self._reserve(terms.id):
+            if not self._options.listen or not self._sessions.reserve(terms.id):
                 return
             try:
                 store = complete_store(file, terms)
@@ -191,38 +190,17 @@ class SwarmHost:
                 self._call(_run(lambda: session.hold(store)))
                 self._call(self._seed(session))
             except BaseException:
-                self._release(terms.id)
+                self._sessions.release(terms.id)
                 raise
-
-    def _reserve(self, swarm_id: str) -> bool:
-        """False if another delivery of this host is at it, for another container."""
-        with self._changed:
-            if swarm_id in self._sessions:
-                return False
-            self._sessions[swarm_id] = None
-            return True
-
-    def _release(self, swarm_id: str) -> None:
-        with self._changed:
-            self._sessions.pop(swarm_id, None)
-            self._changed.notify_all()
 
     def _copy_local(self, terms: Terms, signature: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
         """Wait for the other delivery and copy its file; False if that delivery came to nothing."""
-        while True:
-            with self._changed:
-                if terms.id not in self._sessions:
-                    return False
-                session = self._sessions[terms.id]
-                if session is None or session.phase is Phase.FETCHING:
-                    session = None
-                    self._changed.wait(0.2)
-            if cancelled():
-                raise Cancelled
-            if session is not None:
-                if copy_file(session.store, signature, file):
-                    return True
-                raise NoSwarm("the file of the other delivery was changed")
+        session = self._sessions.finished(terms.id, cancelled)
+        if session is None:
+            return False
+        if not copy_file(session.store, signature, file):
+            raise NoSwarm("the file of the other delivery was changed")
+        return True
 
     # --- in the loop
 
@@ -235,13 +213,19 @@ class SwarmHost:
         on_progress: Progress,
         patience: float,
         tools: Tools | None = None,
+        old: OldFile | None = None,
     ) -> Session:
-        tools = tools or self._tools
         session = Session(
-            terms, descriptor, origin, tools, cancelled=cancelled, on_progress=on_progress, patience=patience
+            terms,
+            descriptor,
+            origin,
+            tools or self._tools,
+            cancelled=cancelled,
+            on_progress=on_progress,
+            patience=patience,
+            old=old,
         )
-        with self._changed:
-            self._sessions[terms.id] = session
+        self._sessions.opened(terms.id, session)
         if self._options.listen:
             self._server.add(terms.id, session)
         self._loop.call_later(terms.lasts, self._lapse, terms.id, session)
@@ -249,8 +233,7 @@ class SwarmHost:
 
     async def _seed(self, session: Session) -> None:
         session.seed()
-        with self._changed:
-            self._changed.notify_all()
+        self._sessions.changed()
 
     def _lapse(self, swarm_id: str, session: Session) -> None:
         """The Job is over: nobody is served any more. A delivery that still runs ends by itself."""
@@ -260,27 +243,12 @@ class SwarmHost:
             self._server.remove(swarm_id)
 
     def _end(self, swarm_id: str, expected: Session | None = None) -> None:
-        with self._changed:
-            session = self._sessions.get(swarm_id)
-            if session is None or (expected is not None and session is not expected):
-                return
-            del self._sessions[swarm_id]
-            self._changed.notify_all()
+        session = self._sessions.remove(swarm_id, expected)
+        if session is None:
+            return
         self._server.remove(swarm_id)
-        self._learn(session)
+        self.reach.swarm_ended(reached=session.reached, met_anyone=session.met_anyone)
         session.close()
-
-    def was_alone(self, session: Session) -> None:
-        if session.mode is Mode.ALONE and len(session.terms.peers) >= _FEWEST_TO_BE_ALONE:
-            log.warning("no peer could be reached: for an hour files come straight from the store")
-            self._alone_until = time.monotonic() + ALONE_SECONDS
-
-    def _learn(self, session: Session) -> None:
-        if session.reached:
-            self._unreached = 0
-        elif session.met_anyone:
-            self._unreached += 1
-            self._unreached_since = time.monotonic()
 
     def _call(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
@@ -307,7 +275,8 @@ class Participation:
             log.warning("not by the swarm: %s", error)
             raise NoSwarm(str(error)) from error
         finally:
-            self._host.was_alone(self._session)
+            if self._session.mode is Mode.ALONE:
+                self._host.reach.was_alone(len(self._session.terms.peers))
 
     def seed(self) -> None:
         """The file is published: serve it until the Job is over, if this host can."""
@@ -320,7 +289,8 @@ class Participation:
             log.info("the file is not offered to peers: %s", error)
 
     def figures(self) -> SwarmFigures:
-        return cast(SwarmFigures, asdict(self._session.figures if self._session else Figures()))
+        told = asdict(self._session.figures if self._session else Figures())
+        return cast(SwarmFigures, {name: value for name, value in told.items() if value is not None})
 
 
 async def _run(call: Callable[[], T]) -> T:

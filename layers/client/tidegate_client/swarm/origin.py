@@ -60,7 +60,7 @@ class Origin:
             else:
                 response.release_conn()
 
-    def piece_list(self, url: str, longest: int) -> bytes:
+    def list_at(self, url: str, longest: int) -> bytes:
         try:
             response = self._pool.request("GET", url, timeout=_TIMEOUT, retries=ONLY_REDIRECTS, preload_content=False)
             content = response.read(longest + 1, decode_content=False)
@@ -68,7 +68,7 @@ class Origin:
         except HTTPError as error:
             raise OriginFailed(str(error)) from error
         if response.status != 200:
-            raise OriginFailed(f"the store answered HTTP {response.status} for the list of pieces")
+            raise OriginFailed(f"the store answered HTTP {response.status} for a list")
         self._count(len(content))
         return content
 

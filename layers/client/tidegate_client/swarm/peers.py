@@ -8,7 +8,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Iterator
 
-from tidegate_client.swarm.identity import client_context, pin_of
+from tidegate_client.swarm.port.identity import client_context, pin_of
 from tidegate_client.swarm.terms import PeerTerms, authorization
 from tidegate_client.swarm.wire import BUFFER_BYTES, Ended, Wire
 
@@ -34,6 +34,10 @@ class Stalled(Exception):
     """The peer is connected and sends nothing."""
 
 
+class WholePieceOnly(Exception):
+    """The peer's agent is of an older version, and sends whole pieces only."""
+
+
 class Broken(Exception):
     """The connection ended, or what came is not what was asked for."""
 
@@ -45,9 +49,9 @@ class Connection:
     def close(self) -> None:
         self._wire.close()
 
-    async def ask(self, path: str, header: str) -> tuple[int, int | None]:
+    async def ask(self, path: str, header: str, more: str = "") -> tuple[int, int | None]:
         """Status and length of the answer's body, which is then read by `body` or `frames`."""
-        request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n\r\n"
+        request = f"GET {path} HTTP/1.1\r\nHost: peer\r\nAuthorization: {header}\r\n{more}\r\n"
         with _translated():
             async with asyncio.timeout(FIRST_BYTE_SECONDS):
                 self._wire.send(request.encode())
@@ -113,6 +117,18 @@ class Peer:
 
     async def get(self, connection: Connection, path: str) -> tuple[int, int | None]:
         return await connection.ask(self._base + path, self._header)
+
+    async def get_piece(self, connection: Connection, piece: int, length: int, offset: int | None) -> int:
+        """200 if so many bytes of the piece follow, all of it or those from `offset` on; else 404 or 429."""
+        ranged = "" if offset is None else f"Range: bytes={offset}-{offset + length - 1}\r\n"
+        status, announced = await connection.ask(f"{self._base}piece/{piece}", self._header, ranged)
+        if status in (404, 429) and not announced:
+            return status
+        if status == 200 and ranged:
+            raise WholePieceOnly
+        if status != (206 if ranged else 200) or announced != length:
+            raise Broken(f"HTTP {status} with {announced} bytes")
+        return 200
 
     def close(self) -> None:
         while self._idle:

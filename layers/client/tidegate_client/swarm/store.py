@@ -1,7 +1,8 @@
 """A file on its way, by pieces: each goes to its offset, and counts only when its digest is right.
 
-After a restart the pieces on the disk are hashed again, so nothing about them needs to be written down. Safe to use
-from several threads, except that one thread at a time changes `have`.
+After a restart the pieces on the disk are hashed again, so nothing about them needs to be written down. Of a piece that
+was found in part in an older version only the missing blocks are fetched. Safe to use from several threads, except that
+one thread at a time changes `have`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import errno
 import hashlib
 import os
 import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
-from tidegate_client.swarm.layout import DIGEST_BYTES, Layout
+from tidegate_client.swarm.blocks import BlockFinder, BlockList, OldFile
+from tidegate_client.swarm.layout import DIGEST_BYTES, Layout, pieces_in
 
 CHUNK = 256 * 1024
 
@@ -21,35 +25,71 @@ class StaleFile(Exception):
     """The file was changed since it was verified."""
 
 
-class Sink:
-    """One source's try at one piece. Once closed it writes nothing more, however late its source is."""
+class Span(NamedTuple):
+    """Bytes of a piece that are to be fetched, with the digest (or its beginning) that they must have."""
 
-    def __init__(self, store: PieceStore, piece: int) -> None:
+    offset: int
+    length: int
+    digest: bytes
+
+
+class Sink:
+    """One source's try at one piece, or at its missing blocks. Once closed it writes nothing more, however late its
+    source is. Each span is checked by itself: whoever sent a wrong one is known, whatever others write meanwhile."""
+
+    def __init__(self, store: PieceStore, piece: int, *, whole: bool = False) -> None:
         self._store = store
-        self._piece = piece
+        self._start = store.layout.start(piece)
+        self._spans = store.whole(piece) if whole else store.spans(piece)
+        # What is on the disk beside the spans counts too, so the piece as a whole is still to be checked.
+        self.partial = sum(span.length for span in self._spans) < store.layout.length(piece)
+        self.wanted = sum(span.length for span in self._spans)
         self._lock = threading.Lock()
         self._closed = False
+        self._span = 0
+        self._filled = 0
         self._hashed = hashlib.sha256()
+        self._wrong = False
         self.received = 0
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Offset and length of what to ask for, in the order in which it is to be written."""
+        joined: list[tuple[int, int]] = []
+        for span in self._spans:
+            if joined and sum(joined[-1]) == span.offset:
+                joined[-1] = joined[-1][0], joined[-1][1] + span.length
+            else:
+                joined.append((span.offset, span.length))
+        return joined
 
     def write(self, chunk: bytes | memoryview) -> None:
         with self._lock:
             if self._closed:
                 return
-            if self.received + len(chunk) > self._store.layout.length(self._piece):
-                raise ValueError("more bytes than the piece has")
-            self._store.write(self._store.layout.start(self._piece) + self.received, chunk)
-            self._hashed.update(chunk)
-            self.received += len(chunk)
+            view = memoryview(chunk)
+            if self.received + len(view) > self.wanted:
+                raise ValueError("more bytes than were asked for")
+            while view:
+                span = self._spans[self._span]
+                head, view = view[: span.length - self._filled], view[span.length - self._filled :]
+                self._store.write(self._start + span.offset + self._filled, head)
+                self._hashed.update(head)
+                self._filled += len(head)
+                self.received += len(head)
+                if self._filled == span.length:
+                    self._close_span(span)
+
+    def _close_span(self, span: Span) -> None:
+        self._wrong |= not self._hashed.digest().startswith(span.digest)
+        self._span, self._filled, self._hashed = self._span + 1, 0, hashlib.sha256()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
 
     def is_right(self) -> bool:
-        return self.received == self._store.layout.length(
-            self._piece
-        ) and self._hashed.digest() == self._store.digest_of(self._piece)
+        return self.received == self.wanted and not self._wrong
 
 
 class PieceStore:
@@ -64,6 +104,9 @@ class PieceStore:
         self._hashed_pieces = 0
         self._hashing = threading.Lock()
         self._seal: tuple[int, int, int] | None = None
+        self._blocks: BlockList | None = None
+        # Blocks of pieces that are not here as a whole, found in an older version. Bit n is block n.
+        self._blocks_here = 0
 
     @property
     def piece_list(self) -> bytes:
@@ -85,6 +128,50 @@ class PieceStore:
                 self.have |= 1 << piece
         self._allocate()
         return self.have
+
+    def whole(self, piece: int) -> list[Span]:
+        return [Span(0, self.layout.length(piece), self.digest_of(piece))]
+
+    def spans(self, piece: int) -> list[Span]:
+        """What is missing of a piece: its blocks that are not here, or all of it."""
+        blocks = self._blocks
+        if blocks is None or not any(self._blocks_here >> block & 1 for block in blocks.of_piece(piece)):
+            return self.whole(piece)
+        start = self.layout.start(piece)
+        return [
+            Span(blocks.start(block) - start, blocks.length(block), blocks.digest(block))
+            for block in blocks.of_piece(piece)
+            if not self._blocks_here >> block & 1
+        ]
+
+    def missing_bytes(self, piece: int) -> int:
+        return sum(span.length for span in self.spans(piece))
+
+    def forget_blocks(self, piece: int) -> None:
+        """The piece is wrong although all that was fetched of it is right: next time all of it is fetched."""
+        if self._blocks is not None:
+            self._blocks_here &= ~sum(1 << block for block in self._blocks.of_piece(piece))
+
+    def reuse(self, old: OldFile, blocks: BlockList, stop: Callable[[], None]) -> int:
+        """Copy what an older version has of the missing pieces; answers the bytes. Pieces count if they are right."""
+        self._blocks = blocks
+
+        def wanted(block: int) -> bool:
+            return not self.have >> (block * blocks.size // self.layout.piece_size) & 1
+
+        copied = 0
+        for block, content in BlockFinder(blocks, old, stop).find(wanted):
+            self.write(blocks.start(block), content)
+            self._blocks_here |= 1 << block
+            copied += len(content)
+        for piece in range(self.layout.count):
+            stop()
+            if not self.have >> piece & 1 and not self.spans(piece):
+                if self.on_disk_is_right(piece):
+                    self.have |= 1 << piece
+                else:
+                    self.forget_blocks(piece)
+        return copied
 
     def _allocate(self) -> None:
         try:
@@ -119,6 +206,8 @@ class PieceStore:
             if self.have >> piece & 1 and not self.on_disk_is_right(piece)
         )
         self.have &= ~lost
+        for piece in pieces_in(lost):
+            self.forget_blocks(piece)
         with self._hashing:
             self._whole, self._hashed_pieces = hashlib.sha256(), 0
         return lost

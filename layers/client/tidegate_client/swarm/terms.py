@@ -44,6 +44,9 @@ class Terms:
     layout: Layout
     pieces_sha256: str
     pieces_url: str
+    # None if the library has no list of blocks: then nothing is taken from an older version.
+    blocks_sha256: str | None
+    blocks_url: str
     accept: bytes
     peers: tuple[PeerTerms, ...]
     ranks: int
@@ -63,6 +66,8 @@ def read_terms(given: Mapping[str, Any], size: int) -> Terms:
             layout=Layout(size, int(given["piece_size"])),
             pieces_sha256=str(given["pieces_sha256"]),
             pieces_url=str(given["pieces_url"]),
+            blocks_sha256=_text_or_none(given.get("blocks_sha256")),
+            blocks_url=str(given.get("blocks_url") or ""),
             accept=decode(str(given["accept"])),
             peers=tuple(_peer(peer) for peer in given["peers"][:_MOST_PEERS]),
             ranks=int(given["ranks"]),
@@ -84,6 +89,10 @@ def read_terms(given: Mapping[str, Any], size: int) -> Terms:
     if not sane:
         raise BadTerms("the swarm block's numbers make no sense")
     return terms
+
+
+def _text_or_none(given: object) -> str | None:
+    return str(given) if given else None
 
 
 def _peer(given: Mapping[str, Any]) -> PeerTerms:

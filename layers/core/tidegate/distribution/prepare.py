@@ -12,7 +12,7 @@ from tidegate.distribution.targets import DONE, IN_PROGRESS
 from tidegate.errors import FileNotFound, SignatureMismatch, TransferRefused
 from tidegate.files.contents import Content, ContentStore
 from tidegate.files.model import COMING, READY
-from tidegate.files.pieces import SMALLEST_FILE, PieceDigests, PieceList, pieces_object
+from tidegate.files.pieces import SMALLEST_FILE, PieceDigests, PieceList
 
 READY_TO_SEND, WAITING, OVER = "ready", "waiting", "over"
 
@@ -58,8 +58,9 @@ class PrepareFile:
         if found.etag != content.checked_etag or lacks_pieces:
             read, pieces = self._read(key, signature)
             if pieces is not None:
-                # Before the record names it: whoever is told of a list finds it.
-                self._objects.put(pieces_object(job.project_id, signature), pieces.digests)
+                # Before the record names them: whoever is told of a list finds it.
+                for name, listed in pieces.objects(job.project_id, signature).items():
+                    self._objects.put(name, listed)
             self._contents.checked(job.project_id, signature, read.etag, pieces)
         return found.size
 

@@ -13,7 +13,7 @@ from tidegate.files.pieces import PieceList
 
 
 class Content(NamedTuple):
-    """`pieces_sha256` is of the list of its pieces' digests; None for small content and what was checked before."""
+    """`pieces_sha256` and `blocks_sha256` are of its lists; None for small content and what was checked before."""
 
     state: str
     size: int
@@ -22,11 +22,12 @@ class Content(NamedTuple):
     object: str
     piece_size: int | None = None
     pieces_sha256: str | None = None
+    blocks_sha256: str | None = None
 
 
 def _content(project_id: str, signature: str, item: dict[str, Any]) -> Content:
     key = item.get("object") or content_object(project_id, signature)
-    pieces = (item.get("piece_size"), item.get("pieces_sha256"))
+    pieces = (item.get("piece_size"), item.get("pieces_sha256"), item.get("blocks_sha256"))
     return Content(item["state"], item.get("size", 0), item.get("checked_etag"), key, *pieces)
 
 
@@ -54,8 +55,9 @@ class ContentStore:
         return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
     def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
-        """The object of that ETag was read and has this signature. The list of its pieces is stored already."""
+        """The object of that ETag was read and has this signature. Its lists are stored already."""
         sets: dict[str, object] = {"checked_etag": etag}
         if pieces is not None:
             sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}
+            sets |= {"blocks_sha256": pieces.blocks_sha256}
         self._table.try_write(update(keys.content(project_id, signature), sets))

@@ -21,7 +21,7 @@ from tidegate.files.model import (
     name_of,
     upload_object,
 )
-from tidegate.files.pieces import pieces_object
+from tidegate.files.pieces import blocks_object, pieces_object
 from tidegate.files.store import FileStore
 from tidegate.projects.audit import SYSTEM, act
 
@@ -127,4 +127,5 @@ class Library:
                 self._objects.abort(key, file.upload_id)
             self._objects.delete(key)
         elif gone and file.signature:
-            self._objects.delete(gone, pieces_object(project_id, file.signature))
+            lists = pieces_object(project_id, file.signature), blocks_object(project_id, file.signature)
+            self._objects.delete(gone, *lists)

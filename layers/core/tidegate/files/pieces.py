@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
+from tidegate.files.blocks import BlockDigests
+
 MIB = 1 << 20
 SMALLEST_PIECE, LARGEST_PIECE = MIB, 16 * MIB
 DIGEST_BYTES = 32
@@ -35,17 +37,36 @@ def pieces_object(project_id: str, signature: str) -> str:
     return f"pieces/{project_id}/{signature}"
 
 
+def blocks_object(project_id: str, signature: str) -> str:
+    """Where the list of a content's blocks lies: hosts with an older version find in it what they have already."""
+    return f"pieces/{project_id}/{signature}.blocks"
+
+
 def _power_of_two(at_least: int) -> int:
     return 1 << max(0, at_least - 1).bit_length()
 
 
 class PieceList(NamedTuple):
+    """`digests` is the list of pieces, `blocks` the list of the blocks within them."""
+
     piece_size: int
     digests: bytes
+    blocks: bytes
 
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.digests).hexdigest()
+
+    @property
+    def blocks_sha256(self) -> str:
+        return hashlib.sha256(self.blocks).hexdigest()
+
+    def objects(self, project_id: str, signature: str) -> dict[str, bytes]:
+        """What is stored of it, by key."""
+        return {
+            pieces_object(project_id, signature): self.digests,
+            blocks_object(project_id, signature): self.blocks,
+        }
 
 
 class PieceDigests:
@@ -56,8 +77,10 @@ class PieceDigests:
         self._digests: list[bytes] = []
         self._hashed = hashlib.sha256()
         self._room = self.piece_size
+        self._blocks = BlockDigests(self.piece_size)
 
     def update(self, chunk: bytes) -> None:
+        self._blocks.update(chunk)
         view = memoryview(chunk)
         while view:
             head, view = view[: self._room], view[self._room :]
@@ -75,4 +98,4 @@ class PieceDigests:
         """Called once, after the last chunk."""
         if self._room < self.piece_size:
             self._close()
-        return PieceList(self.piece_size, b"".join(self._digests))
+        return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())

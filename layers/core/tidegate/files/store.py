@@ -34,9 +34,14 @@ class Stored:
     etag: str
     piece_size: int | None = None
     pieces_sha256: str | None = None
+    blocks_sha256: str | None = None
 
     def as_data(self) -> dict[str, Any]:
-        pieces = {"piece_size": self.piece_size, "pieces_sha256": self.pieces_sha256}
+        pieces = {
+            "piece_size": self.piece_size,
+            "pieces_sha256": self.pieces_sha256,
+            "blocks_sha256": self.blocks_sha256,
+        }
         return {"object": self.key, "checked_etag": self.etag, **pieces}
 
 

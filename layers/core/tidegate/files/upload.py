@@ -27,7 +27,6 @@ from tidegate.files.model import (
     upload_headers,
     upload_object,
 )
-from tidegate.files.pieces import pieces_object
 from tidegate.files.store import FileStore, Stored
 from tidegate.files.verify import Checked, Pulse, check, fault_of
 from tidegate.projects.audit import SYSTEM, AuditLine, act
@@ -168,10 +167,13 @@ class Uploads:
         here = self._store.object_of(file.project_id, checked.signature)
         if self._store.has_content(file.project_id, checked.signature) and here != key and self._objects.head(here):
             return whole, None
-        if checked.pieces:
-            self._objects.put(pieces_object(file.project_id, checked.signature), checked.pieces.digests)
-        pieces = (checked.pieces.piece_size, checked.pieces.sha256) if checked.pieces else ()
-        return whole, Stored(key, checked.etag, *pieces)
+        if checked.pieces is None:
+            return whole, Stored(key, checked.etag)
+        for name, listed in checked.pieces.objects(file.project_id, checked.signature).items():
+            self._objects.put(name, listed)
+        return whole, Stored(
+            key, checked.etag, checked.pieces.piece_size, checked.pieces.sha256, checked.pieces.blocks_sha256
+        )
 
     def _keep(self, file: File, checked: Checked, who: str) -> File:
         kept = self._store.finish(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.swarm.lab import CountingOrigin, Orders, Placement
+from tests.support.swarm.lab import CountingOrigin, Orders, Placement, next_release
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
 from tidegate_client.cli import build_parser
@@ -54,6 +54,27 @@ def test_agent_tells_where_it_is_and_where_its_bytes_came_from(
     (told,) = api.presences
     assert (told["site"], told["zone"], told["upload_mbit"], told["reached"]) == ("dc1", "rack1", 8.0, True)
     assert len(told["listen"]) == 1
+    origin.close()
+
+
+def test_agent_takes_from_the_file_that_it_replaces_what_is_the_same(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
+    release = next_release(CONTENT, changed=0.02)
+    origin = CountingOrigin(release)
+    transfer = api.add("large.bin", release, swarm=block(origin))
+    api.transfers[transfer]["url"] = origin.url
+    (root / "data").mkdir(parents=True, exist_ok=True)
+    (root / "data/large.bin").write_bytes(CONTENT)
+
+    start_agent(swarm=listener(), patience=30.0)
+
+    result = api.wait_for(transfer, seconds=40)
+    assert result["error_code"] == 0, result
+    assert (root / "data/large.bin").read_bytes() == release
+    assert result["swarm"]["reused_bytes"] >= 0.9 * len(release)
+    assert result["size"] == result["swarm"]["origin_bytes"] == origin.sent
+    assert origin.sent <= 0.1 * len(release) + len(origin.listed) + len(origin.blocks)
     origin.close()
 
 

@@ -17,7 +17,7 @@ from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
 from tidegate.files.contents import ContentStore
 from tidegate.files.model import content_disposition
-from tidegate.files.pieces import pieces_object
+from tidegate.files.pieces import blocks_object, pieces_object
 
 # A link is made anew for every answer, so one that an agent holds is renewed long before it expires.
 LINK_SECONDS = 900
@@ -104,6 +104,9 @@ class Agents:
         terms = dict(entry.swarm)
         age = max(0.0, now - terms.pop("dispatched_at"))
         url = self._objects.presign_get(pieces_object(entry.project_id, entry.signature), LINK_SECONDS)
+        if terms.get("blocks_sha256"):
+            blocks = blocks_object(entry.project_id, entry.signature)
+            terms["blocks_url"] = self._objects.presign_get(blocks, LINK_SECONDS)
         return terms | {"age": round(age, 3), "lasts": round(entry.until - now, 3), "pieces_url": url}
 
     def report(self, project_id: str, agent_id: str, results: Sequence[Result]) -> None:

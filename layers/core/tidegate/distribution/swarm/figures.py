@@ -11,7 +11,8 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class SwarmFigures:
-    """`fallbacks` counts hosts that took from S3 what neighbours should have given; `bad_peers` sent bad pieces."""
+    """`fallbacks` counts hosts that took from S3 what neighbours should have given; `bad_peers` sent bad pieces;
+    `reused_bytes` were found in older versions on the hosts themselves."""
 
     origin_bytes: int = 0
     peer_bytes: int = 0
@@ -19,6 +20,7 @@ class SwarmFigures:
     fallbacks: int = 0
     hosts: int = 0
     bad_peers: tuple[str, ...] = ()
+    reused_bytes: int = 0
 
     def __add__(self, other: SwarmFigures) -> SwarmFigures:
         named = sorted({*self.bad_peers, *other.bad_peers})[:MOST_NAMED]
@@ -29,6 +31,7 @@ class SwarmFigures:
             self.fallbacks + other.fallbacks,
             self.hosts + other.hosts,
             tuple(named),
+            self.reused_bytes + other.reused_bytes,
         )
 
     def shown(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ def tell_swarm(job: Job) -> None:
     metrics.add_metric("SwarmBadPieces", MetricUnit.Count, figures.bad_pieces)
     metrics.add_metric("SwarmFallbacks", MetricUnit.Count, figures.fallbacks)
     if figures.hosts >= _ENOUGH_HOSTS:
-        moved = figures.origin_bytes + figures.peer_bytes
-        metrics.add_metric("SwarmOriginShare", MetricUnit.Percent, 100 * figures.origin_bytes / max(1, moved))
+        # What hosts had already counts too: of a small change, the lists alone may be half of the bytes that moved.
+        delivered = figures.origin_bytes + figures.peer_bytes + figures.reused_bytes
+        metrics.add_metric("SwarmOriginShare", MetricUnit.Percent, 100 * figures.origin_bytes / max(1, delivered))
     metrics.flush_metrics()

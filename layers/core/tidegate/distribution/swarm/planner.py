@@ -72,6 +72,7 @@ class SwarmPlanner:
         shared = {
             "piece_size": content.piece_size,
             "pieces_sha256": content.pieces_sha256,
+            "blocks_sha256": content.blocks_sha256,
             "dispatched_at": round(now, 3),
         }
         return JobSwarm(seats, key, shared)

@@ -37,6 +37,10 @@ class Presences:
         self._store.put(project_id, presence, int(until.timestamp()))
         return iso(until)
 
+    def of(self, project_id: str, agent_id: str) -> Presence | None:
+        """What the agent told lately; None if it takes part in no swarm."""
+        return next(iter(self._store.get_many(project_id, [agent_id], self._clock().timestamp())), None)
+
     def settings(self, project_id: str) -> SwarmSettings:
         return self._settings.get(project_id)
 

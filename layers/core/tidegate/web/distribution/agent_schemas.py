@@ -33,6 +33,8 @@ class SwarmAnswer(Answer):
     piece_size: int
     pieces_sha256: str
     pieces_url: str
+    blocks_sha256: str | None = None
+    blocks_url: str | None = None
     accept: str
     peers: list[PeerAnswer]
 
@@ -67,6 +69,7 @@ class SwarmResult(Body):
     bad_pieces: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
     fell_back: Literal["none", "ladder", "alone", "deadline"] = "none"
     bad_peers: Annotated[list[AgentId], Field(max_length=4)] = []
+    reused_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)] = 0
 
 
 class ResultBody(Body):

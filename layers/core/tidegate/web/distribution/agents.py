@@ -77,7 +77,7 @@ def _swarm_figures(told: SwarmResult | None) -> SwarmFigures | None:
         return None
     fell_back = int(told.fell_back != "none")
     named = tuple(told.bad_peers)
-    return SwarmFigures(told.origin_bytes, told.peer_bytes, told.bad_pieces, fell_back, 1, named)
+    return SwarmFigures(told.origin_bytes, told.peer_bytes, told.bad_pieces, fell_back, 1, named, told.reused_bytes)
 
 
 def _shown(offer: OfferedTransfer) -> TransferAnswer:

@@ -14,6 +14,7 @@ from tidegate.web.distribution.fleet_schemas import (
     AgentAnswer,
     AgentChange,
     AgentList,
+    AgentPeers,
     AgentState,
     EnrolBody,
     EnrolledAnswer,
@@ -47,7 +48,13 @@ def enrol(body: EnrolBody) -> Response[EnrolledAnswer]:
 
 @router.get("/v1/agents/<agent_id>", scope="read", tags=_TAGS, summary="One agent")
 def show(agent_id: str) -> AgentAnswer:
-    return AgentAnswer.model_validate(app().distribution.fleet.get(router.caller.project_id, unquote(agent_id)))
+    project_id, name = router.caller.project_id, unquote(agent_id)
+    agent = AgentAnswer.model_validate(app().distribution.fleet.get(project_id, name))
+    told = app().distribution.presences.of(project_id, name)
+    if told is None:
+        return agent
+    peers = AgentPeers(site=told.site, listen=list(told.listen), reached=told.reached, upload_mbit=told.upload_mbit)
+    return agent.model_copy(update={"peers": peers})
 
 
 @router.patch("/v1/agents/<agent_id>", scope="write", tags=_TAGS, summary="Its groups and labels")

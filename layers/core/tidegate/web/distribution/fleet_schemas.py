@@ -20,8 +20,17 @@ class CurrentTransfer(Answer):
     progress: int | None = None
 
 
+class AgentPeers(Answer):
+    """Its part in swarms, as it told in the last two hours."""
+
+    site: str
+    listen: list[str]
+    reached: bool
+    upload_mbit: float | None = None
+
+
 class AgentAnswer(Answer):
-    """`current`, on one agent only: what it has to fetch and how far it is."""
+    """`current` and `peers`, on one agent only: what it has to fetch and how far it is, and its part in swarms."""
 
     agent_id: str
     groups: list[str]
@@ -32,6 +41,7 @@ class AgentAnswer(Answer):
     last_seen: str | None = None
     free_bytes: int | None = None
     current: list[CurrentTransfer] | None = None
+    peers: AgentPeers | None = None
 
 
 class AgentList(Answer):

@@ -51,6 +51,7 @@ class JobSwarmAnswer(Answer):
     fallbacks: int
     hosts: int
     bad_peers: list[str]
+    reused_bytes: int = 0
 
 
 class JobAnswer(Answer):

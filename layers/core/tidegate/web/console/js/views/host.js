@@ -30,6 +30,7 @@ export function host(root, { id, go }) {
         card(t("jobs.details"), { id: "details" }, facts([
           [t("fleet.version"), agent.version || "–"],
           [t("fleet.zone"), agent.zone],
+          [t("fleet.peers"), agent.peers && t(agent.peers.listen.length ? (agent.peers.reached ? "fleet.listens" : "fleet.unreached") : "fleet.onlyFetches", { where: agent.peers.listen.join(", ") })],
           [t("fleet.free"), bytes(agent.free_bytes)],
           [t("fleet.lastSeen"), agent.last_seen ? moment(agent.last_seen) : t("overview.never")],
           [t("fleet.groups"), agent.groups.join(", ")],

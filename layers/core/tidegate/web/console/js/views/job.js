@@ -153,6 +153,9 @@ function details(record) {
   ]);
 }
 
+// What S3 takes for a byte that leaves for the internet: $0.09 a GB.
+const EGRESS_PRICE = 0.09 / 1e9;
+
 // Where the bytes came from, if the Job's hosts gave the file to one another.
 function swarm(sums) {
   const all = sums.origin_bytes + sums.peer_bytes;
@@ -161,6 +164,8 @@ function swarm(sums) {
     h("div", { class: "row" }, h("div", { class: "row-head" }, h("span", null, t("jobs.fromStore")), h("span", null, `${bytes(sums.origin_bytes)} · ${percent(all ? sums.origin_bytes / all : 0)}`)), bar(all ? sums.origin_bytes / all : 0, t("jobs.fromStore"), "calm")),
     facts([
       [t("jobs.hostsTold"), count(sums.hosts)],
+      [t("jobs.saved"), sums.peer_bytes + sums.reused_bytes ? `$${((sums.peer_bytes + sums.reused_bytes) * EGRESS_PRICE).toFixed(2)}` : null],
+      [t("jobs.reused"), sums.reused_bytes ? bytes(sums.reused_bytes) : null],
       [t("jobs.fallbacks"), sums.fallbacks ? count(sums.fallbacks) : null],
       [t("jobs.badPieces"), sums.bad_pieces ? `${count(sums.bad_pieces)}${sums.bad_peers.length ? `, ${t("jobs.sentBy", { names: sums.bad_peers.join(", ") })}` : ""}` : null],
     ]),

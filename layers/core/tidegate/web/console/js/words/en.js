@@ -55,7 +55,7 @@ export const en = {
     user: "To", none: "No Jobs here", noneAdvice: "Distribute a file of the library to see its Job fill and move.", doneOf: "{done} of {total} targets done", targets: "Targets",
     filterTargets: "Targets by status", noTargets: "No targets here", noTargetsYet: "They show when the window has closed.", noTargetsAdvice: "No target has this status.",
     details: "Details", agent: "Agent", container: "Container", code: "Code", message: "Message", task: "Task", timeline: "Timeline", id: "Job id", taskId: "Task id", job: "Job",
-    where: "Where to", transfer: "Transfer", executed: "Executed", fromStore: "From S3", fromPeers: "From other hosts", badPieces: "Bad pieces", sentBy: "sent by {names}", what: "What, and to whom",
+    where: "Where to", transfer: "Transfer", executed: "Executed", fromStore: "From S3", fromPeers: "From other hosts", badPieces: "Bad pieces", reused: "Found in older versions on the hosts", saved: "Egress saved, at $0.09 a GB", sentBy: "sent by {names}", what: "What, and to whom",
     submitLead: "Everyone who asks for the same file within the window shares one transfer.", noFiles: "The library holds no file yet.",
     targetsHint: "One a line, 1 to 1000: the agent, then after a space its container if any.", targetUser: "As user", targetDir: "Into directory", send: "Distribute",
     sent: "Submitted to {n} targets", joined: "joined the window's Job", windowClosed: "the window closed", reported: "its agent reported",

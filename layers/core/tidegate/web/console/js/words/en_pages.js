@@ -32,6 +32,7 @@ export const enPages = {
   },
   system: { lead: "Stack {stack}, version {version}", alarms: "Alarms", means: "Meaning", since: "Since", parameters: "Parameters", noAlarm: "No alarm is ringing.", quiet: "Quiet alarms: {n}", parametersWhat: "As deployed; change them with sam deploy." },
   fleet: {
+    peers: "Swarm", listens: "peers call it at {where}", unreached: "no peer reached it lately at {where}", onlyFetches: "only fetches from peers",
     lead: "Hosts that receive files, and whether they can be reached now.", filter: "Hosts by state", group: "Group", goTo: "Host id", groups: "Groups", zone: "Zone", version: "Agent version", host: "Host", free: "Free space", lastSeen: "Last seen", labels: "Labels", enrol: "Add hosts", none: "No hosts yet",
     noneAdvice: "Make a token, and start tidegate agent with it on a host.", noneAsk: "An admin makes a token; tidegate agent is started with it on a host.", enrolWhat: "A token with which new hosts get their own keys.", uses: "For how many hosts", groupsHint: "Separated by commas.", labelsHint: "name=value, separated by commas.", makeToken: "Make token", token: "Token",
     tokenOnce: "Shown this once, valid until {until}.", onTheHost: "On the host", change: "Groups and labels", forget: "Forget host", forgetSure: "Forget {name}? The key that it enrolled with ends.", forgotten: "Forgotten", now: "Fetching now", idle: "Nothing to fetch", idleAdvice: "Everything sent to this host has ended.",

@@ -55,7 +55,7 @@ export const zh = {
     user: "目标位置", none: "这里没有 Job", noneAdvice: "分发一个文件，即可看到它的 Job 收集目标并开始传输。", doneOf: "{total} 个目标已完成 {done} 个", targets: "目标",
     filterTargets: "按状态筛选目标", noTargets: "这里没有目标", noTargetsYet: "窗口关闭后显示。", noTargetsAdvice: "没有处于该状态的目标。",
     details: "详情", agent: "Agent", container: "容器", code: "代码", message: "信息", task: "Task", timeline: "时间线", id: "Job 编号", taskId: "Task 编号", job: "Job",
-    where: "目标位置", transfer: "传输", executed: "执行时间", fromStore: "来自 S3", fromPeers: "来自其他主机", badPieces: "错误分片", sentBy: "来自 {names}", what: "分发什么，给谁",
+    where: "目标位置", transfer: "传输", executed: "执行时间", fromStore: "来自 S3", fromPeers: "来自其他主机", badPieces: "错误分片", reused: "取自主机上的旧版本", saved: "节省的出口流量费（$0.09/GB）", sentBy: "来自 {names}", what: "分发什么，给谁",
     submitLead: "窗口内请求同一文件的人共用一次传输。", noFiles: "文件库里还没有文件。",
     targetsHint: "每行一个，1 到 1000 个：先写 Agent，空格后可写容器。", targetUser: "目标用户", targetDir: "目标目录", send: "分发",
     sent: "已提交给 {n} 个目标", joined: "加入窗口的 Job", windowClosed: "窗口关闭", reported: "Agent 已上报",

@@ -8,24 +8,22 @@ all that it misses.
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tidegate_client.swarm.choosing.flights import Flights
+from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Link, Mode, Neighbour, Step
+from tidegate_client.swarm.choosing.pace import Pace
+from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout, pieces_in
-from tidegate_client.swarm.neighbours import ORIGIN, Failure, Link, Mode, Neighbour, Step
-from tidegate_client.swarm.ranks import Ranks
 
 FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
 # Once it no longer waits for others, a host takes from S3 what its line gives.
 FLIGHTS_WHEN_LATE = 4
 FIRST_ROUND, ALONE = 0.3, 3.0
 BELIEF, LADDER_BELIEVES = 3.0, 3.0
-# Late is who needs longer than that and so many times what its line needs; an unknown line is taken for 1 Gbit/s.
-LATE_SECONDS, LATE_TIMES, LINE = 15.0, 4, 125_000_000.0
 SLUGGISH = 16
 _BUSY, _STALLED, _LONGEST_ORIGIN_PAUSE = 0.3, 5.0, 8.0
-_RATE_SECONDS = 5.0
 _MOST_STALLS, _MOST_BREAKS = 3, 8
 
 
@@ -48,30 +46,32 @@ class Chooser:
     neighbours: list[Neighbour]
     started: float
     have: int = 0
+    # Bytes to fetch of pieces that are here in part; of others it is all of them.
+    lengths: dict[int, int] = field(default_factory=dict)
     rng: random.Random = field(default_factory=random.Random)
     mode: Mode = Mode.NONE
-    origin_flights: int = 0
     # When a neighbour last gave a piece. What S3 gave does not count, or a host cut off waits anew for every piece.
     progress: float = 0.0
-    _flights: dict[int, dict[int, float]] = field(default_factory=dict)
+    _flights: Flights = field(default_factory=Flights)
     _own: list[tuple[int, int]] = field(default_factory=list)
     _usual: float = 0.0
     _silent_since: float | None = None
     _idle_since: float | None = None
     _origin_failures: int = 0
     _origin_pause_until: float = 0.0
-    _arrivals: deque[tuple[float, int]] = field(default_factory=deque)
-    _recent_bytes: int = 0
     _peer_bytes_at: float = 0.0
-    _line: float = 0.0
+    _pace: Pace = field(init=False)
+    _deadline: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = self.started
+        self._pace = Pace(self.rules.line, self.started)
+        self._deadline = self.started + self.rules.lasts
         self._own = self.ranking.below(self.rules.ranks)
 
     def begin(self, have: int, now: float) -> None:
         """Fetching can begin: what is in the file already is known. Turns are counted from now on."""
-        self.have, self.started, self.progress = have, now, now
+        self.have, self.started, self.progress, self._pace.started = have, now, now, now
 
     # --- what happened
 
@@ -82,7 +82,7 @@ class Chooser:
     @property
     def bringing(self) -> int:
         """What is on its way from S3, for neighbours to know."""
-        return sum(1 << piece for piece, flights in self._flights.items() if ORIGIN in flights)
+        return self._flights.from_origin_pieces
 
     def linked(self, peer: int, link: Link) -> None:
         neighbour = self.neighbours[peer]
@@ -98,10 +98,10 @@ class Chooser:
         """A whole and right piece is here."""
         began = self._land(source, piece)
         self.have |= 1 << piece
-        length, took = self.layout.length(piece), max(now - began, 1e-6)
+        length, took = self._length(piece), max(now - began, 1e-6)
         if source == ORIGIN:
             self._origin_failures = 0
-            self._line = max(0.7 * self._line, (self.origin_flights + 1) * length / took)
+            self._pace.origin_gave((self._flights.from_origin + 1) * length / took)
         else:
             neighbour = self.neighbours[source]
             neighbour.rate, neighbour.stalls, neighbour.breaks = length / took, 0, 0
@@ -112,8 +112,7 @@ class Chooser:
         """Bytes of any piece came."""
         if from_peer:
             self._peer_bytes_at = now
-        self._arrivals.append((now, length))
-        self._recent_bytes += length
+        self._pace.received(length, now)
 
     def called_off(self, source: int, piece: int) -> None:
         self._land(source, piece)
@@ -144,22 +143,21 @@ class Chooser:
 
     def sources(self, piece: int) -> tuple[int, ...]:
         """Where it is on its way from."""
-        return tuple(self._flights.get(piece, ()))
+        return self._flights.sources(piece)
 
     def lost(self, pieces: int) -> None:
         """They were here, and what is on the disk now is something else."""
         self.have &= ~pieces
+        for piece in pieces_in(pieces):
+            self.lengths.pop(piece, None)
+
+    def _length(self, piece: int) -> int:
+        return self.lengths.get(piece, self.layout.length(piece))
 
     def _land(self, source: int, piece: int) -> float:
-        flights = self._flights[piece]
-        began = flights.pop(source)
-        if not flights:
-            del self._flights[piece]
-        if source == ORIGIN:
-            self.origin_flights -= 1
-        else:
+        if source != ORIGIN:
             self.neighbours[source].flights -= 1
-        return began
+        return self._flights.end(source, piece)
 
     # --- what to do
 
@@ -167,7 +165,7 @@ class Chooser:
         """Steps to take now; each counts as under way until it has arrived, failed or is called off."""
         self._judge(now)
         steps: list[Step] = []
-        while (missing := self._missing()) and self._flying() < FLIGHTS:
+        while (missing := self._missing()) and self._flying(now) < FLIGHTS:
             step = self._ask_neighbour(missing, now)
             if step is None:
                 break
@@ -178,19 +176,17 @@ class Chooser:
         return steps
 
     def _missing(self) -> int:
-        under_way = 0
-        for piece in self._flights:
-            under_way |= 1 << piece
-        return self.layout.everything & ~self.have & ~under_way
+        return self.layout.everything & ~self.have & ~self._flights.pieces
 
-    def _flying(self) -> int:
-        return sum(map(len, self._flights.values()))
+    def _flying(self, now: float) -> int:
+        """What is on its way. A few peers that take far too long do not keep others from being asked."""
+        began = self._flights.began()
+        slow = max(self.rules.patience, 4 * self._usual)
+        return len(began) - min(FLIGHTS, sum(now - moment > slow for moment in began))
 
     def _begin(self, step: Step, now: float) -> Step:
-        self._flights.setdefault(step.piece, {})[step.source] = now
-        if step.source == ORIGIN:
-            self.origin_flights += 1
-        else:
+        self._flights.begin(step, now)
+        if step.source != ORIGIN:
             self.neighbours[step.source].flights += 1
         return step
 
@@ -205,25 +201,14 @@ class Chooser:
             self.mode = Mode.LADDER
 
     def _is_late(self, now: float) -> bool:
-        """Far slower than S3 alone would have been, or too slow for the Job's deadline."""
-        here = now - self.started
-        line = self.rules.line or self._line or LINE
-        if here > LATE_SECONDS + LATE_TIMES * self.layout.size / line:
-            return True
-        if here < min(LATE_SECONDS, self.rules.lasts / 8):
-            return False
-        left = self.layout.bytes_of(self.layout.everything & ~self.have)
-        return left > self.rate(now) * (self.rules.lasts - here) / 2
-
-    def rate(self, now: float) -> float:
-        """Bytes a second that came of late, from wherever."""
-        while self._arrivals and self._arrivals[0][0] < now - _RATE_SECONDS:
-            self._recent_bytes -= self._arrivals.popleft()[1]
-        return self._recent_bytes / max(0.5, min(_RATE_SECONDS, now - self.started))
+        missing = self.layout.everything & ~self.have
+        known = (self.layout.length(piece) - short for piece, short in self.lengths.items() if missing >> piece & 1)
+        left = self.layout.bytes_of(missing) - sum(known)
+        return self._pace.is_late(now, whole=self.layout.size, left=left, lasts=self._deadline - self.started)
 
     def _ask_neighbour(self, missing: int, now: float) -> Step | None:
         """Near ones first, at random among equals; those far slower than the host itself last."""
-        slow = self.rate(now) / SLUGGISH
+        slow = self._pace.rate(now) / SLUGGISH
         best, best_key = -1, (True, True, 2.0)
         for place, n in enumerate(self.neighbours):
             usable = n.have & missing and not n.shunned and n.flights < FLIGHTS_A_PEER and n.busy_until <= now
@@ -254,10 +239,10 @@ class Chooser:
         late = self.mode in (Mode.ALONE, Mode.DEADLINE)
         most = FLIGHTS_WHEN_LATE if late else FLIGHTS_FROM_ORIGIN
         steps: list[Step] = []
-        if now < self._origin_pause_until or self.origin_flights >= most:
+        if now < self._origin_pause_until or self._flights.from_origin >= most:
             return steps
         for piece in self._wanted_from_origin(now, late=late):
-            if self.origin_flights >= most or self._flying() >= FLIGHTS + most:
+            if self._flights.from_origin >= most or self._flying(now) >= FLIGHTS + most:
                 break
             steps.append(self._begin(Step(ORIGIN, piece), now))
         return steps
@@ -265,7 +250,7 @@ class Chooser:
     def _wanted_from_origin(self, now: float, *, late: bool) -> Iterable[int]:
         missing = self._missing()
         if late:
-            return pieces_in(missing | self._overdue(now))
+            return pieces_in(missing | self._flights.overdue(now - self.rules.patience))
         return dict.fromkeys([*self._own_turn(missing, now), *self._ladder(missing, now)])
 
     def _own_turn(self, missing: int, now: float) -> Iterable[int]:
@@ -302,7 +287,7 @@ class Chooser:
             return ()
         # One host for each piece at first, and no piece that a neighbour has or brings; then more, then any piece.
         allowed = 4.0 ** min(stuck, 64.0)
-        wanted = missing | self._overdue(now)
+        wanted = missing | self._flights.overdue(now - self.rules.patience)
         if stuck < LADDER_BELIEVES:
             offered, coming = self._known(now)
             wanted &= ~(offered | coming)
@@ -311,21 +296,12 @@ class Chooser:
             self.mode = Mode.LADDER
         return (piece for _, piece in found)
 
-    def _overdue(self, now: float) -> int:
-        """Asked of one neighbour alone, and longer ago than anybody should wait."""
-        late = 0
-        for piece, flights in self._flights.items():
-            if len(flights) == 1 and ORIGIN not in flights and now - max(flights.values()) > self.rules.patience:
-                late |= 1 << piece
-        return late
-
     def _end_game(self, now: float) -> list[Step]:
         """All that is missing is on its way: what takes twice the usual time is asked for once more, elsewhere."""
         steps = []
-        slow = self.rate(now) / SLUGGISH
-        for piece, flights in list(self._flights.items()):
-            (source, began), *more = flights.items()
-            if more or now - began < 2 * max(self._usual, 0.1):
+        slow = self._pace.rate(now) / SLUGGISH
+        for piece, source, began in self._flights.single():
+            if now - began < 2 * max(self._usual, 0.1):
                 continue
             others = [
                 place

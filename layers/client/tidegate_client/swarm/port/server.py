@@ -1,4 +1,4 @@
-"""The port that peers call: HTTP/1.1 over TLS 1.3, GET only, three paths, and nothing without a token.
+"""The port that peers call: HTTP/1.1 over TLS 1.3, GET only, four paths, and nothing without a token.
 
 Whoever asks for anything else, or comes without a right token, gets a closed connection and not one byte. The port
 listens only while there is a swarm; else a caller is refused, which says "not started yet".
@@ -9,68 +9,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import socket
 import ssl
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
 
 from tidegate_client.agent.rate_limit import RateLimit
-from tidegate_client.swarm.limits import NoSlot, Slots
+from tidegate_client.swarm.port.callers import CONNECTIONS, Caller, Callers, Refused
+from tidegate_client.swarm.port.limits import NoSlot, Slots
+from tidegate_client.swarm.port.requests import Request, Served, read_request
 from tidegate_client.swarm.store import CHUNK, StaleFile
-from tidegate_client.swarm.terms import caller_of
 
 log = logging.getLogger("tidegate.agent")
+# Gives so many bytes from an offset on.
+Read = Callable[[int, int], Awaitable[bytes]]
 
 HEAD_BYTES = 4096
-CONNECTIONS, CONNECTIONS_A_PEER = 64, 3
-# Callers that have not shown a token yet: they cannot take all the places of those that have.
-STRANGERS, STRANGERS_AN_ADDRESS = 32, 16
-# Every neighbour may come at once, with all its connections.
-NEW_A_SECOND = 48
 HANDSHAKE_SECONDS, IDLE_SECONDS, HEAD_SECONDS = 10.0, 30.0, 5.0
 # Slots are few: a receiver that takes less than this in that time loses its own.
 SEND_SECONDS, SEND_BYTES = 10.0, 64 * 1024
 _SMALLEST_CHUNK = 16 * 1024
-_REQUEST = re.compile(rb"GET /swarm/([0-9a-f]{32})/(have|pieces|piece/(\d{1,7})) HTTP/1\.1\r\n")
-_AUTHORIZATION = re.compile(rb"\r\nAuthorization: ([ -~]{1,600})\r\n", re.IGNORECASE)
-
-
-class Served(Protocol):
-    """One swarm as the port sees it; the session implements it, tests of the port have a smaller one."""
-
-    accept: bytes
-
-    def piece_list(self) -> bytes | None: ...
-
-    def has(self, piece: int) -> bool: ...
-
-    def piece_length(self, piece: int) -> int: ...
-
-    async def read(self, piece: int, offset: int, length: int) -> bytes: ...
-
-    def is_near(self, caller: str) -> bool: ...
-
-    def called(self) -> None: ...
-
-    def subscribe(self, writer: asyncio.StreamWriter) -> None: ...
-
-    def unsubscribe(self, writer: asyncio.StreamWriter) -> None: ...
-
-
-@dataclass(slots=True)
-class _Request:
-    swarm: Served
-    caller: str
-    path: bytes
-    piece: int
-
-
-class Refused(Exception):
-    """Nothing to answer: the connection is closed."""
+# A neighbour asks for what it was told is here: one that asks for other things gets an answer at this pace.
+PAUSE_SECONDS = 0.05
 
 
 class PeerServer:
@@ -92,10 +51,8 @@ class PeerServer:
         self._swarms: dict[str, Served] = {}
         self._sockets: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._connections: dict[asyncio.Task[None], str] = {}
-        self._strangers: Counter[str] = Counter()
-        self._callers: Counter[str] = Counter()
-        self._recent: deque[float] = deque(maxlen=NEW_A_SECOND)
+        self._connections: set[asyncio.Task[None]] = set()
+        self.callers = Callers()
 
     # --- listening
 
@@ -166,29 +123,20 @@ class PeerServer:
                 log.warning("a caller could not be accepted: %s", error)
                 await asyncio.sleep(0.1)
                 continue
-            host = str(address[0])
-            if not self._may_enter(host):
+            place = self.callers.enter(str(address[0]))
+            if place is None:
                 caller.close()
                 continue
-            self._strangers[host] += 1
-            task = loop.create_task(self._talk(caller, host, context))
-            self._connections[task] = host
-            task.add_done_callback(self._connections.pop)
+            task = loop.create_task(self._talk(caller, place, context))
+            self._connections.add(task)
+            task.add_done_callback(lambda ended, place=place: self._ended(ended, place))  # type: ignore[misc]
 
-    def _may_enter(self, host: str) -> bool:
-        now = time.monotonic()
-        crowded = (
-            len(self._connections) >= CONNECTIONS
-            or self._strangers.total() >= STRANGERS
-            or self._strangers[host] >= STRANGERS_AN_ADDRESS
-            or (len(self._recent) == NEW_A_SECOND and now - self._recent[0] < 1.0)
-        )
-        if not crowded:
-            self._recent.append(now)
-        return not crowded
+    def _ended(self, task: asyncio.Task[None], place: Caller) -> None:
+        """Also of a connection that was cancelled before it began."""
+        self._connections.discard(task)
+        place.leaves()
 
-    async def _talk(self, caller: socket.socket, host: str, context: ssl.SSLContext) -> None:
-        guest = _Guest(self, host)
+    async def _talk(self, caller: socket.socket, place: Caller, context: ssl.SSLContext) -> None:
         writer = None
         try:
             caller.setblocking(False)
@@ -205,8 +153,8 @@ class PeerServer:
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
             first = HEAD_SECONDS
             while True:
-                request = self._read(await _head(reader, first))
-                guest.is_known_as(request.caller)
+                request = read_request(await _head(reader, first), self._swarms)
+                place.is_known_as(request.caller)
                 request.swarm.called()
                 await self._answer(request, reader, writer)
                 first = IDLE_SECONDS
@@ -214,36 +162,30 @@ class PeerServer:
             # Who calls and how it ends is the caller's affair; there is nothing to do but to close.
             pass
         finally:
-            guest.leaves()
             if writer is not None:
                 writer.transport.abort()
             else:
                 caller.close()
 
-    def _read(self, head: bytes) -> _Request:
-        matched, authorization = _REQUEST.match(head), _AUTHORIZATION.search(head)
-        if matched is None or authorization is None:
-            raise Refused
-        swarm = self._swarms.get(matched[1].decode())
-        if swarm is None:
-            raise Refused
-        caller = caller_of(authorization[1].decode(), matched[1].decode(), swarm.accept)
-        if caller is None:
-            raise Refused
-        return _Request(swarm, caller, matched[2], int(matched[3] or 0))
-
     # --- answers
 
-    async def _answer(self, request: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if request.path == b"have":
+    async def _answer(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if request.path == "have":
             await self._stream_news(request.swarm, reader, writer)
-        elif request.path == b"pieces":
-            listed = request.swarm.piece_list()
-            await _send(writer, _status(200, len(listed)) + listed if listed else _status(404))
+        elif request.path in ("pieces", "blocks"):
+            listed = request.swarm.list_of(request.path)
+            if listed is None:
+                await self._decline(writer, 404)
+            else:
+                await self._give(request, writer, _status(200, len(listed)), len(listed), _slices(listed))
         elif not request.swarm.has(request.piece):
-            await _send(writer, _status(404))
+            await self._decline(writer, 404)
         else:
             await self._send_piece(request, writer)
+
+    async def _decline(self, writer: asyncio.StreamWriter, code: int) -> None:
+        await _send(writer, _status(code))
+        await asyncio.sleep(PAUSE_SECONDS)
 
     async def _stream_news(self, swarm: Served, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """The session writes a frame whenever there is news, until either side closes."""
@@ -255,58 +197,42 @@ class PeerServer:
             swarm.unsubscribe(writer)
         raise Refused
 
-    async def _send_piece(self, request: _Request, writer: asyncio.StreamWriter) -> None:
-        swarm, piece = request.swarm, request.piece
+    async def _send_piece(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        swarm, piece, whole = request.swarm, request.piece, request.swarm.piece_length(request.piece)
+        first, last = request.span or (0, whole - 1)
+        if not first <= last < whole:
+            raise Refused
+
+        async def read(offset: int, length: int) -> bytes:
+            return await swarm.read(piece, first + offset, length)
+
+        length = last - first + 1
+        await self._give(request, writer, _status(206 if request.span else 200, length), length, read)
+
+    async def _give(self, request: Request, writer: asyncio.StreamWriter, head: bytes, length: int, read: Read) -> None:
+        """Whatever has a body takes an upload slot, and counts for the upload rate."""
         try:
-            async with self._slots.hold(request.caller, near=swarm.is_near(request.caller)):
-                length = swarm.piece_length(piece)
+            async with self._slots.hold(request.caller, near=request.swarm.is_near(request.caller)):
                 # Before the rate limit has its say: the caller waits two seconds for the first byte.
-                writer.write(_status(200, length))
+                writer.write(head)
                 for offset in range(0, length, self._chunk):
-                    chunk = await swarm.read(piece, offset, min(self._chunk, length - offset))
-                    if not chunk:
+                    wanted = min(self._chunk, length - offset)
+                    chunk = await read(offset, wanted)
+                    if len(chunk) != wanted:
+                        # The file became shorter: better no answer than bytes that look like a lie.
                         raise Refused
                     if self._upload is not None:
                         await asyncio.sleep(self._upload.reserve(len(chunk)))
                     await _send(writer, chunk)
         except NoSlot:
-            await _send(writer, _status(429))
+            await self._decline(writer, 429)
 
 
-class _Guest:
-    """A connection's place among the strangers until it has shown a token, then among its caller's connections."""
+def _slices(content: bytes) -> Read:
+    async def read(offset: int, length: int) -> bytes:
+        return content[offset : offset + length]
 
-    def __init__(self, server: PeerServer, host: str) -> None:
-        self._server = server
-        self._host: str | None = host
-        self._caller: str | None = None
-
-    def is_known_as(self, caller: str) -> None:
-        if self._caller == caller:
-            return
-        if self._caller is not None:
-            raise Refused
-        counts = self._server._callers
-        if counts[caller] >= CONNECTIONS_A_PEER:
-            raise Refused
-        self._forget_host()
-        counts[caller] += 1
-        self._caller = caller
-
-    def leaves(self) -> None:
-        self._forget_host()
-        _less(self._server._callers, self._caller)
-
-    def _forget_host(self) -> None:
-        _less(self._server._strangers, self._host)
-        self._host = None
-
-
-def _less(counter: Counter[str], name: str | None) -> None:
-    if name is not None:
-        counter[name] -= 1
-        if counter[name] <= 0:
-            del counter[name]
+    return read
 
 
 def _bound(address: tuple[str, int]) -> socket.socket:
@@ -329,7 +255,7 @@ async def _head(reader: asyncio.StreamReader, seconds: float) -> bytes:
         return await reader.readuntil(b"\r\n\r\n")
 
 
-_REASONS: Mapping[int, str] = {200: "OK", 404: "Not Found", 429: "Too Many Requests"}
+_REASONS: Mapping[int, str] = {200: "OK", 206: "Partial Content", 404: "Not Found", 429: "Too Many Requests"}
 
 
 def _status(code: int, length: int = 0) -> bytes:

@@ -1,0 +1,1 @@
+"""What a host fetches next, and from where: decisions without sockets or clocks."""

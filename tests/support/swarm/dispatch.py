@@ -1,0 +1,109 @@
+"""The plan of a large Job by the product's own code, over a table in memory that counts the calls it gets."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.serialization import to_wire
+from tidegate.aws.table import Table
+from tidegate.distribution.model import Counts, Job, TransferSpec
+from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsStore
+from tidegate.distribution.store.targets import TargetStore
+from tidegate.distribution.swarm.planner import JobSwarm, SwarmPlanner
+from tidegate.distribution.swarm.presence import Presence
+from tidegate.distribution.targets import Target, shard_of
+from tidegate.files.contents import ContentStore
+from tidegate.files.pieces import MIB
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PROJECT, JOB_KEY, SIGNATURE = "project", "0" * 32, "5" * 64
+SIZE = 1000 * MIB
+_SHARD = 500
+
+
+class CountingDynamo:
+    """As much of DynamoDB's client as planning needs. A batch of more than 100 keys is refused, as AWS does."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self._items: dict[str, Mapping[str, Any]] = {}
+
+    def put_item(self, *, Item: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        self.calls["PutItem"] += 1
+        self._items[_name(Item)] = Item
+        return {}
+
+    def get_item(self, *, Key: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        self.calls["GetItem"] += 1
+        found = self._items.get(_name(Key))
+        return {"Item": found} if found else {}
+
+    def batch_get_item(self, *, RequestItems: Mapping[str, Any]) -> dict[str, Any]:
+        self.calls["BatchGetItem"] += 1
+        ((table, asked),) = RequestItems.items()
+        assert len(asked["Keys"]) <= 100
+        found = [self._items[_name(key)] for key in asked["Keys"] if _name(key) in self._items]
+        return {"Responses": {table: found}, "UnprocessedKeys": {}}
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return json.dumps([item["pk"], item["sk"]])
+
+
+class PlannedJob:
+    """A Job of so many hosts, planned. `calls` are those that the plan made."""
+
+    def __init__(self, hosts: int) -> None:
+        self.agents = [f"host-{n}" for n in range(hosts)]
+        dynamo: Any = CountingDynamo()
+        table = Table(dynamo, "table")
+        targets, presences = TargetStore(table, lasts=3600), PresenceStore(table)
+        self.job = _job(hosts)
+        count = self.job.shard_count or 0
+        shards: list[list[Target]] = [[] for _ in range(count)]
+        for agent in self.agents:
+            shards[shard_of(Target(agent, ""), count)].append(Target(agent, ""))
+        targets.add_shards(self.job, shards, NOW)
+        for number, agent in enumerate(self.agents):
+            at = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:7471"
+            told = Presence(agent, "dc1", f"rack{number % 200}", (at,), "p" * 43)
+            presences.put(PROJECT, told, int(NOW.timestamp()) + 7000)
+        content = {"signature": SIGNATURE, "state": "ready", "size": SIZE, "checked_etag": '"e"'}
+        lists = {"piece_size": 2 * MIB, "pieces_sha256": "a" * 64, "blocks_sha256": "b" * 64}
+        for item in (keys.project(PROJECT) | {"name": "p"}, keys.content(PROJECT, SIGNATURE) | content | lists):
+            dynamo.put_item(Item=to_wire(item))
+        dynamo.calls.clear()
+        planner = SwarmPlanner(targets, ContentStore(table), presences, SwarmSettingsStore(table), lambda: NOW)
+        self.swarm: JobSwarm = planner.swarm_of(self.job, SIZE)
+        # The transfers of a Job share one plan.
+        assert planner.swarm_of(self.job, SIZE) is self.swarm
+        self.calls: Counter[str] = dynamo.calls
+
+
+def _job(hosts: int) -> Job:
+    parcel = TransferSpec(
+        biz_id=1,
+        app_id=2,
+        file_path="/large.bin",
+        file_name="large.bin",
+        target_file_dir="/data",
+        target_user="root",
+        file_signature=SIGNATURE,
+    )
+    return Job(
+        PROJECT,
+        "job",
+        JOB_KEY,
+        parcel,
+        0,
+        closes_at="2026-01-01T00:00:00.000Z",
+        create_time="2026-01-01T00:00:00.000Z",
+        shard_count=-(-hosts // _SHARD),
+        counts=Counts(total=hosts),
+        swarm_key="c" * 64,
+    )

@@ -1,0 +1,138 @@
+"""Pieces from several sources at once: what counts is right on the disk, and only liars are blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate_client.swarm.choosing.chooser import Chooser, Rules
+from tidegate_client.swarm.choosing.neighbours import Link, Neighbour, Step
+from tidegate_client.swarm.choosing.ranks import Ranks
+from tidegate_client.swarm.layout import Layout
+from tidegate_client.swarm.store import PieceStore
+from tidegate_client.swarm.tasks import Tasks, Tools
+from tidegate_client.swarm.transfers import Transfers
+
+CONTENT = bytes(range(256)) * 8
+LAYOUT = Layout(len(CONTENT), 1024)
+
+
+class Scripted:
+    """A peer that sends what it was given when it is told to."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.go = asyncio.Event()
+        self.sent = asyncio.Event()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Scripted]:
+        yield self
+
+    async def get_piece(self, _connection: Any, _piece: int, _length: int, _offset: int | None) -> int:
+        await self.go.wait()
+        return 200
+
+    async def body(self, length: int) -> AsyncIterator[bytes]:
+        yield self._content[: length // 2]
+        self.sent.set()
+        await asyncio.sleep(0)
+        yield self._content[length // 2 : length]
+
+
+class Table:
+    """Transfers of one piece between two scripted peers and a part file."""
+
+    def __init__(self, home: Path, peers: list[Scripted], on_disk: Callable[[], Any] | None = None) -> None:
+        digests = b"".join(hashlib.sha256(CONTENT[at : at + 1024]).digest() for at in range(0, len(CONTENT), 1024))
+        with (home / "part").open("w+b") as file:
+            self.store = PieceStore(file.fileno(), LAYOUT, digests)
+        self.store.take_over()
+        rules = Rules(ranks=0, hold=0.5, patience=5.0, line=None, lasts=60.0)
+        self.chooser = Chooser(LAYOUT, Ranks(0, 10, 7, LAYOUT.count), rules, [Neighbour() for _ in peers], 0.0)
+        for place in range(len(peers)):
+            self.chooser.linked(place, Link.UP)
+        executor = ThreadPoolExecutor(1)
+        tools = Tools("me", executor, executor, None)
+        honest = tools.on_disk
+        self.checks = 0
+
+        class Watched(Tools):
+            async def on_disk(_self, call: Any, *values: Any) -> Any:
+                result = await honest(call, *values)
+                if call == self.store.on_disk_is_right:
+                    self.checks += 1
+                    if self.checks == 1 and on_disk is not None:
+                        await on_disk()
+                return result
+
+        names = [type("P", (), {"id": f"peer-{n}"}) for n in range(len(peers))]
+        terms: Any = type("T", (), {"layout": LAYOUT, "peers": names})
+        watched = Watched("me", executor, executor, None)
+        wake = asyncio.Event()
+        callers: Any = peers
+        origin: Any = None
+        self.transfers = Transfers(
+            terms,
+            callers,
+            origin,
+            self.chooser,
+            watched,
+            Tasks(wake),
+            changed=wake.set,
+            on_progress=lambda *_: None,
+        )
+        self.transfers.store = self.store
+
+    def ask(self, source: int, piece: int = 0) -> None:
+        self.transfers.start(self.chooser._begin(Step(source, piece), 0.0))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def test_source_that_begins_while_the_disk_is_checked_cannot_spoil_the_piece(tmp_path: Path) -> None:
+    async def run() -> None:
+        slow, right, liar = Scripted(CONTENT), Scripted(CONTENT), Scripted(b"\0" * 1024)
+
+        async def begin_a_third() -> None:
+            """The check has found the piece right, and its answer is on the way."""
+            table.ask(2)
+            liar.go.set()
+            await liar.sent.wait()
+            await asyncio.sleep(0.05)
+
+        table = Table(tmp_path, [slow, right, liar], begin_a_third)
+        table.ask(0)
+        table.ask(1)
+        right.go.set()
+        await until(lambda: not table.transfers._flights)
+        # What the liar wrote was found by a second look at the disk: the piece does not count, and is fetched again.
+        assert not table.store.have & 1
+        assert table.checks == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("content", [b"\0" * 1024, CONTENT], ids=["wrong", "right"])
+def test_piece_counts_only_if_it_is_right(tmp_path: Path, content: bytes) -> None:
+    async def run() -> None:
+        peer = Scripted(content)
+        table = Table(tmp_path, [peer])
+        table.ask(0)
+        peer.go.set()
+        await until(lambda: not table.transfers._flights)
+        assert bool(table.store.have & 1) is (content == CONTENT)
+        assert table.transfers.figures.bad_peers == ([] if content == CONTENT else ["peer-0"])
+
+    asyncio.run(run())
