@@ -83,3 +83,19 @@ def test_politeness_of_a_subscription_reaches_its_downloads(library: Library, so
     record = library.cloud.app.queue.store.get(library.project.id, downloads[0]["request_id"])
     assert record is not None
     assert dict(record.payload["politeness"]) == wanted
+
+
+def test_mirror_is_asked_while_the_first_host_rests(library: Library, source: FileSource) -> None:
+    source.files |= {"/busy": Hosted(b"b", refusals=[(503, "120")]), "/a": Hosted(b"a")}
+    other_name = source.url("/a").replace("127.0.0.1", "localhost")
+    library.ask(source.url("/busy"))
+    library.run()
+    source.seen.clear()
+
+    payload = {"source_url": source.url("/a"), "mirrors": [other_name], "file_path": "/in/a"}
+    asked = library.submit("download", payload)
+    library.run()
+
+    assert library.request(asked["request_id"])["status"] == "completed"
+    assert [path for path, _ in source.seen] == ["/a"]
+    assert source.headers[-1]["host"].startswith("localhost")

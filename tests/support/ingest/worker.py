@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from tidegate.app import app
 from tidegate.files.model import File
 from tidegate.ingest.download import Download
-from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.fetching.fetcher import Fetcher
 from tidegate.ingest.ports import Step
 from tidegate.queue.model import Request
 
@@ -56,7 +55,7 @@ def main(url: str) -> None:
     unfinished: Any = SimpleNamespace(
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
-    pauses: Any = SimpleNamespace(kept=lambda *_: nullcontext())
+    pauses: Any = SimpleNamespace(awake=lambda _project_id, urls: urls)
     download = Download(
         Fetcher(app().http, app().ingest.parts, unfinished),
         app().ingest.parts,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.ingest.download import Download
 from tidegate.ingest.extract import Extract
-from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.fetching.fetcher import Fetcher
+from tidegate.ingest.fetching.unfinished import UnfinishedStore
 from tidegate.ingest.host_pauses import HostPauses
 from tidegate.ingest.library_steps import Associate, Check
 from tidegate.ingest.scan import Scan
@@ -16,7 +17,6 @@ from tidegate.ingest.steps import IngestSteps
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscriptions import Subscriptions
-from tidegate.ingest.unfinished import UnfinishedStore
 from tidegate.ingest.verify import Verify
 
 if TYPE_CHECKING:

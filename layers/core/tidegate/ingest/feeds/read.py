@@ -9,6 +9,7 @@ from tidegate.ingest.feeds.checksums import from_sums, looks_like_sums
 from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry, Listing
 from tidegate.ingest.feeds.html_index import from_html
 from tidegate.ingest.feeds.json_list import from_json
+from tidegate.ingest.feeds.text import decoded
 from tidegate.ingest.feeds.xml_feeds import ROOTS, from_xml
 
 FORMATS = ("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap")
@@ -18,12 +19,12 @@ _TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 
 def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") -> Listing:
     """SourceBroken if the source is of none of the formats, or is not of the one that is named."""
-    text = body.decode("utf-8-sig", "replace")
+    text = decoded(body, content_type)
     kind = _kind(text, content_type) if format == "auto" else format
     if kind in _XML:
-        found = from_xml(body, base, kind)
+        found = from_xml(text, base, kind)
     elif kind == "xml":
-        found = from_xml(body, base, "auto")
+        found = from_xml(text, base, "auto")
     else:
         read = {"json": from_json, "html": from_html, "sums": from_sums}[kind]
         found = Listing(kind, list(read(text, base)))
