@@ -43,7 +43,8 @@ def peak_megabytes() -> float:
     return int(line.split()[1]) / 1024
 
 
-def main(url: str) -> None:
+def main(url: str, *, resume: bool = False) -> None:
+    """`resume`: goes on with what an earlier process of the same request has brought, as the table knows it."""
     # What the deployed function loads is loaded here, too.
     spec = importlib.util.spec_from_file_location("ingest_function", ROOT / "functions/ingest/app.py")
     assert spec
@@ -55,6 +56,7 @@ def main(url: str) -> None:
     unfinished: Any = SimpleNamespace(
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
+    unfinished = app().ingest.unfinished if resume else unfinished
     pauses: Any = SimpleNamespace(awake=lambda _project_id, urls: urls)
     download = Download(
         Fetcher(app().http, app().ingest.parts, unfinished),
@@ -72,4 +74,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], resume=sys.argv[2:] == ["resume"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pydoc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from local import async_stub
 from tests.support.http_servers import Handler, serve
 from tidegate_client import ApiError, AsyncClient, Client, NotFound, RateLimited, config
 from tidegate_client.cli import build_parser, main
@@ -86,6 +88,28 @@ def test_async_client_awaits_and_walks_pages(url: str) -> None:
             return [file.file_id async for file in client.all(client.files.list())]
 
     assert asyncio.run(use()) == ["1", "2", "3"]
+
+
+def test_async_list_reads_every_page_without_holding_the_loop(url: str) -> None:
+    async def use() -> list[str]:
+        async with AsyncClient(url, "k") as client:
+            page = await client.files.list()
+            assert (len(page), page.next_cursor) == (2, "n")
+            return [file.file_id async for file in page]
+
+    assert asyncio.run(use()) == ["1", "2", "3"]
+
+
+def test_help_of_either_client_shows_what_its_parts_can_do() -> None:
+    for client in (Client("http://127.0.0.1", "k"), AsyncClient("http://127.0.0.1", "k")):
+        shown = pydoc.render_doc(client.subscriptions, renderer=pydoc.plaintext)
+        assert "preview(self, source_url: 'str', **selection: 'Unpack[Selection]')" in shown
+        assert "What a source would bring; brings nothing." in shown
+    assert "`subscriptions`, `credentials`" in pydoc.render_doc(Client, renderer=pydoc.plaintext)
+
+
+def test_types_of_the_async_client_are_those_of_the_client() -> None:
+    assert async_stub.STUB.read_text() == async_stub.text(), "run python -m local.async_stub"
 
 
 def test_profiles_are_kept_apart_and_a_logout_forgets_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
