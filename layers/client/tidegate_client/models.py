@@ -409,6 +409,7 @@ class Politeness(TypedDict, total=False):
     connections: int | None
     bytes_per_s: int | None
     delay_s: float | None
+    host_downloads: int | None
 
 
 class Selection(TypedDict, total=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,7 @@ def main(url: str, *, resume: bool = False) -> None:
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
     unfinished = app().ingest.unfinished if resume else unfinished
+    slots: Any = SimpleNamespace(held=lambda _request, _url, _most, pulse: nullcontext(pulse))
     pauses: Any = SimpleNamespace(awake=lambda _project_id, urls: urls)
     download = Download(
         Fetcher(app().http, app().ingest.parts, unfinished),
@@ -66,6 +68,7 @@ def main(url: str, *, resume: bool = False) -> None:
         app().projects.credentials,
         unfinished,
         pauses,
+        slots,
     )
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)

@@ -30,7 +30,7 @@ def answer(handler: Handler) -> None:
         body = {"request_id": "req-1", "status": "completed", "progress": {"bytes": 5, "total": 9}}
         handler.answer(200, json.dumps(body).encode(), Apigw_Requestid="call-2")
     else:
-        handler.answer(404, b'{"code": "not_found", "detail": "no"}', Apigw_Requestid="call-3")
+        handler.answer(404, b'{"code": "not_found", "detail": "no"}', Apigw_Requestid="gate-3", X_Request_Id="call-3")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tidegate.ingest.extract import Extract
 from tidegate.ingest.fetching.fetcher import Fetcher
 from tidegate.ingest.fetching.unfinished import UnfinishedStore
 from tidegate.ingest.host_pauses import HostPauses
+from tidegate.ingest.host_slots import HostSlots
 from tidegate.ingest.library_steps import Associate, Check
 from tidegate.ingest.scan import Scan
 from tidegate.ingest.source_list import SourceReader
@@ -52,6 +53,7 @@ class IngestPart:
                     credentials,
                     self.unfinished,
                     pauses,
+                    HostSlots(app.table, clock),
                 ),
                 "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock, pauses),
                 "associate": Associate(parts, files),

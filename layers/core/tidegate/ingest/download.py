@@ -19,6 +19,7 @@ from tidegate.ingest.fetching.politeness import Politeness
 from tidegate.ingest.fetching.ranges import SourceChanged
 from tidegate.ingest.fetching.unfinished import UnfinishedStore
 from tidegate.ingest.host_pauses import HostPauses
+from tidegate.ingest.host_slots import HostSlots
 from tidegate.ingest.model import ingested_object, part_count, parts_of
 from tidegate.ingest.ports import Outcome, Step
 from tidegate.projects.credential_store import CredentialStore
@@ -38,6 +39,7 @@ class Download:
         credentials: CredentialStore,
         unfinished: UnfinishedStore,
         pauses: HostPauses,
+        slots: HostSlots,
     ) -> None:
         self._fetcher = fetcher
         self._parts = parts
@@ -46,6 +48,7 @@ class Download:
         self._credentials = credentials
         self._unfinished = unfinished
         self._pauses = pauses
+        self._slots = slots
 
     def __call__(self, step: Step) -> Outcome:
         request = step.request
@@ -60,7 +63,9 @@ class Download:
             signed=file.signature is not None,
             require_room=lambda size: self._require_room(request.project_id, size),
         )
-        got = self._fetcher.fetch(self._remote(step), wanted, step.pulse, step.seconds_left)
+        remote = self._remote(step)
+        with self._slots.held(request, remote.url, remote.politeness.host_downloads, step.pulse) as pulse:
+            got = self._fetcher.fetch(remote, wanted, pulse, step.seconds_left)
         if got is None:
             return Outcome(state={"goes_on": True})
         digest, stored = self._keep(step, file, got)

@@ -73,10 +73,11 @@ def _add_politeness(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, metavar="N", help="to the source at once, for one file")
     parser.add_argument("--bytes-per-s", type=int, metavar="N", help="of one file")
     parser.add_argument("--delay-s", type=float, metavar="SECONDS", help="between requests to the source")
+    parser.add_argument("--host-downloads", type=int, metavar="N", help="of the project from its host at once")
 
 
 def _politeness(args: argparse.Namespace) -> dict[str, Any]:
-    asked = given(args, "connections", "bytes_per_s", "delay_s")
+    asked = given(args, "connections", "bytes_per_s", "delay_s", "host_downloads")
     return {"politeness": asked} if asked else {}
 
 

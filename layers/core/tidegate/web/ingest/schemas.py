@@ -155,7 +155,8 @@ class SubscriptionAnswer(Answer):
     file_path: str | None = None
     concurrency: int = 1
     priority: int | None = None
-    politeness: PolitenessBody | None = None
+    # The limits that were set, by name.
+    politeness: dict[str, int | float] | None = None
     status: str
     create_time: str
     last_scan: str | None = None
