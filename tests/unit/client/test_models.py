@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import pydoc
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +104,10 @@ def test_async_list_reads_every_page_without_holding_the_loop(url: str) -> None:
 
 def test_help_of_either_client_shows_what_its_parts_can_do() -> None:
     for client in (Client("http://127.0.0.1", "k"), AsyncClient("http://127.0.0.1", "k")):
-        shown = pydoc.render_doc(client.subscriptions, renderer=pydoc.plaintext)
+        shown = pydoc.plain(pydoc.render_doc(client.subscriptions))
         assert "preview(self, source_url: 'str', **selection: 'Unpack[Selection]')" in shown
         assert "What a source would bring; brings nothing." in shown
-    assert "`subscriptions`, `credentials`" in pydoc.render_doc(Client, renderer=pydoc.plaintext)
+    assert "`subscriptions`, `credentials`" in pydoc.plain(pydoc.render_doc(Client))
 
 
 def test_types_of_the_async_client_are_those_of_the_client() -> None:
@@ -160,3 +162,26 @@ def test_completion_names_commands_and_options(shell: str, capsys: pytest.Captur
     script = capsys.readouterr().out
     assert "subscription" in script
     assert "fields" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["tidegate", "fi"], {"file"}),
+        (["tidegate", "file", "p"], {"put"}),
+        (["tidegate", "--json", "subscription", "pr"], {"preview"}),
+        (["tidegate", "ingest", "--file-p"], {"--file-path"}),
+        (["tidegate", "downl"], set()),
+    ],
+)
+def test_bash_completes_what_may_come_next(
+    words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    line = " ".join(map(shlex.quote, words))
+    asks = f'COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _tidegate; printf "%s\\n" "${{COMPREPLY[@]}}"'
+
+    done = subprocess.run(["bash", "-c", f"{script}\n{asks}"], capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) == expected

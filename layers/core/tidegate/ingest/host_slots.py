@@ -51,9 +51,15 @@ class HostSlots:
         try:
             yield beat
         finally:
-            mine = "#owner = :me AND #attempt = :attempt"
-            owner = {"me": request.request_id, "attempt": request.attempt}
-            self._table.try_write(update(key, removes=("owner", "attempt", "until"), condition=mine, **owner))
+            self._table.try_write(
+                update(
+                    key,
+                    removes=("owner", "attempt", "until"),
+                    condition="#owner = :me AND #attempt = :attempt",
+                    me=request.request_id,
+                    attempt=request.attempt,
+                )
+            )
 
     def _take(self, request: Request, host: str, most: int) -> dict[str, str]:
         free = "attribute_not_exists(#owner) OR #until <= :now OR #owner = :me"
@@ -63,7 +69,7 @@ class HostSlots:
                 return key
         raise _no_slot(host, most)
 
-    def _write(self, request: Request, key: dict[str, str], condition: str, **values: int) -> bool:
+    def _write(self, request: Request, key: dict[str, str], condition: str, **values: Any) -> bool:
         until = int(self._now()) + LEASE_SECONDS
         sets = {"owner": request.request_id, "attempt": request.attempt, "until": until, "expires_at": until + 86400}
         return self._table.try_write(update(key, sets, condition=condition, me=request.request_id, **values))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, cast
 
 from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, given
 from tidegate_client.errors import UsageError
+from tidegate_client.models import SubscriptionChanges
 
 
 def register(subparsers: Subparsers) -> None:
@@ -92,7 +93,7 @@ def _update(context: Context, args: argparse.Namespace) -> None:
     changes = {name: None if value == "none" else value for name, value in named.items()} | _politeness(args)
     if not changes:
         raise UsageError("nothing to change: name at least one option")
-    context.output.record(context.client.subscriptions.update(args.subscription_id, changes))
+    context.output.record(context.client.subscriptions.update(args.subscription_id, cast(SubscriptionChanges, changes)))
 
 
 def _switch(name: str) -> Command:
