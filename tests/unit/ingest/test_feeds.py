@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -252,3 +253,17 @@ def test_charset_of_the_header_and_wrong_bytes() -> None:
 def test_feed_that_is_cut_short_or_declares_entities_is_refused(text: str) -> None:
     with pytest.raises(SourceBroken):
         read(text)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<!--", "<![CDATA[", "&", "&a", "</a", "<a:b ", " a:b", "<?xml ", "<!", "<", "<!DOCTYPE [", " x:y=''"],
+)
+def test_hostile_feed_takes_no_more_time_than_its_length(unit: str) -> None:
+    text = "<rss>" + unit * (400_000 // len(unit))
+    began = time.process_time()
+
+    with pytest.raises(SourceBroken):
+        read(text, format="rss")
+
+    assert time.process_time() - began < 3

@@ -28,7 +28,8 @@ _DECLARED = re.compile(rb"""<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})
 _NOT_OF_DOCUMENTS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7", "undefined"})
 
 _DECLARATION = re.compile(r"\s*<\?xml\b[^>]*\?>")
-_KEPT_AS_IS = re.compile(r"(<!\[CDATA\[.*?\]\]>|<!--.*?-->)", re.S)
+_KEPT_AS_IS = re.compile(r"<!--|<!\[CDATA\[")
+_DECLARED_PREFIX = re.compile(r"\sxmlns:([A-Za-z_][\w.-]*)\s*=")
 _REFERENCE = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{0,31});)?")
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -74,10 +75,20 @@ def mended(text: str) -> str:
     """XML with the faults that feeds have most put right: entities of HTML, a bare `&`, control characters, prefixes
     that are not declared, a missing last `>`. What is still no XML then is refused by the parser."""
     text = _CUT_END_TAG.sub(r"\1>", _NOT_IN_XML.sub("", text))
-    pieces = _KEPT_AS_IS.split(text)
-    # Every second piece is a comment or a CDATA section.
-    pieces[::2] = [_REFERENCE.sub(_reference, piece) for piece in pieces[::2]]
-    return _with_prefixes("".join(pieces))
+    return _with_prefixes("".join(_with_references(text)))
+
+
+def _with_references(text: str) -> Iterator[str]:
+    """Comments and CDATA sections stay as they are. Each character is looked at once, whatever the text."""
+    place = 0
+    while found := _KEPT_AS_IS.search(text, place):
+        end = text.find("-->" if found[0] == "<!--" else "]]>", found.end())
+        if end < 0:
+            break
+        yield _REFERENCE.sub(_reference, text[place : found.start()])
+        yield text[found.start() : end + 3]
+        place = end + 3
+    yield _REFERENCE.sub(_reference, text[place:])
 
 
 def _reference(found: re.Match[str]) -> str:
@@ -92,7 +103,7 @@ def _reference(found: re.Match[str]) -> str:
 
 def _with_prefixes(text: str) -> str:
     used = {found[1] or found[2] for found in _TAG_NAME.finditer(text)} - {"xml", "xmlns"}
-    missing = sorted(name for name in used if not re.search(rf"\sxmlns:{re.escape(name)}\s*=", text))
+    missing = sorted(used - {found[1] for found in _DECLARED_PREFIX.finditer(text)})
     root = _ROOT.search(text)
     if not missing or not root:
         return text
