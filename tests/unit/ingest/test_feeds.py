@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 
@@ -267,3 +268,17 @@ def test_hostile_feed_takes_no_more_time_than_its_length(unit: str) -> None:
         read(text, format="rss")
 
     assert time.process_time() - began < 3
+
+
+def test_list_that_is_stored_as_gzip_is_unpacked() -> None:
+    packed = gzip.compress(SITEMAP_INDEX.encode())
+
+    assert listing_of(packed, "application/gzip", "https://x.example/sitemap.xml.gz").more == [
+        "https://x.example/one.xml"
+    ]
+
+
+@pytest.mark.parametrize("body", [gzip.compress(bytes(40 * 1024 * 1024)), b"\x1f\x8bnone"], ids=["bomb", "damaged"])
+def test_gzip_that_is_a_bomb_or_damaged_is_refused(body: bytes) -> None:
+    with pytest.raises(SourceBroken):
+        listing_of(body, "application/gzip", "https://x.example/")
