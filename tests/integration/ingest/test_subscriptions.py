@@ -311,6 +311,7 @@ def test_as_many_downloads_run_at_once_as_the_subscription_allows(
 
     assert made["concurrency"] == (concurrency or 1)
     assert states().count("running") == (concurrency or 1)
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
     library.run()
     assert states() == ["completed"] * 5
 
