@@ -15,7 +15,7 @@ DEPLOYED := .venv-deployed/bin
 # Runs a suite, what failed in it once more, and remembers what that was.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help run demo smoke clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo smoke clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an 
 	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/unit/ingest/test_any_manifest.py tests/unit/exports/rendering/test_template_properties.py tests/unit/exports/rendering/test_any_cells.py tests/unit/exports/rendering/test_csv_writer.py tests/unit/exports/test_paging.py
 	@FUZZ_EXAMPLES=12000 $(PYTEST) -n 2 --timeout 7200 tests/integration/web/test_any_odd_value.py tests/integration/web/test_odd_input.py
 	@FUZZ_EXAMPLES=300 $(PYTEST) --timeout 7200 tests/e2e/test_fuzz.py
+
+corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetched and read
+	@$(BIN)/python -m tests.corpora
 
 # Three at a time on two cores: they mostly wait.
 e2e: $(STAMP)  ## over HTTP against the deployed stack

@@ -1,17 +1,22 @@
-"""The same client for asyncio. Calls run in threads, so that the loop goes on while they wait."""
+"""The same client for asyncio. Calls run in threads, so that the loop goes on while they wait.
+
+What each method takes and gives is in async_client.pyi, made from the client by `python -m local.async_stub`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from tidegate_client.client import Client
 from tidegate_client.model import Page
 from tidegate_client.records import Change
 
+T = TypeVar("T")
 _OVER = object()
 
 
@@ -20,33 +25,30 @@ class AsyncClient:
 
     async with AsyncClient("https://…", "key") as client:
         file = await client.files.get("file-…")
-        async for request in client.all(client.queue.list(status="failed")):
+        async for request in await client.queue.list(status="failed"):
             print(request.request_id)
         export = await client.wait("exp-…", timeout=600)
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.sync = Client(*args, **options)
-
-    def __getattr__(self, name: str) -> AsyncResource:
-        return AsyncResource(getattr(self.sync, name))
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *vars(self.sync)})
+        for name, part in resources_of(self.sync).items():
+            setattr(self, name, _async_class(type(part))(part))
 
     async def all(self, page: Any) -> AsyncIterator[Any]:
-        """Every item of every page of a list."""
-        found: Page[Any] = await page if inspect.isawaitable(page) else page
-        items = iter(found)
-        while (item := await asyncio.to_thread(next, items, _OVER)) is not _OVER:
+        """Every item of every page of a list, which may still be awaited."""
+        found: AsyncPage[Any] = await page if inspect.isawaitable(page) else page
+        async for item in found:
             yield item
 
     async def watch(self, *record_ids: str, timeout: float | None = None) -> AsyncIterator[Change]:
+        """Each record as it is, then at each change, until all are over."""
         changes = iter(self.sync.watch(*record_ids, timeout=timeout))
         while (change := await asyncio.to_thread(next, changes, None)) is not None:
             yield change
 
     async def wait(self, record_id: str, *, timeout: float | None = None) -> Change:
+        """The record when it is over: `.succeeded`, `.status`, `.record`."""
         return await asyncio.to_thread(self.sync.wait, record_id, timeout=timeout)
 
     async def close(self) -> None:
@@ -61,22 +63,49 @@ class AsyncClient:
         await self.close()
 
 
-class AsyncResource:
-    """A part of the client, as in `client.files`, whose methods are awaited."""
+class AsyncPage(Generic[T]):
+    """One page of a list in `items`. `async for` gives every item of every page, and asks for a page when needed."""
 
-    def __init__(self, sync: object) -> None:
+    def __init__(self, page: Page[T]) -> None:
+        self._page = page
+        self.items = page.items
+        self.next_cursor = page.next_cursor
+
+    def __len__(self) -> int:
+        """Of this page."""
+        return len(self.items)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        items = iter(self._page)
+        while (item := await asyncio.to_thread(next, items, _OVER)) is not _OVER:
+            yield item  # type: ignore[misc]
+
+
+def resources_of(client: Client) -> dict[str, object]:
+    """The parts of a client by their names, as in `client.files`."""
+    ours = "tidegate_client.resources."
+    return {name: part for name, part in vars(client).items() if type(part).__module__.startswith(ours)}
+
+
+def methods_of(kind: type) -> dict[str, Callable[..., Any]]:
+    return {name: made for name, made in vars(kind).items() if callable(made) and not name.startswith("_")}
+
+
+@functools.cache
+def _async_class(kind: type) -> type:
+    """The class whose methods are those of `kind`, awaited: `help(client.files)` shows them."""
+
+    def init(self: Any, sync: object) -> None:
         self._sync = sync
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._sync, name)
-        if not callable(method):
-            return method
+    methods = {name: _awaited(name, method) for name, method in methods_of(kind).items()}
+    return type(f"Async{kind.__name__}", (), {"__init__": init, "__doc__": kind.__doc__, **methods})
 
-        async def call(*args: Any, **options: Any) -> Any:
-            return await asyncio.to_thread(method, *args, **options)
 
-        call.__name__, call.__doc__ = name, method.__doc__
-        return call
+def _awaited(name: str, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)
+    async def call(self: Any, *args: Any, **options: Any) -> Any:
+        answer = await asyncio.to_thread(getattr(self._sync, name), *args, **options)
+        return AsyncPage(answer) if isinstance(answer, Page) else answer
 
-    def __dir__(self) -> list[str]:
-        return [name for name in dir(self._sync) if not name.startswith("_")]
+    return call

@@ -115,8 +115,14 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-# API Gateway's, and what proxies in front of it add.
-_REQUEST_IDS = ("apigw-requestid", "x-amzn-requestid", "x-request-id")
+# The API's own, by which its logs name a call; else API Gateway's, where the API was not reached.
+_REQUEST_IDS = ("x-request-id", "apigw-requestid", "x-amzn-requestid")
+
+
+def request_id_of(headers: Mapping[str, str]) -> str | None:
+    """What the server's logs call an exchange."""
+    told = {name.lower(): value for name, value in headers.items()}
+    return next((told[name] for name in _REQUEST_IDS if told.get(name)), None)
 
 
 def problem_of(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
@@ -134,7 +140,7 @@ def problem_of(status: int, body: bytes, headers: Mapping[str, str] | None = Non
         kind = AlreadyCreated
     problem = kind(status, code, str(detail), errors if isinstance(errors, list) else None)
     told = {name.lower(): value for name, value in (headers or {}).items()}
-    problem.request_id = next((told[name] for name in _REQUEST_IDS if name in told), None)
+    problem.request_id = request_id_of(told)
     wait = told.get("retry-after", "")
     problem.retry_after = float(wait) if wait.isascii() and wait.isdigit() else None
     if isinstance(problem, AlreadyCreated):

@@ -14,7 +14,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.util.retry import Retry
 
-from tidegate_client.errors import BadAnswer, Conflict, Unreachable, problem_of
+from tidegate_client.errors import BadAnswer, Conflict, Unreachable, problem_of, request_id_of
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
@@ -158,8 +158,8 @@ class Http:
         except HTTPError as error:
             raise Unreachable(f"{self.api_url} does not answer: {error}") from error
         if self.on_call:
-            named = response.headers.get("apigw-requestid") or response.headers.get("x-amzn-requestid") or "-"
-            self.on_call(method, url.removeprefix(self.api_url), response.status, time.monotonic() - began, named)
+            named, seconds = request_id_of(response.headers) or "-", time.monotonic() - began
+            self.on_call(method, url.removeprefix(self.api_url), response.status, seconds, named)
         return Reply(response.status, response.headers, response.data)
 
     def _headers(self, has_body: bool, extra: Mapping[str, str] | None) -> dict[str, str]:

@@ -6,11 +6,15 @@ what the agent reads, are plain dicts with a declared shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict
 
 from tidegate_client.model import Model, Page
 
 __all__ = ["Model", "Page"]
+
+# What callers of the API put there themselves, in whatever shape.
+Json = dict[str, object] | list[object] | str | float | bool | None
 
 
 class Project(Model):
@@ -247,9 +251,13 @@ class Agent(Model):
     last_seen: str | None
     free_bytes: int | None
     # What it has to fetch; on one agent, not in lists.
+<<<<<<< HEAD
     current: list[dict[str, Any]] | None
     # Its part in swarms; likewise.
     peers: AgentPeers | None
+=======
+    current: list[dict[str, object]] | None
+>>>>>>> h/ingest
 
 
 class Enrolment(Model):
@@ -353,17 +361,17 @@ class BatchItem(Model):
     index: int
     state: str
     attempts: int
-    answer: dict[str, Any]
-    job_data: Any | None
-    batch_data: Any | None
+    answer: dict[str, object]
+    job_data: Json
+    batch_data: Json
 
 
 class DryRunItem(Model):
     """`answer` is what the business said, or why there is no answer."""
 
     index: int
-    answer: dict[str, Any]
-    job_data: Any
+    answer: dict[str, object]
+    job_data: Json
 
 
 class Business(Model):
@@ -412,6 +420,54 @@ class Request(Model):
     finish_time: str | None
 
 
+class Politeness(TypedDict, total=False):
+    """How gently a source is read."""
+
+    connections: int | None
+    bytes_per_s: int | None
+    delay_s: float | None
+    host_downloads: int | None
+
+
+class Selection(TypedDict, total=False):
+    """How a source is read, and which of its files are taken under which path."""
+
+    format: str | None
+    include: Sequence[str] | None
+    exclude: Sequence[str] | None
+    file_path: str | None
+
+
+class SubscriptionOptions(Selection, total=False):
+    biz_id: int | None
+    app_id: int | None
+    credentials: str | None
+    concurrency: int | None
+    priority: int | None
+    politeness: Politeness | None
+
+
+class SubscriptionChanges(SubscriptionOptions, total=False):
+    name: str
+    source_url: str
+    schedule: str | None
+
+
+class FileOptions(TypedDict, total=False):
+    """Of `files.create`; with a `source_url` the file is ingested from there."""
+
+    file_name: str | None
+    signature: str | None
+    size: int | None
+    multipart: bool | None
+    callback: str | None
+    source_url: str | None
+    channel: str | None
+    credentials: str | None
+    priority: int | None
+    politeness: Politeness | None
+
+
 class Subscription(Model):
     subscription_id: str
     name: str
@@ -426,7 +482,8 @@ class Subscription(Model):
     file_path: str | None
     priority: int | None
     # connections, bytes_per_s, delay_s: how gently its files are fetched.
-    politeness: dict[str, float] | None
+    concurrency: int
+    politeness: Politeness | None
     status: str | None
     create_time: str
     last_scan: str | None

@@ -51,7 +51,7 @@ def test_examples_of_the_page_run(
         exec(compile(example, str(PAGE), "exec"), names)
 
     printed = capsys.readouterr().out
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 5, "those that need the whole stack are in tests/e2e/cli/test_installed.py"
     assert "/in/moon.txt pending" in printed
     assert "rss ['/pod/one.mp3']" in printed
     assert "not_found 404" in printed

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.ingest.running import Library
 from tests.support.ingest.sources import FileSource, Hosted
+from tidegate.errors import NotSent
+from tidegate.ingest.host_slots import HostSlots
+from tidegate.queue.model import Request
 
 
 def go_on(library: Library, seconds: float) -> None:
@@ -83,3 +88,85 @@ def test_politeness_of_a_subscription_reaches_its_downloads(library: Library, so
     record = library.cloud.app.queue.store.get(library.project.id, downloads[0]["request_id"])
     assert record is not None
     assert dict(record.payload["politeness"]) == wanted
+
+
+def test_mirror_is_asked_while_the_first_host_rests(library: Library, source: FileSource) -> None:
+    source.files |= {"/busy": Hosted(b"b", refusals=[(503, "120")]), "/a": Hosted(b"a")}
+    other_name = source.url("/a").replace("127.0.0.1", "localhost")
+    library.ask(source.url("/busy"))
+    library.run()
+    source.seen.clear()
+
+    payload = {"source_url": source.url("/a"), "mirrors": [other_name], "file_path": "/in/a"}
+    asked = library.submit("download", payload)
+    library.run()
+
+    assert library.request(asked["request_id"])["status"] == "completed"
+    assert [path for path, _ in source.seen] == ["/a"]
+    assert source.headers[-1]["host"].startswith("localhost")
+
+
+def test_no_more_downloads_run_from_a_host_than_asked(library: Library, source: FileSource) -> None:
+    names = [f"/f{number}" for number in range(3)]
+    source.files |= {name: Hosted(b"x") for name in names}
+    asked = [
+        library.submit(
+            "download", {"source_url": source.url(name), "file_path": name, "politeness": {"host_downloads": 1}}
+        )
+        for name in names
+    ]
+    outcomes: list[str] = []
+
+    def start_another(_handler: Any) -> bool:
+        """While the first is read, the second is started by another function."""
+        if not outcomes:
+            outcomes.append("begun")
+            second = next(name for name, arn in library._executions() if arn != running[0])
+            library._run(dict(library._executions())[second], 800.0)
+            outcomes.extend(library.request(one["request_id"])["status"] for one in asked)
+        return False
+
+    library.cloud.deliver("AdmissionQueue")
+    running = [library._executions()[0][1]]
+    source.hook = start_another
+    library._run(running[0], 800.0)
+
+    assert sorted(outcomes[1:]) == ["pending", "running", "running"], "the second was put off"
+    assert len(source.seen) == 1
+    for _ in range(4):
+        go_on(library, 100)
+    assert {library.request(one["request_id"])["status"] for one in asked} == {"completed"}
+
+
+def at_work(library: Library, name: str) -> Request:
+    return Request(name, library.project.id, "download", "no_cookie", 5, "running", "2026-11-16T05:00:00Z", attempt=1)
+
+
+def test_slot_of_a_download_that_died_is_free_after_its_lease(library: Library, source: FileSource) -> None:
+    source.files["/a"] = Hosted(b"a")
+    slots = HostSlots(library.cloud.app.table, library.cloud.clock)
+    # Kept, so that nothing gives the slot back.
+    dead = slots.held(at_work(library, "req-dead"), source.url("/a"), 1, lambda _progress: None)
+    dead.__enter__()
+    payload = {"source_url": source.url("/a"), "file_path": "/a", "politeness": {"host_downloads": 1}}
+    asked = library.submit("download", payload)
+    library.run()
+
+    waiting = library.request(asked["request_id"])
+    assert (waiting["status"], waiting["error"]["code"]) == ("pending", "not_sent")
+    go_on(library, 181)
+    assert library.request(asked["request_id"])["status"] == "completed"
+
+
+def test_slot_that_another_took_after_a_freeze_ends_the_download(library: Library) -> None:
+    slots = HostSlots(library.cloud.app.table, library.cloud.clock)
+    mine, other = at_work(library, "req-1"), at_work(library, "req-2")
+
+    def frozen() -> None:
+        with slots.held(mine, "https://a.example/f", 1, lambda _progress: None) as pulse:
+            library.cloud.clock.advance(200)
+            with slots.held(other, "https://a.example/g", 1, lambda _progress: None):
+                pulse({})
+
+    with pytest.raises(NotSent):
+        frozen()

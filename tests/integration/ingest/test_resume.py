@@ -18,7 +18,8 @@ from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.errors import WorkerLost
 from tidegate.files.model import content_object
-from tidegate.ingest import download, fetch
+from tidegate.ingest import download
+from tidegate.ingest.fetching import parts as ranged_parts
 
 PART = 64 * 1024
 
@@ -26,7 +27,7 @@ PART = 64 * 1024
 @pytest.fixture
 def large() -> Iterator[bytes]:
     """Eight parts."""
-    with small_parts(PART, parallel_from=3 * PART), patch.object(fetch, "_FIRST_PAUSE", 0.01):
+    with small_parts(PART, parallel_from=3 * PART), patch.object(ranged_parts, "_FIRST_PAUSE", 0.01):
         yield os.urandom(8 * PART - 1234)
 
 
@@ -328,3 +329,113 @@ def test_mirrors_that_agree_share_the_parts(library: Library, source: FileSource
     assert library.request(asked["request_id"])["result"]["signature"] == sha(large)
     ranges = [path for path, wanted in source.seen if wanted and wanted != "bytes=0-0"]
     assert (ranges.count("/a"), ranges.count("/b"), ranges.count("/other")) == (4, 4, 0)
+
+
+def test_mirrors_with_etags_of_their_own_agree_by_last_modified(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files |= {path: Hosted(large, validator="date", obeys=False) for path in ("/a", "/b")}
+    own_etags = {"/a": '"apache-1"', "/b": '"nginx-2"'}
+    ranges: list[tuple[str, str]] = []
+
+    def with_etag(handler: Any) -> bool:
+        ranges.append((handler.path, handler.headers.get("If-Match", "")))
+        if handler.headers.get("If-Match", own_etags[handler.path]) != own_etags[handler.path]:
+            handler.answer(412)
+            return True
+        send, handler.etag = handler.end_headers, own_etags[handler.path]
+        handler.end_headers = lambda: (handler.send_header("ETag", handler.etag), send())[1]
+        return False
+
+    source.hook = with_etag
+    asked = library.submit(
+        "download", {"source_url": source.url("/a"), "mirrors": [source.url("/b")], "file_path": "/m"}
+    )
+    library.run()
+
+    assert library.request(asked["request_id"])["result"]["signature"] == sha(large)
+    assert ranges.count(("/b", '"nginx-2"')) == 4
+
+
+@pytest.mark.parametrize("status", [404, 412, 503])
+def test_mirror_that_fails_midway_is_left_out(library: Library, source: FileSource, large: bytes, status: int) -> None:
+    source.files |= {"/a": Hosted(large), "/b": Hosted(large)}
+
+    def refuse(handler: Any) -> bool:
+        refused = handler.path == "/b" and handler.headers.get("Range", "") not in ("", "bytes=0-0")
+        if refused:
+            handler.answer(status)
+        return bool(refused)
+
+    source.hook = refuse
+    asked = library.submit(
+        "download", {"source_url": source.url("/a"), "mirrors": [source.url("/b")], "file_path": "/m"}
+    )
+    library.run()
+
+    request = library.request(asked["request_id"])
+    assert (request["status"], request["attempts"]) == ("completed", 1)
+    assert request["result"]["signature"] == sha(large)
+
+
+def test_mirror_goes_on_with_the_parts_where_the_first_url_dies(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files |= {"/a": Hosted(large), "/b": Hosted(large)}
+    payload = {"source_url": source.url("/a"), "mirrors": [source.url("/b")], "file_path": "/m"}
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+
+    def die_at_5(*args: Any) -> None:
+        if args[2] == 5:
+            raise WorkerLost("the machine was lost")
+        original(*args)
+
+    asked = library.submit("download", payload)
+    with patch.object(parts, "put_part", die_at_5):
+        library.run()
+    assert library.request(asked["request_id"])["status"] == "pending"
+    kept = stored_parts(library)
+    del source.files["/a"]
+    source.seen.clear()
+    again(library)
+
+    assert library.request(asked["request_id"])["result"]["signature"] == sha(large)
+    fetched = [wanted for path, wanted in source.seen if path == "/b" and wanted != "bytes=0-0"]
+    assert len(fetched) == 8 - kept
+
+
+def test_digest_is_read_in_the_next_invocation_where_too_little_time_is_left(
+    library: Library, source: FileSource, large: bytes
+) -> None:
+    source.files["/a.bin"] = Hosted(large)
+    asked = library.ask(source.url("/a.bin"))
+    parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
+    fetcher = library.cloud.app.ingest.steps._work["download"]._fetcher  # type: ignore[attr-defined]
+    now, reads = [0.0], []
+
+    def die_at_6(*args: Any) -> None:
+        if args[2] == 6:
+            raise WorkerLost("the machine was lost")
+        original(*args)
+
+    def slowly(*args: Any) -> None:
+        original(*args)
+        if args[2] == 8:
+            now[0] += 780.0
+
+    def read(*args: Any) -> bytes:
+        reads.append(now[0])
+        return read_range(*args)
+
+    read_range = parts.read_range
+    fetcher._monotonic = lambda: now[0]
+    with patch.object(parts, "put_part", die_at_6):
+        library.run()
+    with patch.object(parts, "put_part", slowly), patch.object(parts, "read_range", read):
+        again(library)
+
+    ready(library, asked, large)
+    log = library.cloud.http("GET", f"/v1/requests/{asked['request_id']}/log", key=library.project.key).json()["items"]
+    second = [line["event"] for line in log if line["attempt"] == 2]
+    assert second == ["begun", "goes on", "begun", "done"]
+    assert len(reads) == 8

@@ -284,6 +284,38 @@ def call(library: Library, method: str, path: str, **more: Any) -> Any:
     return library.cloud.http(method, f"/v1/subscriptions{path}", key=library.project.key, **more)
 
 
+@pytest.mark.parametrize("concurrency", [None, 3])
+def test_as_many_downloads_run_at_once_as_the_subscription_allows(
+    library: Library, source: FileSource, concurrency: int | None
+) -> None:
+    files = [f"/f{number}" for number in range(5)]
+    source.files |= {path: Hosted(b"x") for path in files} | {"/list.json": Hosted(json.dumps(files).encode())}
+    body = {"name": "many", "source_url": source.url("/list.json"), "concurrency": concurrency}
+    made = library.cloud.http(
+        "POST",
+        "/v1/subscriptions",
+        json={name: value for name, value in body.items() if value},
+        key=library.project.key,
+    ).json()
+    where = f"/v1/subscriptions/{made['subscription_id']}"
+    library.cloud.http("POST", f"{where}/download", key=library.project.key)
+    library.cloud.deliver("AdmissionQueue")
+    ((_, scan),) = library._executions()
+    library._run(scan, 800.0)
+    while library.cloud.deliver("AdmissionQueue"):
+        pass
+
+    def states() -> list[str]:
+        tasks = library.cloud.http("GET", f"{where}/tasks", key=library.project.key).json()["items"]
+        return sorted(task["status"] for task in tasks if task["type"] == "download")
+
+    assert made["concurrency"] == (concurrency or 1)
+    assert states().count("running") == (concurrency or 1)
+    library.cloud.app.queue.admission_queue.trigger("no_cookie")
+    library.run()
+    assert states() == ["completed"] * 5
+
+
 def test_preview_lists_what_would_come_and_queues_nothing(library: Library, source: FileSource) -> None:
     source.files["/feed"] = Hosted(RSS.encode(), content_type="application/rss+xml")
     body = {"source_url": source.url("/feed"), "include": ["*.mp3"], "file_path": "/pod/{name}"}

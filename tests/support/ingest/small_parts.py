@@ -8,9 +8,6 @@ from unittest.mock import patch
 
 from moto.s3 import models
 
-from tidegate.ingest import fetch as ingest_fetch
-
-# Both must be imported before either is changed: one takes its value from the other.
 from tidegate.ingest import model as ingest
 
 
@@ -19,8 +16,6 @@ def small_parts(size: int, parallel_from: int) -> Iterator[None]:
     with (
         patch.object(models, "S3_UPLOAD_PART_MIN_SIZE", size),
         patch.object(ingest, "PART_BYTES", size),
-        patch.object(ingest_fetch, "PART_BYTES", size),
         patch.object(ingest, "PARALLEL_FROM", parallel_from),
-        patch.object(ingest_fetch, "PARALLEL_FROM", parallel_from),
     ):
         yield

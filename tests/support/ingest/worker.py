@@ -13,7 +13,7 @@ from typing import Any
 from tidegate.app import app
 from tidegate.files.model import File
 from tidegate.ingest.download import Download
-from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.fetching.fetcher import Fetcher
 from tidegate.ingest.ports import Step
 from tidegate.queue.model import Request
 
@@ -44,7 +44,8 @@ def peak_megabytes() -> float:
     return int(line.split()[1]) / 1024
 
 
-def main(url: str) -> None:
+def main(url: str, *, resume: bool = False) -> None:
+    """`resume`: goes on with what an earlier process of the same request has brought, as the table knows it."""
     # What the deployed function loads is loaded here, too.
     spec = importlib.util.spec_from_file_location("ingest_function", ROOT / "functions/ingest/app.py")
     assert spec
@@ -56,7 +57,9 @@ def main(url: str) -> None:
     unfinished: Any = SimpleNamespace(
         get=lambda request: None, begin=lambda request, begun: begun, forget_write=lambda request: None
     )
-    pauses: Any = SimpleNamespace(kept=lambda *_: nullcontext())
+    unfinished = app().ingest.unfinished if resume else unfinished
+    slots: Any = SimpleNamespace(held=lambda _request, _url, _most, pulse: nullcontext(pulse))
+    pauses: Any = SimpleNamespace(awake=lambda _project_id, urls: urls)
     download = Download(
         Fetcher(app().http, app().ingest.parts, unfinished),
         app().ingest.parts,
@@ -65,6 +68,7 @@ def main(url: str) -> None:
         app().projects.credentials,
         unfinished,
         pauses,
+        slots,
     )
     payload = {"file_id": "file-1", "source_url": url}
     request = Request("req-1", "prj-1", "download", "no_cookie", 5, "running", _NOW, payload, attempt=1)
@@ -73,4 +77,4 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], resume=sys.argv[2:] == ["resume"])

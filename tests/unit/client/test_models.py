@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pydoc
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from local import async_stub
 from tests.support.http_servers import Handler, serve
 from tidegate_client import ApiError, AsyncClient, Client, NotFound, RateLimited, config
 from tidegate_client.cli import build_parser, main
@@ -28,7 +32,7 @@ def answer(handler: Handler) -> None:
         body = {"request_id": "req-1", "status": "completed", "progress": {"bytes": 5, "total": 9}}
         handler.answer(200, json.dumps(body).encode(), Apigw_Requestid="call-2")
     else:
-        handler.answer(404, b'{"code": "not_found", "detail": "no"}', Apigw_Requestid="call-3")
+        handler.answer(404, b'{"code": "not_found", "detail": "no"}', Apigw_Requestid="gate-3", X_Request_Id="call-3")
 
 
 @pytest.fixture
@@ -88,6 +92,28 @@ def test_async_client_awaits_and_walks_pages(url: str) -> None:
     assert asyncio.run(use()) == ["1", "2", "3"]
 
 
+def test_async_list_reads_every_page_without_holding_the_loop(url: str) -> None:
+    async def use() -> list[str]:
+        async with AsyncClient(url, "k") as client:
+            page = await client.files.list()
+            assert (len(page), page.next_cursor) == (2, "n")
+            return [file.file_id async for file in page]
+
+    assert asyncio.run(use()) == ["1", "2", "3"]
+
+
+def test_help_of_either_client_shows_what_its_parts_can_do() -> None:
+    for client in (Client("http://127.0.0.1", "k"), AsyncClient("http://127.0.0.1", "k")):
+        shown = pydoc.plain(pydoc.render_doc(client.subscriptions))
+        assert "preview(self, source_url: 'str', **selection: 'Unpack[Selection]')" in shown
+        assert "What a source would bring; brings nothing." in shown
+    assert "`subscriptions`, `credentials`" in pydoc.plain(pydoc.render_doc(Client))
+
+
+def test_types_of_the_async_client_are_those_of_the_client() -> None:
+    assert async_stub.STUB.read_text() == async_stub.text(), "run python -m local.async_stub"
+
+
 def test_profiles_are_kept_apart_and_a_logout_forgets_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for profile in ([], ["--profile", "staging"]):
         assert main(["login", "--api-url", url, "--key", "k" + "".join(profile)[-3:], *profile]) == 0
@@ -136,3 +162,26 @@ def test_completion_names_commands_and_options(shell: str, capsys: pytest.Captur
     script = capsys.readouterr().out
     assert "subscription" in script
     assert "fields" in script
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["tidegate", "fi"], {"file"}),
+        (["tidegate", "file", "p"], {"put"}),
+        (["tidegate", "--json", "subscription", "pr"], {"preview"}),
+        (["tidegate", "ingest", "--file-p"], {"--file-path"}),
+        (["tidegate", "downl"], set()),
+    ],
+)
+def test_bash_completes_what_may_come_next(
+    words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    line = " ".join(map(shlex.quote, words))
+    asks = f'COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _tidegate; printf "%s\\n" "${{COMPREPLY[@]}}"'
+
+    done = subprocess.run(["bash", "-c", f"{script}\n{asks}"], capture_output=True, text=True, check=True)
+
+    assert set(done.stdout.split()) == expected

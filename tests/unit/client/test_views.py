@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tidegate_client.cli.output import Output
-from tidegate_client.cli.progress import ByteBar, Live, human_bytes, human_seconds
+from tidegate_client.cli.progress import ByteBar, Live, Speed, human_bytes, human_seconds
 from tidegate_client.cli.views import Overview, line_of
 from tidegate_client.records import Change
 
@@ -59,7 +59,39 @@ def test_an_upload_of_unknown_size_still_shows_how_far_it_is() -> None:
 
     ByteBar(output(stream), "f")(1_500_000, None)
 
-    assert stream.getvalue().startswith("f  1.5 MB  ")
+    assert stream.getvalue() == "f  1.5 MB\n"
+
+
+def test_time_left_follows_the_speed_of_this_run() -> None:
+    stream, now = io.StringIO(), [0.0]
+    bar = ByteBar(output(stream), "f", now=lambda: now[0])
+
+    # An earlier run brought the first 60 MB.
+    for done in (60_000_000, 70_000_000, 80_000_000):
+        bar(done, 100_000_000)
+        now[0] += 10
+
+    assert stream.getvalue().splitlines()[-1].endswith("80 %  80.0 MB of 100.0 MB  1.0 MB/s  0:20 left")
+
+
+def test_ingest_shows_bytes_speed_and_time_left() -> None:
+    running = {"type": "download", "status": "running"}
+    at_first = running | {"progress": {"bytes": 1_000_000, "total": 5_000_000}}
+    speed = Speed()
+    speed.at(0.0, 1_000_000)
+
+    line = line_of(running | {"progress": {"bytes": 3_000_000, "total": 5_000_000}}, 2.0, speed.at(2.0, 3_000_000))
+
+    assert line_of(at_first) == "download  █████░░░░░░░░░░░░░░░░░░░  20 %  1.0 MB of 5.0 MB  running"
+    assert line == "download  ██████████████░░░░░░░░░░  60 %  3.0 MB of 5.0 MB  1.0 MB/s  0:02 left  running  0:02"
+
+
+def test_speed_is_that_of_the_last_half_minute() -> None:
+    speed = Speed()
+    for second in range(100):
+        known = speed.at(float(second), second * 1000 if second < 50 else 50_000 + (second - 50) * 10)
+
+    assert known == pytest.approx(10)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +120,14 @@ def test_an_upload_of_unknown_size_still_shows_how_far_it_is() -> None:
         (
             {"type": "scan", "status": "failed", "error": {"code": "x", "detail": "no such host"}},
             "scan  failed  no such host",
+        ),
+        (
+            {"type": "extract", "status": "running", "progress": {"files": 3, "bytes": 1500}},
+            "extract  3 files  1.5 kB  running",
+        ),
+        (
+            {"type": "scan", "status": "running", "progress": {"new": 12, "queued": 5}},
+            "scan  5 of 12 new files queued  running",
         ),
         ({"type": "scan", "status": "queued", "last_wait_reason": "capacity"}, "scan  queued  capacity"),
     ],

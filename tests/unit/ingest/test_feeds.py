@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import time
 
 import pytest
 
@@ -177,3 +179,106 @@ def test_globs_choose_and_a_template_names() -> None:
 @pytest.mark.parametrize("template", ["/same/for/all", "/{unknown}", "/../{name}", "/{}"])
 def test_template_that_cannot_name_files_is_refused(template: str) -> None:
     assert template_fault(template)
+
+
+RSS_ITEM = '<rss version="2.0"><channel><item>{}</item></channel></rss>'
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ('<guid isPermaLink="false">tag:1</guid><link>https://a.example/x</link>', ["https://a.example/x"]),
+        ("<guid>https://a.example/y</guid>", ["https://a.example/y"]),
+        ('<guid isPermaLink="false">https://a.example/z</guid>', []),
+        (
+            '<link rel="enclosure" href="https://a.example/f.mp3"/><link>https://a.example/</link>',
+            ["https://a.example/f.mp3"],
+        ),
+    ],
+    ids=["guid first", "guid that is an address", "guid that is none", "link as enclosure"],
+)
+def test_rss_item_leads_where_its_link_says(item: str, expected: list[str]) -> None:
+    assert urls(read(RSS_ITEM.format(item))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\n\n<?xml version='1.0'?>" + RSS_ITEM.format("<link>https://a.example/1</link>"), "https://a.example/1"),
+        (RSS_ITEM.format("<title>caf&eacute;&nbsp;</title><link>https://a.example/2</link>"), "https://a.example/2"),
+        (RSS_ITEM.format("<link>https://a.example/?a=1&b=2&copy</link>"), "https://a.example/?a=1&b=2&copy"),
+        (RSS_ITEM.format("<title>\x01\x0b</title><link>https://a.example/4</link>"), "https://a.example/4"),
+        (RSS_ITEM.format("<itunes:author>x</itunes:author><link>https://a.example/5</link>"), "https://a.example/5"),
+        (
+            RSS_ITEM.format("<title><![CDATA[&nope; & <b>]]></title><q>&nbsp;</q><link>https://a.example/6</link>"),
+            "https://a.example/6",
+        ),
+    ],
+    ids=["blank lines first", "HTML entities", "bare ampersands", "control characters", "prefix", "CDATA"],
+)
+def test_feed_with_a_common_fault_is_read(text: str, expected: str) -> None:
+    assert urls(read(text)) == [expected]
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "gb18030", "big5", "shift_jis"]
+)
+def test_feed_is_read_in_the_encoding_that_it_names(encoding: str) -> None:
+    text = f"<?xml version='1.0' encoding='{encoding.removesuffix('-sig')}'?>" + RSS_ITEM.format(
+        "<title>文</title><link>https://a.example/x</link>"
+    )
+
+    (entry,) = listing_of(text.encode(encoding), XML, "https://a.example/").entries
+
+    assert (entry.title, entry.url) == ("文", "https://a.example/x")
+
+
+def test_charset_of_the_header_and_wrong_bytes() -> None:
+    text = RSS_ITEM.format("<title>café</title><link>https://a.example/x</link>")
+
+    by_header = listing_of(text.encode("latin-1"), "text/xml; charset=ISO-8859-1", "https://a.example/")
+    by_guess = listing_of(text.encode("cp1252"), "text/xml", "https://a.example/")
+
+    assert [listing.entries[0].title for listing in (by_header, by_guess)] == ["café", "café"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RSS_ITEM.format("<link>https://a.example/x</link>")[:-20],
+        '<!DOCTYPE rss [<!ENTITY a "b">]>' + RSS_ITEM.format("<link>https://a.example/&a;</link>"),
+        '<!DOCTYPE rss [<!ENTITY a SYSTEM "file:///etc/passwd">]>' + RSS_ITEM.format("<title>&a;</title>"),
+    ],
+    ids=["cut short", "entity", "external entity"],
+)
+def test_feed_that_is_cut_short_or_declares_entities_is_refused(text: str) -> None:
+    with pytest.raises(SourceBroken):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<!--", "<![CDATA[", "&", "&a", "</a", "<a:b ", " a:b", "<?xml ", "<!", "<", "<!DOCTYPE [", " x:y=''"],
+)
+def test_hostile_feed_takes_no_more_time_than_its_length(unit: str) -> None:
+    text = "<rss>" + unit * (400_000 // len(unit))
+    began = time.process_time()
+
+    with pytest.raises(SourceBroken):
+        read(text, format="rss")
+
+    assert time.process_time() - began < 3
+
+
+def test_list_that_is_stored_as_gzip_is_unpacked() -> None:
+    packed = gzip.compress(SITEMAP_INDEX.encode())
+
+    assert listing_of(packed, "application/gzip", "https://x.example/sitemap.xml.gz").more == [
+        "https://x.example/one.xml"
+    ]
+
+
+@pytest.mark.parametrize("body", [gzip.compress(bytes(40 * 1024 * 1024)), b"\x1f\x8bnone"], ids=["bomb", "damaged"])
+def test_gzip_that_is_a_bomb_or_damaged_is_refused(body: bytes) -> None:
+    with pytest.raises(SourceBroken):
+        listing_of(body, "application/gzip", "https://x.example/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TextIO
 
@@ -70,21 +71,45 @@ class Live:
             print(file=self._stream, flush=True)
 
 
+class Speed:
+    """Bytes a second over the last half minute, so that the estimate follows a source that slows down."""
+
+    _SECONDS = 30.0
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, now: float, done: int | None) -> float | None:
+        """The speed, `done` bytes being here now; None while it is not known."""
+        if done is None:
+            return None
+        if self._seen and done < self._seen[-1][1]:
+            # Begun anew.
+            self._seen.clear()
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= self._SECONDS:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        return (done - before) / (now - since) if done > before and now > since else None
+
+
 class ByteBar:
     """Progress of an upload or a download: called with (done, total)."""
 
-    def __init__(self, output: Output, label: str) -> None:
-        self._live = Live(output)
+    def __init__(self, output: Output, label: str, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._live = Live(output, now=now)
         self._label = label
-        self._began = time.monotonic()
+        self._now = now
+        self._speed = Speed()
 
     def __call__(self, done: int, total: int | None) -> None:
-        speed = done / max(time.monotonic() - self._began, 0.001)
+        speed = self._speed.at(self._now(), done)
         amount = human_bytes(done)
         if total:
             amount = f"{bar(done / total)} {done * 100 // total:3d} %  {amount} of {human_bytes(total)}"
-        left = f"  {human_seconds((total - done) / speed)} left" if total and 0 < done < total else ""
-        self._live.show(f"{self._label}  {amount}  {human_bytes(speed)}/s{left}", important=done == total)
+        left = f"  {human_seconds((total - done) / speed)} left" if speed and total and done < total else ""
+        pace = f"  {human_bytes(speed)}/s" if speed else ""
+        self._live.show(f"{self._label}  {amount}{pace}{left}", important=done == total)
 
     def close(self) -> None:
         self._live.close()

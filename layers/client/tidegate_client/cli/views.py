@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tidegate_client.cli.context import Context
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.output import Output
-from tidegate_client.cli.progress import Live, bar, human_seconds
+from tidegate_client.cli.progress import Live, Speed, bar, human_bytes, human_seconds
 from tidegate_client.records import Change, Record
 from tidegate_client.watching import Watch
 
@@ -49,6 +49,7 @@ class Overview:
         self._count = count
         self._live = Live(output)
         self._states: dict[str, str] = {}
+        self._speed = Speed()
         self._began = time.monotonic()
 
     def show(self, change: Change) -> None:
@@ -58,7 +59,9 @@ class Overview:
             self._output.event({"id": change.record_id, **change.record}, "")
             return
         if self._count == 1:
-            self._live.show(line_of(change.record, time.monotonic() - self._began), important=news)
+            elapsed = time.monotonic() - self._began
+            speed = self._speed.at(elapsed, _bytes_of(change.record))
+            self._live.show(line_of(change.record, elapsed, speed), important=news)
             return
         if change.ended and not change.succeeded:
             self._live.say(line_of(change.record))
@@ -71,10 +74,10 @@ class Overview:
         self._live.close()
 
 
-def line_of(record: Record, elapsed: float | None = None) -> str:
-    """A record in one line, whatever its kind."""
+def line_of(record: Record, elapsed: float | None = None, speed: float | None = None) -> str:
+    """A record in one line, whatever its kind; `speed` is in bytes a second."""
     name = _where(record) or record.get("name") or record.get("file_name") or record.get("type") or ""
-    parts = [part for part in (str(name), _extent(record), str(record.get("status", ""))) if part]
+    parts = [part for part in (str(name), _extent(record, speed), str(record.get("status", ""))) if part]
     error = record.get("error")
     reasons = (
         record.get("error_msg"),
@@ -100,19 +103,43 @@ def _where(record: Record) -> str:
     return f"{host}:{container}:{path}" if container else f"{host}:{path}"
 
 
-def _extent(record: Record) -> str:
+def _extent(record: Record, speed: float | None) -> str:
     if counts := record.get("counts"):
         ended = sum(counts.get(state, 0) for state in ("success", "failed", "timeout", "cancelled"))
         total = counts.get("total", 0)
         told = "  ".join(f"{state} {count}" for state, count in counts.items() if count and state != "total")
         return f"{bar(ended / total if total else 0)} {ended}/{total}  {told}".rstrip()
     progress = record.get("progress")
-    if isinstance(progress, dict):
-        return _progress(progress, str(record.get("status")))
-    return f"{progress} %" if isinstance(progress, int | float) else ""
+    if not isinstance(progress, dict):
+        return f"{progress} %" if isinstance(progress, int | float) else ""
+    if _bytes_of(record) is not None:
+        return _byte_progress(progress, speed if record.get("status") == "running" else None)
+    return _item_progress(progress, str(record.get("status")))
 
 
-def _progress(progress: Record, status: str) -> str:
+def _bytes_of(record: Record) -> int | None:
+    """How many bytes have come, of a record whose progress is counted in bytes."""
+    progress = record.get("progress")
+    done = progress.get("bytes") if isinstance(progress, dict) else None
+    return done if isinstance(done, int) else None
+
+
+def _byte_progress(progress: Record, speed: float | None) -> str:
+    done, total = int(progress["bytes"]), progress.get("total")
+    parts = [f"{progress['files']} files"] if "files" in progress else []
+    parts.append(f"{bar(done / total)} {done * 100 // total:3d} %" if total else "")
+    parts.append(f"{human_bytes(done)} of {human_bytes(total)}" if total else human_bytes(done))
+    if progress.get("step"):
+        parts.append(str(progress["step"]))
+    elif speed:
+        parts.append(f"{human_bytes(speed)}/s")
+        parts.append(f"{human_seconds((total - done) / speed)} left" if total and done < total else "")
+    return "  ".join(part for part in parts if part)
+
+
+def _item_progress(progress: Record, status: str) -> str:
+    if "new" in progress:
+        return f"{progress.get('queued', 0)} of {progress['new']} new files queued"
     total = progress.get("total")
     done = int(progress.get("rows", progress.get("processed")) or 0)
     parts = [f"{bar(done / total)} {done * 100 // total:3d} %  {done}/{total}" if total else f"{done}"]

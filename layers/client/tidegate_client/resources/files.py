@@ -3,13 +3,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tidegate_client.content import Progress, sha256_of, upload
 from tidegate_client.download import download_to
 from tidegate_client.errors import NotFound, TransferError
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import File, FileCreated, Link, Page, Request
+from tidegate_client.models import File, FileCreated, FileOptions, Link, Page, Request
 from tidegate_client.multipart import PARTS_FROM, Journal, send_parts
 from tidegate_client.resources.paging import one_page
 
@@ -25,10 +25,11 @@ class Files:
         app_id: int,
         file_path: str,
         idempotency_key: str | None = None,
-        **optional: Any,
+        **optional: Unpack[FileOptions],
     ) -> FileCreated:
-        """`optional`: file_name, signature, size, multipart, callback, source_url, channel, credentials, priority."""
-        body = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
+        """Announce a file, or ingest one from `source_url`. Options: file_name, signature, size, multipart, callback,
+        source_url, channel, credentials, priority, politeness."""
+        body: dict[str, object] = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
         body |= {name: value for name, value in optional.items() if value is not None}
         return FileCreated(self._http.create("/v1/files", body, idempotency_key=idempotency_key))
 

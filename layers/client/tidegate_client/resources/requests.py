@@ -1,10 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Bulk, Credential, LogLine, Page, Preview, Request, Subscription
+from tidegate_client.models import (
+    Bulk,
+    Credential,
+    LogLine,
+    Page,
+    Preview,
+    Request,
+    Selection,
+    Subscription,
+    SubscriptionChanges,
+    SubscriptionOptions,
+)
 from tidegate_client.resources.paging import one_page
 
 
@@ -72,8 +83,11 @@ class Subscriptions:
     def __init__(self, http: Http) -> None:
         self._http = http
 
-    def create(self, name: str, source_url: str, *, schedule: str | None = None, **optional: Any) -> Subscription:
-        """`optional`: biz_id, app_id, credentials, format, include, exclude, file_path, priority, politeness."""
+    def create(
+        self, name: str, source_url: str, *, schedule: str | None = None, **optional: Unpack[SubscriptionOptions]
+    ) -> Subscription:
+        """Watch a source. Options: biz_id, app_id, credentials, format, include, exclude, file_path, concurrency,
+        priority, politeness."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
         return Subscription(self._http.create("/v1/subscriptions", given))
@@ -84,12 +98,12 @@ class Subscriptions:
     def list(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Subscription]:
         return one_page(self._http, "/v1/subscriptions", {}, limit, cursor, Subscription)
 
-    def update(self, subscription_id: str, changes: Mapping[str, Any]) -> Subscription:
+    def update(self, subscription_id: str, changes: SubscriptionChanges) -> Subscription:
         """Fields that are named are set; None takes one away."""
         path = f"/v1/subscriptions/{path_part(subscription_id)}"
-        return Subscription(self._http.call("PATCH", path, body=changes, idempotent=True).json())
+        return Subscription(self._http.call("PATCH", path, body={**changes}, idempotent=True).json())
 
-    def preview(self, source_url: str, **selection: Any) -> Preview:
+    def preview(self, source_url: str, **selection: Unpack[Selection]) -> Preview:
         """What a source would bring; brings nothing. `selection`: format, include, exclude, file_path."""
         body = {"source_url": source_url, **selection}
         return Preview(self._http.act("/v1/subscriptions/preview", body, idempotent=True))
@@ -106,6 +120,7 @@ class Subscriptions:
         return Subscription(self._http.act(path, idempotent=True))
 
     def download(self, subscription_id: str) -> Request:
+        """Look at the source now; what is new or changed is queued."""
         return Request(self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download", {}))
 
     def tasks(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Request]:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.ingest.download import Download
 from tidegate.ingest.extract import Extract
-from tidegate.ingest.fetch import Fetcher
+from tidegate.ingest.fetching.fetcher import Fetcher
+from tidegate.ingest.fetching.unfinished import UnfinishedStore
 from tidegate.ingest.host_pauses import HostPauses
+from tidegate.ingest.host_slots import HostSlots
 from tidegate.ingest.library_steps import Associate, Check
 from tidegate.ingest.scan import Scan
 from tidegate.ingest.source_list import SourceReader
@@ -16,7 +18,6 @@ from tidegate.ingest.steps import IngestSteps
 from tidegate.ingest.store import SubscriptionStore
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscriptions import Subscriptions
-from tidegate.ingest.unfinished import UnfinishedStore
 from tidegate.ingest.verify import Verify
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class IngestPart:
                     credentials,
                     self.unfinished,
                     pauses,
+                    HostSlots(app.table, clock),
                 ),
                 "scan": Scan(self.sources, self.store, self.submit, projects, credentials, clock, pauses),
                 "associate": Associate(parts, files),

@@ -69,6 +69,11 @@ def host_pause(project_id: str, host: str) -> dict[str, str]:
     return _key(project_id, "HOST_PAUSE", host)
 
 
+def host_slot(project_id: str, host: str, number: int) -> dict[str, str]:
+    """One of the downloads that may run from a host at once."""
+    return _key(project_id, "HOST_SLOT", f"{host}#{number}")
+
+
 # --- projects, keys, idempotency
 
 

@@ -13,13 +13,15 @@ from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.store import FileStore, Stored
-from tidegate.ingest.fetch import Fetched, Fetcher, Remote, Wanted
+from tidegate.ingest.fetching.fetcher import Fetcher
+from tidegate.ingest.fetching.model import Fetched, Remote, Wanted
+from tidegate.ingest.fetching.politeness import Politeness
+from tidegate.ingest.fetching.ranges import SourceChanged
+from tidegate.ingest.fetching.unfinished import UnfinishedStore
 from tidegate.ingest.host_pauses import HostPauses
+from tidegate.ingest.host_slots import HostSlots
 from tidegate.ingest.model import ingested_object, part_count, parts_of
-from tidegate.ingest.politeness import Politeness
 from tidegate.ingest.ports import Outcome, Step
-from tidegate.ingest.ranges import SourceChanged
-from tidegate.ingest.unfinished import UnfinishedStore
 from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.projects import Projects
 from tidegate.queue.model import Request
@@ -37,6 +39,7 @@ class Download:
         credentials: CredentialStore,
         unfinished: UnfinishedStore,
         pauses: HostPauses,
+        slots: HostSlots,
     ) -> None:
         self._fetcher = fetcher
         self._parts = parts
@@ -45,6 +48,7 @@ class Download:
         self._credentials = credentials
         self._unfinished = unfinished
         self._pauses = pauses
+        self._slots = slots
 
     def __call__(self, step: Step) -> Outcome:
         request = step.request
@@ -60,8 +64,8 @@ class Download:
             require_room=lambda size: self._require_room(request.project_id, size),
         )
         remote = self._remote(step)
-        with self._pauses.kept(request.project_id, remote.url):
-            got = self._fetcher.fetch(remote, wanted, step.pulse, step.seconds_left)
+        with self._slots.held(request, remote.url, remote.politeness.host_downloads, step.pulse) as pulse:
+            got = self._fetcher.fetch(remote, wanted, pulse, step.seconds_left)
         if got is None:
             return Outcome(state={"goes_on": True})
         digest, stored = self._keep(step, file, got)
@@ -85,8 +89,17 @@ class Download:
         # A manifest may well name files on other servers: they are fetched without the subscription's credential.
         if credential and not request.subscription_id:
             credential.require(url, plain_text=allow_private)
-        mirrors = tuple(str(mirror) for mirror in request.payload.get("mirrors") or ())
-        return Remote(url, credential, allow_private, request.project_id, mirrors, Politeness.of(request.payload))
+        named = [url, *(str(mirror) for mirror in request.payload.get("mirrors") or ())]
+        first, *mirrors = self._pauses.awake(request.project_id, named)
+        return Remote(
+            first,
+            credential,
+            allow_private,
+            request.project_id,
+            tuple(mirrors),
+            Politeness.of(request.payload),
+            on_pause=lambda asked, seconds: self._pauses.note(request.project_id, asked, seconds),
+        )
 
     def _is_here(self, project_id: str, signature: str) -> bool:
         known = self._files.has_content(project_id, signature)

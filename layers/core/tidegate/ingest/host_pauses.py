@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -27,26 +27,34 @@ class HostPauses:
     @contextmanager
     def kept(self, project_id: str, url: str) -> Iterator[None]:
         """Around requests to a URL. NotSent while its host rests; a Retry-After met inside is kept."""
-        self._require(project_id, url)
+        self.awake(project_id, [url])
         try:
             yield
         except NotSent:
             raise
         except FetchError as error:
-            if error.retry_after and error.retry_after >= _SHORTEST:
-                self._note(project_id, url, error.retry_after)
+            self.note(project_id, url, error.retry_after or 0.0)
             raise
 
-    def _require(self, project_id: str, url: str) -> None:
-        host = _host(url)
-        item = self._table.get(keys.host_pause(project_id, host), consistent=True) or {}
-        left = float(item.get("until", 0)) - self._clock().timestamp()
-        if left > 0:
-            error = NotSent(f"{host} asked for a pause; {math.ceil(left)} s of it are left", retry_after=left)
+    def awake(self, project_id: str, urls: Sequence[str]) -> list[str]:
+        """Those of the URLs whose hosts may be asked now. NotSent, until the first may, if none may."""
+        left = {host: self._seconds_left(project_id, host) for host in dict.fromkeys(map(_host, urls))}
+        found = [url for url in urls if left[_host(url)] <= 0]
+        if not found:
+            host, seconds = min(left.items(), key=lambda one: one[1])
+            error = NotSent(f"{host} asked for a pause; {math.ceil(seconds)} s of it are left", retry_after=seconds)
             error.put_off = True
             raise error
+        return found
 
-    def _note(self, project_id: str, url: str, seconds: float) -> None:
+    def _seconds_left(self, project_id: str, host: str) -> float:
+        item = self._table.get(keys.host_pause(project_id, host), consistent=True) or {}
+        return float(item.get("until", 0)) - self._clock().timestamp()
+
+    def note(self, project_id: str, url: str, seconds: float) -> None:
+        """Keeps what the host of a URL asked for, unless it is short."""
+        if seconds < _SHORTEST:
+            return
         until = math.ceil(self._clock().timestamp() + min(seconds, _LONGEST))
         longer = "attribute_not_exists(#until) OR #until < :new"
         write = update(

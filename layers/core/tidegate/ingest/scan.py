@@ -77,7 +77,10 @@ class Scan:
         refused = 0
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
-                for number, queued in enumerate(pool.map(lambda entry: self._queue(step, subscription, entry), fresh)):
+                # Evenly over the lanes, so that as many come at once as the subscription allows.
+                lanes = (number % subscription.concurrency for number in range(len(fresh)))
+                asked = pool.map(lambda entry, lane: self._queue(step, subscription, entry, lane), fresh, lanes)
+                for number, queued in enumerate(asked):
                     refused += not queued
                     step.pulse({"new": len(fresh), "queued": number + 1 - refused})
             except BaseException:
@@ -85,7 +88,7 @@ class Scan:
                 raise
         return refused
 
-    def _queue(self, step: Step, subscription: Subscription, entry: Entry) -> bool:
+    def _queue(self, step: Step, subscription: Subscription, entry: Entry, lane: int) -> bool:
         """False for a URL that may not be fetched: one bad line does not stop the others."""
         announced = Announcement(
             subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
@@ -101,6 +104,7 @@ class Scan:
                 fingerprint=entry.fingerprint,
                 politeness=subscription.politeness,
                 subscription_id=subscription.subscription_id,
+                lane=lane,
                 extra_writes=self._store.seen_writes(subscription, entry),
             )
         except UrlNotAllowed:

@@ -11,11 +11,11 @@ from tidegate.http.credentials import Credential
 from tidegate.http.model import Limits, Reply
 from tidegate.ingest.feeds.choice import chosen
 from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry
-from tidegate.ingest.feeds.read import listing_of, unique
+from tidegate.ingest.feeds.read import MAX_BYTES, listing_of, unique
 
 # Ten thousand files are ten pages of S3, or some dozens of sitemaps.
 MAX_PAGES = 50
-LIMITS = Limits(total=120, max_bytes=32 * 1024 * 1024)
+LIMITS = Limits(total=120, max_bytes=MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

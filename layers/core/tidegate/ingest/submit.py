@@ -212,6 +212,7 @@ class IngestSubmit:
         *,
         request_id: str | None = None,
         not_before: datetime | None = None,
+        lane: int = 0,
     ) -> tuple[File, Request]:
         """One transaction makes both, so that neither is ever without the other."""
         now = self._clock()
@@ -228,6 +229,7 @@ class IngestSubmit:
             request_id,
             extra_writes=[*self._files.coming_writes(file, brings_content=type == "download"), *extra_writes],
             not_before=not_before,
+            lane=lane,
             who=who,
         )
         return file, request

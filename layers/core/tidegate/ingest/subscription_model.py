@@ -33,6 +33,8 @@ class Subscription:
     file_path: str | None = None
     # How gently its files are fetched: connections, bytes_per_s, delay_s.
     politeness: Mapping[str, Any] | None = None
+    # How many of its downloads run at once.
+    concurrency: int = 1
     # Of its scheduled scans and their downloads; 5 if None.
     priority: int | None = None
     status: str = ACTIVE
@@ -55,7 +57,10 @@ class Subscription:
 
     def shown(self) -> dict[str, Any]:
         names = ("subscription_id", "name", "source_url", "schedule", "biz_id", "app_id", "credentials", "status")
-        shown = {name: getattr(self, name) for name in (*names, "format", "file_path", "priority", "politeness")}
+        shown = {
+            name: getattr(self, name)
+            for name in (*names, "format", "file_path", "concurrency", "priority", "politeness")
+        }
         shown |= {name: list(getattr(self, name)) or None for name in ("include", "exclude")}
         next_run = iso(datetime.fromtimestamp(self.due_at, UTC)) if self.due_at and self.status == ACTIVE else None
         shown |= {"create_time": self.created_at, "last_scan": self.last_scan, "next_run": next_run}

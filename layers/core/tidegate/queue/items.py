@@ -71,7 +71,7 @@ def place_item(request: Request) -> Item:
         "status": request.status,
         "reason": request.last_wait_reason,
         "not_before": request.not_before,
-        "mutex": request.subscription_id,
+        "mutex": request.mutex,
     }
 
 

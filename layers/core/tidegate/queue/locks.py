@@ -62,7 +62,7 @@ def _given_back(request: Request) -> list[tuple[str, Write]]:
 
 def _locked(request: Request, now: float) -> Write:
     return update(
-        keys.mutex(request.project_id, str(request.subscription_id)),
+        keys.mutex(request.project_id, str(request.mutex)),
         {"owner": request.request_id, "attempt": request.attempt, "taken_at": now, "lease_until": now + LEASE_SECONDS},
         adds={"fence": 1},
         condition="attribute_not_exists(#owner) OR #lease_until <= :now",
@@ -72,7 +72,7 @@ def _locked(request: Request, now: float) -> Write:
 
 def _unlocked(request: Request) -> Write:
     return update(
-        keys.mutex(request.project_id, str(request.subscription_id)),
+        keys.mutex(request.project_id, str(request.mutex)),
         removes=("owner", "attempt", "taken_at", "lease_until"),
         condition="#owner = :me AND #attempt = :attempt",
         me=request.request_id,
@@ -82,7 +82,7 @@ def _unlocked(request: Request) -> Write:
 
 def renewed(request: Request, now: float) -> Write:
     return update(
-        keys.mutex(request.project_id, str(request.subscription_id)),
+        keys.mutex(request.project_id, str(request.mutex)),
         {"lease_until": now + LEASE_SECONDS},
         condition="#owner = :me AND #attempt = :attempt AND #taken_at > :oldest",
         me=request.request_id,

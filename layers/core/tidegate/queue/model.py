@@ -55,6 +55,8 @@ class Request:
     version: int = 0
     timeout: int = 0
     subscription_id: str | None = None
+    # Which of its subscription's mutexes it needs: a subscription runs as many requests at once as it has lanes.
+    lane: int = 0
     callback: str | None = None
     last_wait_reason: str | None = None
     not_before: float | None = None
@@ -82,6 +84,11 @@ class Request:
         shown = {name: getattr(self, name) for name in names} | {"attempts": self.attempt} | reason
         shown |= {"create_time": self.created_at} | {name: getattr(self, name) for name in more}
         return {name: value for name, value in shown.items() if value is not None}
+
+    @property
+    def mutex(self) -> str | None:
+        """What no other request may hold while this one runs; None if nothing excludes it."""
+        return f"{self.subscription_id}#{self.lane}" if self.subscription_id and self.lane else self.subscription_id
 
     @property
     def is_over(self) -> bool:

@@ -64,6 +64,7 @@ class RequestQueue:
         *,
         timeout: int | None = None,
         not_before: datetime | None = None,
+        lane: int = 0,
         who: str = SYSTEM,
     ) -> Request:
         """One transaction, then a word to admission. The same `request_id` again is the same request.
@@ -83,6 +84,7 @@ class RequestQueue:
             payload=dict(payload or {}),
             timeout=timeout or policy.timeout,
             subscription_id=subscription_id,
+            lane=lane,
             callback=callback,
             not_before=not_before.timestamp() if not_before and not_before > now else None,
             last_wait_reason=BACKOFF if not_before and not_before > now else None,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, cast
 
 from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, given
 from tidegate_client.errors import UsageError
+from tidegate_client.models import SubscriptionChanges
 
 
 def register(subparsers: Subparsers) -> None:
@@ -20,7 +21,7 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--app-id", type=int)
     create.add_argument("--credentials", metavar="NAME", help="stored headers that the source asks for")
     _add_selection(create)
-    create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    _add_concurrency(create)
     _add_politeness(create)
     preview = subscription.command("preview", _preview, "what a source would bring; brings nothing")
     preview.add_argument("source_url")
@@ -30,7 +31,7 @@ def register(subparsers: Subparsers) -> None:
     for option in ("--name", "--source-url", "--schedule", "--credentials"):
         update.add_argument(option, help="'none' takes it away" if option in ("--schedule", "--credentials") else None)
     _add_selection(update)
-    update.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    _add_concurrency(update)
     _add_politeness(update)
     for name, text in (("pause", "let its schedule rest"), ("resume", "follow its schedule again")):
         subscription.command(name, _switch(name), text).add_argument("subscription_id")
@@ -62,14 +63,22 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file-path", metavar="TEMPLATE", help="where files go, as in '/pod/{year}/{name}'")
 
 
+def _add_concurrency(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    parser.add_argument(
+        "--concurrency", type=int, metavar="N", help="how many of its downloads run at once (default 1)"
+    )
+
+
 def _add_politeness(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, metavar="N", help="to the source at once, for one file")
     parser.add_argument("--bytes-per-s", type=int, metavar="N", help="of one file")
     parser.add_argument("--delay-s", type=float, metavar="SECONDS", help="between requests to the source")
+    parser.add_argument("--host-downloads", type=int, metavar="N", help="of the project from its host at once")
 
 
 def _politeness(args: argparse.Namespace) -> dict[str, Any]:
-    asked = given(args, "connections", "bytes_per_s", "delay_s")
+    asked = given(args, "connections", "bytes_per_s", "delay_s", "host_downloads")
     return {"politeness": asked} if asked else {}
 
 
@@ -80,11 +89,11 @@ def _preview(context: Context, args: argparse.Namespace) -> None:
 
 
 def _update(context: Context, args: argparse.Namespace) -> None:
-    named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority")
+    named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority", "concurrency")
     changes = {name: None if value == "none" else value for name, value in named.items()} | _politeness(args)
     if not changes:
         raise UsageError("nothing to change: name at least one option")
-    context.output.record(context.client.subscriptions.update(args.subscription_id, changes))
+    context.output.record(context.client.subscriptions.update(args.subscription_id, cast(SubscriptionChanges, changes)))
 
 
 def _switch(name: str) -> Command:
@@ -95,7 +104,7 @@ def _switch(name: str) -> Command:
 
 
 def _create(context: Context, args: argparse.Namespace) -> None:
-    optional = given(args, "schedule", "biz_id", "app_id", "credentials", *_SELECTION, "priority")
+    optional = given(args, "schedule", "biz_id", "app_id", "credentials", *_SELECTION, "priority", "concurrency")
     asked = {**optional, **_politeness(args)}
     context.output.record(context.client.subscriptions.create(args.name, args.source_url, **asked))
 

@@ -13,16 +13,30 @@ _COREUTILS = re.compile(r"\\?([0-9a-fA-F]{32,128}) [ *](.+)")
 _BSD = re.compile(r"[A-Z0-9-]+ \((.+)\) = ([0-9a-fA-F]{32,128})")
 
 
+_SIGNED = "-----BEGIN PGP SIGNED MESSAGE-----"
+_SIGNATURE = "-----BEGIN PGP SIGNATURE-----"
+
+
+def _lines(text: str) -> list[str]:
+    """Of a list within a clear-signed message, as Fedora publishes it, the lines of the list. Nobody's key is known
+    here, so that the signature is not verified."""
+    lines = [line.rstrip("\r") for line in text.splitlines()]
+    if not lines or lines[0].strip() != _SIGNED:
+        return lines
+    begins = lines.index("") if "" in lines else 0
+    ends = lines.index(_SIGNATURE) if _SIGNATURE in lines else len(lines)
+    return [line.removeprefix("- ") for line in lines[begins:ends]]
+
+
 def looks_like_sums(text: str) -> bool:
-    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    first = next((line for line in _lines(text) if line.strip() and not line.startswith("#")), "")
     return bool(_COREUTILS.fullmatch(first) or _BSD.fullmatch(first))
 
 
 def from_sums(text: str, base: str) -> Iterator[Entry]:
     """Digests that are SHA-256 are checked when the file comes; others tell only that it changed."""
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip("\r")
-        if not line.strip() or line.startswith(("#", "-----", "Hash:", "Comment:")):
+    for number, line in enumerate(_lines(text), 1):
+        if not line.strip() or line.startswith("#"):
             continue
         found = _COREUTILS.fullmatch(line)
         bsd = _BSD.fullmatch(line)

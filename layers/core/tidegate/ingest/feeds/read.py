@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import re
+import zlib
 
 from tidegate.errors import SourceBroken
 from tidegate.ingest.feeds.checksums import from_sums, looks_like_sums
 from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry, Listing
 from tidegate.ingest.feeds.html_index import from_html
 from tidegate.ingest.feeds.json_list import from_json
+from tidegate.ingest.feeds.text import decoded
 from tidegate.ingest.feeds.xml_feeds import ROOTS, from_xml
 
 FORMATS = ("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap")
+# Of one page of a list.
+MAX_BYTES = 32 * 1024 * 1024
 _XML = frozenset({"rss", "atom", "s3", "sitemap"})
 _TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 
 
 def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") -> Listing:
     """SourceBroken if the source is of none of the formats, or is not of the one that is named."""
-    text = body.decode("utf-8-sig", "replace")
+    text = decoded(_unpacked(body), content_type)
     kind = _kind(text, content_type) if format == "auto" else format
     if kind in _XML:
-        found = from_xml(body, base, kind)
+        found = from_xml(text, base, kind)
     elif kind == "xml":
-        found = from_xml(body, base, "auto")
+        found = from_xml(text, base, "auto")
     else:
         read = {"json": from_json, "html": from_html, "sums": from_sums}[kind]
         found = Listing(kind, list(read(text, base)))
     return Listing(found.format, unique(found.entries), found.more)
+
+
+def _unpacked(body: bytes) -> bytes:
+    """Sitemaps are often stored as .xml.gz, which no header tells."""
+    if not body.startswith(b"\x1f\x8b"):
+        return body
+    try:
+        found = zlib.decompressobj(wbits=31).decompress(body, MAX_BYTES + 1)
+    except zlib.error as error:
+        raise SourceBroken("the source begins as gzip does, and cannot be unpacked") from error
+    if len(found) > MAX_BYTES:
+        raise SourceBroken(f"the source unpacks to more than {MAX_BYTES:,} bytes")
+    return found
 
 
 def unique(entries: list[Entry]) -> list[Entry]:

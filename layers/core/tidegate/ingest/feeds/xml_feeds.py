@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote_plus, urlencode, urlsplit, urlunsplit
 from tidegate.common.json_input import whole_number
 from tidegate.errors import SourceBroken
 from tidegate.ingest.feeds.entry import Entry, Listing, entry_at, resolved
+from tidegate.ingest.feeds.text import mended, without_declaration
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -25,8 +26,8 @@ ROOTS = {
 }
 
 
-def from_xml(body: bytes, base: str, wanted: str) -> Listing:
-    root = _parsed(body)
+def from_xml(text: str, base: str, wanted: str) -> Listing:
+    root = _parsed(text)
     name = _local(root).lower()
     found = ROOTS.get(name)
     if found is None or wanted not in ("auto", found):
@@ -43,7 +44,19 @@ def from_xml(body: bytes, base: str, wanted: str) -> Listing:
     return Listing(found, files or [entry for entry, _ in linked])
 
 
-def _parsed(body: bytes) -> Element:
+def _parsed(text: str) -> Element:
+    text = without_declaration(text)
+    try:
+        return _strictly_parsed(text)
+    except SourceBroken as error:
+        try:
+            return _strictly_parsed(mended(text))
+        except SourceBroken:
+            # What the source's owner has to look for is in the text as it came.
+            raise error from None
+
+
+def _strictly_parsed(text: str) -> Element:
     # Here, because only scans need it.
     from xml.etree.ElementTree import ParseError
 
@@ -51,7 +64,7 @@ def _parsed(body: bytes) -> Element:
     from defusedxml.ElementTree import fromstring
 
     try:
-        root: Element = fromstring(body)
+        root: Element = fromstring(text)
     except DefusedXmlException as error:
         raise SourceBroken("the XML declares entities, which are not read") from error
     except (ParseError, ValueError, LookupError) as error:
@@ -65,10 +78,12 @@ def _local(element: Element) -> str:
 
 
 def _text(element: Element, *names: str) -> str:
+    """Of the first of the named children that has any."""
+    found: dict[str, str] = {}
     for child in element:
-        if _local(child).lower() in names and child.text and child.text.strip():
-            return child.text.strip()
-    return ""
+        if child.text and child.text.strip():
+            found.setdefault(_local(child).lower(), child.text.strip())
+    return next((found[name] for name in names if name in found), "")
 
 
 def _size(text: Any) -> int | None:
@@ -79,16 +94,32 @@ def _rss(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
     for item in (element for element in root.iter() if _local(element).lower() == "item"):
         title, date = _text(item, "title"), _text(item, "pubdate", "date", "updated")
         told = (_text(item, "guid"), date)
-        files = [(child.get("url", ""), child.get("length")) for child in item if _local(child).lower() == "enclosure"]
-        if not files:
-            media = [child for child in item.iter() if _local(child) == "content" and child.get("url")]
-            files = [(child.get("url", ""), child.get("fileSize")) for child in media]
-        links = [(url, length, True) for url, length in files if url] or [(_text(item, "link", "guid"), None, False)]
+        links = [(url, length, True) for url, length in _enclosures(item)] or [(_page(item), None, False)]
         for url, length, attached in links:
             made = entry_at(base, url, *told, size=_size(length), title=title, published=date) if url else None
             if made:
                 # Podcasts write lengths that are not true: they tell a change, and are not held against the file.
                 yield _without_size(made), attached
+
+
+def _enclosures(item: Element) -> list[tuple[str, str | None]]:
+    """(URL, length) of the files of an RSS item: enclosures, links that say they are one, else Media RSS."""
+    found = [(child.get("url"), child.get("length")) for child in item if _local(child).lower() == "enclosure"]
+    linked = [child for child in item if _local(child).lower() == "link" and child.get("rel") == "enclosure"]
+    found += [(child.get("href"), child.get("length")) for child in linked]
+    files = [(url, length) for url, length in found if url]
+    media = [child for child in item.iter() if _local(child) == "content" and child.get("url")]
+    return files or [(child.get("url", ""), child.get("fileSize")) for child in media]
+
+
+def _page(item: Element) -> str:
+    """Where an RSS item leads: its link, or a guid that says nothing against being an address."""
+    hrefs = (child.get("href") for child in item if _local(child).lower() == "link" and child.get("rel") is None)
+    link = _text(item, "link") or next((href for href in hrefs if href), "")
+    guid = next((child for child in item if _local(child).lower() == "guid"), None)
+    if link or guid is None or guid.get("isPermaLink", "true").strip().lower() == "false":
+        return link
+    return (guid.text or "").strip()
 
 
 def _atom(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:

@@ -41,12 +41,17 @@ def _shown(subscription: Subscription) -> SubscriptionAnswer:
     return SubscriptionAnswer.model_validate(subscription.shown())
 
 
+def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
+    """The limits that are set; one that is left out, or null, is none."""
+    return {"politeness": body.politeness.model_dump(exclude_none=True)} if body.politeness else {}
+
+
 @router.post(
     "/v1/subscriptions", scope="write", tags=_TAGS, summary="Watch a source", status_code=201, middlewares=[idempotent]
 )
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     caller = router.caller
-    described = Subscription("", caller.project_id, created_at="", **body.model_dump())
+    described = Subscription("", caller.project_id, created_at="", **(body.model_dump() | _politeness(body)))
     return answer(_shown(app().ingest.subscriptions.create(described, who=caller.key_id)), 201)
 
 
@@ -79,7 +84,7 @@ def show(subscription_id: str) -> SubscriptionAnswer:
 @router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change it")
 def change(subscription_id: str, body: SubscriptionChanges) -> SubscriptionAnswer:
     caller = router.caller
-    changes = body.model_dump(exclude_unset=True)
+    changes = body.model_dump(exclude_unset=True) | _politeness(body)
     return _shown(app().ingest.subscriptions.change(caller.project_id, subscription_id, changes, who=caller.key_id))
 
 

@@ -65,6 +65,9 @@ PathTemplate = Annotated[
     Field(max_length=500, description="where files go in the library, as in /podcasts/{year}/{name}"),
     AfterValidator(_template),
 ]
+Concurrency = Annotated[
+    int, Field(ge=1, le=16, description="how many of its downloads run at once; holds for what is queued from then on")
+]
 SourceFormat = Annotated[
     Literal["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"],
     Field(description="auto tells it from the answer"),
@@ -82,6 +85,7 @@ class SubscriptionBody(Body):
     include: Globs = []
     exclude: Globs = []
     file_path: PathTemplate | None = None
+    concurrency: Concurrency = 1
     priority: Priority | None = None
     politeness: PolitenessBody | None = None
 
@@ -99,12 +103,13 @@ class SubscriptionChanges(Body):
     include: Globs | None = None
     exclude: Globs | None = None
     file_path: PathTemplate | None = None
+    concurrency: Concurrency | None = None
     priority: Priority | None = None
     politeness: PolitenessBody | None = None
 
     @model_validator(mode="after")
     def _needed_fields_stay(self) -> Self:
-        needed = ("name", "source_url", "biz_id", "app_id", "format", "include", "exclude")
+        needed = ("name", "source_url", "biz_id", "app_id", "format", "include", "exclude", "concurrency")
         gone = [name for name in needed if name in self.model_fields_set and getattr(self, name) is None]
         if gone:
             raise ValueError(f"{', '.join(gone)} cannot be null")
@@ -148,8 +153,10 @@ class SubscriptionAnswer(Answer):
     include: list[str] | None = None
     exclude: list[str] | None = None
     file_path: str | None = None
+    concurrency: int = 1
     priority: int | None = None
-    politeness: PolitenessBody | None = None
+    # The limits that were set, by name.
+    politeness: dict[str, int | float] | None = None
     status: str
     create_time: str
     last_scan: str | None = None

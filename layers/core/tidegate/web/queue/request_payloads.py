@@ -18,9 +18,14 @@ CredentialName = Annotated[str, Field(pattern=CREDENTIAL_NAME)]
 class PolitenessBody(Body):
     """How gently a source is read; what is left out has no limit but the operator's."""
 
-    connections: Annotated[int, Field(ge=1, le=16, description="at once, for one file")] | None = None
+    connections: (
+        Annotated[int, Field(ge=1, le=16, description="at once, for one file; more than 4 count as 4")] | None
+    ) = None
     bytes_per_s: Annotated[int, Field(ge=1024, le=10**12, description="of one file")] | None = None
     delay_s: Annotated[float, Field(ge=0, le=3600, description="seconds between requests")] | None = None
+    host_downloads: (
+        Annotated[int, Field(ge=1, le=32, description="downloads of the project from the host at once")] | None
+    ) = None
 
 
 class DownloadPayload(Body):

