@@ -251,13 +251,9 @@ class Agent(Model):
     last_seen: str | None
     free_bytes: int | None
     # What it has to fetch; on one agent, not in lists.
-<<<<<<< HEAD
-    current: list[dict[str, Any]] | None
+    current: list[dict[str, object]] | None
     # Its part in swarms; likewise.
     peers: AgentPeers | None
-=======
-    current: list[dict[str, object]] | None
->>>>>>> h/ingest
 
 
 class Enrolment(Model):
