@@ -93,7 +93,7 @@ def test_connected_hosts_have_their_urls_a_second_after_the_dispatch(
         found = transfers(self, agent_id, wait=wait)
         took.append(time.time() - began)
         for item in found:
-            offered[item["job_id"]].append(time.time())
+            offered[str(item["job_id"])].append(time.time())
         return found
 
     monkeypatch.setattr(Agents, "transfers", noted)

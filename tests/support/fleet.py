@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -164,10 +165,11 @@ class Fleet:
 
 
 def messages(fleet: Fleet) -> list[Any]:
-    """Takes all targets off their queue, as records of the mapping's event."""
+    """Takes all targets off their queue, as records of the mapping's event; other tests' are left out."""
     taken = fleet.cloud._receive("TargetsQueue", 10_000)
     fleet.cloud._settle("TargetsQueue", taken, failed=set())
-    return [_sqs_record(message) for message in taken]
+    records = [_sqs_record(message) for message in taken]
+    return [record for record in records if json.loads(record["body"])["project_id"] == fleet.project.id]
 
 
 def collect(fleet: Fleet, records: list[Any]) -> None:

@@ -85,7 +85,7 @@ class GseServer:
         upload = self.uploads.get(task_id, {"error_code": 0, "error_msg": ""})
         rows.append({**upload, "content": {"type": "upload", "source_agent_id": "source", "mode": 1}})
         for (agent_id, container_id), said in self.transfers[task_id].items():
-            content = {"type": "download", "dest_agent_id": agent_id, "dest_container_id": container_id}
+            content: dict[str, Any] = {"type": "download", "dest_agent_id": agent_id, "dest_container_id": container_id}
             content |= {"progress": said["progress"], "status": 0, **said.get("figures", {})}
             row = {name: value for name, value in said.items() if name != "figures"}
             rows.append({**row, "content": content})

@@ -30,7 +30,7 @@ CONTENT = os.urandom(50_000)
 
 @pytest.fixture(autouse=True)
 def impatient_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0))
+    monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0, 0.5))
 
 
 def eventually(condition: Callable[[], object], seconds: float = 20) -> None:

@@ -177,6 +177,7 @@ def test_idle_connection_beats_before_it_would_be_closed(server: SocketServer, m
 
 def test_connection_that_answers_nothing_counts_as_none(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "PROOF_SECONDS", 0.1)
+    monkeypatch.setattr(push, "LISTEN_SECONDS", 0.05)
     server.mute = True
     told = Told(server)
     try:

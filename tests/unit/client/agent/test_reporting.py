@@ -20,7 +20,7 @@ CONTENT = random.Random(5).randbytes(50_000)
 
 @pytest.fixture(autouse=True)
 def impatient_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0))
+    monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0, 0.5))
 
 
 def test_api_away_the_agent_backs_off_and_recovers(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
