@@ -216,7 +216,8 @@ def test_delete_takes_the_content_with_its_last_file(library: Library) -> None:
     assert delete(library, files[0]["file_id"]).status == 204
     assert usage.of_project(library.project.id, [])["stored_bytes"] == len(CONTENT)
     assert library.cloud.http("GET", f"/v1/files/{files[1]['file_id']}/url", key=library.project.key).status == 200
-    assert len(library.objects()) == 2
+    # The content, and the lists of its pieces and blocks.
+    assert len(library.objects()) == 3
     assert delete(library, files[1]["file_id"]).status == 204
 
     assert usage.of_project(library.project.id, [])["stored_bytes"] == 0

@@ -96,7 +96,7 @@ def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience
 
 def test_neighbours_that_send_a_byte_now_and_then_do_not_keep_others_from_being_asked() -> None:
     """Each takes two of eight places, and is never silent for long enough to be found out by a time-out."""
-    rules = Rules(ranks=0, hold=0.5, patience=5.0, line=1e6, lasts=600.0)
+    rules = Rules(ranks=0, hold=0.5, patience=5.0, line=None, lasts=600.0)
     neighbours = [Neighbour() for _ in range(5)]
     chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, neighbours, 0.0, rng=random.Random(1))
     for place in range(4):
@@ -113,6 +113,22 @@ def test_neighbours_that_send_a_byte_now_and_then_do_not_keep_others_from_being_
             asked_at = now
     assert asked_at is not None
     assert asked_at <= rules.patience + 0.2
+
+
+def test_host_on_a_slow_line_asks_for_few_pieces_at_once() -> None:
+    """Eight at a time over 1 Mbit/s would take a minute each, and senders give up on who takes so little."""
+    for line, expected in ((125_000.0, 2), (1_000_000.0, 4), (2_500_000.0, 8), (None, 8)):
+        rules = Rules(ranks=0, hold=0.5, patience=5.0, line=line, lasts=600.0)
+        neighbours = [Neighbour() for _ in range(16)]
+        chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, neighbours, 0.0, rng=random.Random(1))
+        for place in range(16):
+            chooser.linked(place, Link.UP)
+            chooser.told(place, (1 << 64) - 1, 0)
+        assert len(chooser.next(0.0)) == expected
+        if line is not None:
+            # As long as the line needs for all of them, none is overdue, and no further one is asked for.
+            needed = max(5.0, expected * MIB / line)
+            assert all(step.source == ORIGIN for step in chooser.next(needed))
 
 
 def test_host_that_would_be_late_takes_everything_from_the_store() -> None:

@@ -18,6 +18,8 @@ from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout, pieces_in
 
 FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
+# On a slow line many pieces at once would each take so long that the sender gives up.
+FEWEST_FLIGHTS = 2
 # Once it no longer waits for others, a host takes from S3 what its line gives.
 FLIGHTS_WHEN_LATE = 4
 FIRST_ROUND, ALONE = 0.3, 3.0
@@ -165,7 +167,7 @@ class Chooser:
         """Steps to take now; each counts as under way until it has arrived, failed or is called off."""
         self._judge(now)
         steps: list[Step] = []
-        while (missing := self._missing()) and self._flying(now) < FLIGHTS:
+        while (missing := self._missing()) and self._flying(now) < self._places():
             step = self._ask_neighbour(missing, now)
             if step is None:
                 break
@@ -182,7 +184,15 @@ class Chooser:
         """What is on its way. A few peers that take far too long do not keep others from being asked."""
         began = self._flights.began()
         slow = max(self.rules.patience, 4 * self._usual)
-        return len(began) - min(FLIGHTS, sum(now - moment > slow for moment in began))
+        if self._pace.line:
+            slow = max(slow, 2 * self._places() * self.layout.piece_size / self._pace.line)
+        return len(began) - min(self._places(), sum(now - moment > slow for moment in began))
+
+    def _places(self) -> int:
+        """So many that each piece takes about as long as a neighbour is waited for."""
+        if self._pace.line is None:
+            return FLIGHTS
+        return max(FEWEST_FLIGHTS, min(FLIGHTS, int(self._pace.line * self.rules.patience / self.layout.piece_size)))
 
     def _begin(self, step: Step, now: float) -> Step:
         self._flights.begin(step, now)
@@ -237,12 +247,12 @@ class Chooser:
 
     def _from_origin(self, now: float) -> list[Step]:
         late = self.mode in (Mode.ALONE, Mode.DEADLINE)
-        most = FLIGHTS_WHEN_LATE if late else FLIGHTS_FROM_ORIGIN
+        most = min(self._places(), FLIGHTS_WHEN_LATE if late else FLIGHTS_FROM_ORIGIN)
         steps: list[Step] = []
         if now < self._origin_pause_until or self._flights.from_origin >= most:
             return steps
         for piece in self._wanted_from_origin(now, late=late):
-            if self._flights.from_origin >= most or self._flying(now) >= FLIGHTS + most:
+            if self._flights.from_origin >= most or self._flying(now) >= self._places() + most:
                 break
             steps.append(self._begin(Step(ORIGIN, piece), now))
         return steps

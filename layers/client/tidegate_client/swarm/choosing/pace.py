@@ -27,6 +27,11 @@ class Pace:
     def origin_gave(self, bytes_a_second: float) -> None:
         self._line = max(0.7 * self._line, bytes_a_second)
 
+    @property
+    def line(self) -> float | None:
+        """Bytes a second that the host can take; None while that is not known."""
+        return self.limit or self._line or None
+
     def rate(self, now: float) -> float:
         """Bytes a second that came of late, from wherever."""
         while self._arrivals and self._arrivals[0][0] < now - _RATE_SECONDS:
@@ -36,7 +41,7 @@ class Pace:
     def is_late(self, now: float, *, whole: int, left: int, lasts: float) -> bool:
         """Far slower than S3 alone for the `whole`, or too slow for what is `left` until the Job's deadline."""
         here = now - self.started
-        line = self.limit or self._line or LINE
+        line = self.line or LINE
         if here > LATE_SECONDS + LATE_TIMES * whole / line:
             return True
         if here < min(LATE_SECONDS, lasts / 8):
