@@ -33,12 +33,18 @@ class OnDisk(bytes):
     size: int
     # Of a part, whose digest was taken when it came.
     known_md5: bytes | None = None
+    # A part's file goes with it: after it was joined, or when its upload is aborted.
+    owned = False
 
     @classmethod
     def span(cls, path: Path, start: int, size: int) -> OnDisk:
         made = cls()
         made.path, made.start, made.size = path, start, size
         return made
+
+    def __del__(self) -> None:
+        if self.owned:
+            self.path.unlink(missing_ok=True)
 
     def __len__(self) -> int:
         return self.size
@@ -152,9 +158,7 @@ class LargeObjects:
 def read_whole(body: bytes) -> bytes:
     if not isinstance(body, OnDisk):
         return body
-    whole = b"".join(body.chunks())
-    body.path.unlink(missing_ok=True)
-    return whole
+    return b"".join(body.chunks())
 
 
 def spilled(body: bytes) -> OnDisk:
@@ -165,7 +169,9 @@ def spilled(body: bytes) -> OnDisk:
             file.truncate(len(body))
         else:
             file.write(body)
-    return OnDisk.span(Path(name), 0, len(body))
+    part = OnDisk.span(Path(name), 0, len(body))
+    part.owned = True
+    return part
 
 
 def join(parts: list[dict[str, Any]], path: Path) -> None:

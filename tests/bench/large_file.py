@@ -1,6 +1,6 @@
 """A large sparse file through upload, verification and distribution on the local cloud, and what memory that takes.
 
-    python -m tests.bench.large_file 0.25 2        # sizes in GiB; the peak of each process, side by side
+    python -m tests.bench.large_file 2 4        # sizes in GiB; the peak of each process, side by side
 
 Measured are the uploading client, the functions, the agent, and the emulator, which keeps large objects on disk. The
 agent's copy takes as much room as the file has; the emulator's takes none, because zeros are holes in it.
@@ -171,4 +171,4 @@ if __name__ == "__main__":
         case ["agent", *rest]:
             run_agent(*rest)
         case sizes:
-            sys.exit(main([float(size) for size in sizes] or [0.25, 2]))
+            sys.exit(main([float(size) for size in sizes] or [2, 4]))

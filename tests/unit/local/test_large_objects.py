@@ -44,6 +44,17 @@ def test_zeros_take_no_room_and_come_back(tmp_path: Path, monkeypatch: pytest.Mo
     assert not zeros.path.exists()
 
 
+def test_file_of_a_part_goes_with_its_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    upload = {"parts": {1: {"body": spilled(TEXT)}}}
+    cut = upload["parts"][1]["body"][3:9]
+    assert len(list(tmp_path.iterdir())) == 1
+    del cut
+    assert len(list(tmp_path.iterdir())) == 1, "a cut of it owns nothing"
+    upload.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_span_is_sent_in_chunks(span: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_objects, "_CHUNK", 300)
     sent: list[dict[str, Any]] = []

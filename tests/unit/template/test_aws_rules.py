@@ -150,6 +150,28 @@ def test_loops_name_nothing_that_only_the_sam_transform_makes() -> None:
     assert not re.search(r"!Sub [\"']?\$\{\w+\}\w*(\.Alias|\.Version|Aliaslive)", text)
 
 
+def test_admission_takes_more_than_300_messages_a_second() -> None:
+    """A FIFO queue's limit is for all channels together, unless it is set for each group."""
+    queue = of_type("AWS::SQS::Queue")["AdmissionQueue"]
+    assert (queue["DeduplicationScope"], queue["FifoThroughputLimit"]) == ("messageGroup", "perMessageGroupId")
+
+
+def test_functions_behind_the_http_api_end_before_the_gateway_gives_up() -> None:
+    behind = [each["IntegrationUri"]["Ref"] for each in http_integrations()]
+    functions = of_type("AWS::Lambda::Function")
+    assert len(behind) == 3
+    assert max(functions[name.removesuffix("Aliaslive")]["Timeout"] for name in behind) <= GATEWAY_SECONDS
+    # The authorizer's time comes first.
+    assert functions["AuthorizerFunction"]["Timeout"] <= 10
+
+
+GATEWAY_SECONDS = 30
+
+
+def http_integrations() -> list[dict[str, Any]]:
+    return [each for each in of_type("AWS::ApiGatewayV2::Integration").values() if each["ApiId"] == {"Ref": "HttpApi"}]
+
+
 # How operators know the services that functions call by IAM's names.
 ENDPOINTS = {
     "dynamodb": "DynamoDB",
