@@ -458,6 +458,7 @@ class FileOptions(TypedDict, total=False):
     multipart: bool | None
     callback: str | None
     source_url: str | None
+    mirrors: Sequence[str] | None
     channel: str | None
     credentials: str | None
     priority: int | None

@@ -319,6 +319,15 @@ def test_mirror_takes_over_where_the_first_url_fails(library: Library, source: F
     assert library.request(asked["request_id"])["result"]["signature"] == sha(large)
 
 
+def test_mirrors_of_a_file_are_asked_too(library: Library, source: FileSource) -> None:
+    source.files["/b.bin"] = Hosted(b"tide")
+
+    asked = library.ask(source.url("/gone"), mirrors=[source.url("/b.bin")])
+    library.run()
+
+    assert library.file(asked["file_id"])["state"] == "ready"
+
+
 def test_mirrors_that_agree_share_the_parts(library: Library, source: FileSource, large: bytes) -> None:
     source.files |= {"/a": Hosted(large), "/b": Hosted(large), "/other": Hosted(large[::-1])}
     mirrors = [source.url("/b"), source.url("/other")]

@@ -208,6 +208,31 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
             "/v1/projects/p1",
             {"quotas": {"queued": 5, "stored_bytes": None, "share": {"export": 2, "batch": 1}}},
         ),
+        (
+            "ingest https://a.example/f --biz-id 1 --app-id 2 --file-path /f --mirror https://b.example/f "
+            "--mirror https://c.example/f --connections 2 --host-downloads 1",
+            "POST",
+            "/v1/files",
+            {
+                "biz_id": 1,
+                "app_id": 2,
+                "file_path": "/f",
+                "source_url": "https://a.example/f",
+                "mirrors": ["https://b.example/f", "https://c.example/f"],
+                "politeness": {"connections": 2, "host_downloads": 1},
+            },
+        ),
+        (
+            "subscription create debs https://a.example/ --concurrency 3 --delay-s 0.5",
+            "POST",
+            "/v1/subscriptions",
+            {
+                "name": "debs",
+                "source_url": "https://a.example/",
+                "concurrency": 3,
+                "politeness": {"delay_s": 0.5},
+            },
+        ),
         ("project update p1 --quota share=none", "PATCH", "/v1/projects/p1", {"quotas": {"share": None}}),
     ],
 )

@@ -28,7 +28,7 @@ class Files:
         **optional: Unpack[FileOptions],
     ) -> FileCreated:
         """Announce a file, or ingest one from `source_url`. Options: file_name, signature, size, multipart, callback,
-        source_url, channel, credentials, priority, politeness."""
+        source_url, mirrors, channel, credentials, priority, politeness."""
         body: dict[str, object] = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
         body |= {name: value for name, value in optional.items() if value is not None}
         return FileCreated(self._http.create("/v1/files", body, idempotency_key=idempotency_key))

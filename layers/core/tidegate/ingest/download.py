@@ -1,4 +1,4 @@
-"""`download`: a source URL becomes a file of the library, whole and right or not at all."""
+"""`download`: fetches a source URL into the library. The file appears only when it is complete and verified."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Download:
         return self._done(request, file, digest, got.size, got.etag, fetched=got.size, stored=stored)
 
     def discard(self, request: Request) -> None:
-        """Removes what an ended request has brought and nobody will ask for."""
+        """Deletes the parts of a request that has ended and cannot be retried."""
         self._fetcher.discard(request)
 
     def _require_room(self, project_id: str, size: int) -> None:
@@ -106,7 +106,7 @@ class Download:
         return known and self._parts.head(self._files.object_of(project_id, signature)) is not None
 
     def _keep(self, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None]:
-        """The digest of what came, if it is what was announced, and its object, unless its content was here already."""
+        """Checks what was fetched. Returns its digest and its object; no object if the content was stored before."""
         project_id = step.request.project_id
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
@@ -148,7 +148,7 @@ class Download:
         return digest, Stored(key, whole.etag)
 
     def _read_again(self, step: Step, key: str, stored: StoredObject) -> str:
-        """A digest cannot be carried from one invocation to the next: what came in several is hashed from S3.
+        """The SHA-256, read from S3: a digest cannot be carried over from one invocation to the next.
 
         Several ranges are read ahead, and the request is kept alive meanwhile.
         """

@@ -29,7 +29,7 @@ _RESERVE_SECONDS = 120.0
 
 
 class Extract:
-    """One entry after the other, each whole before the next. A repeated run finds those that are done by their ids."""
+    """Extracts one entry after another. File ids are deterministic, so a repeated run skips what is done."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Extract:
             raise NoSpace(f"{entry.path!r} does not fit: {error.detail}") from error
 
     def _announced(self, request: Request, archive: File, entry: ArchiveEntry) -> File:
-        """The entry's file. Its id follows from request and path, so that a second run makes no second file."""
+        """The entry's file. Its id is derived from request and path, so that a second run creates no second file."""
         made_at, tail = request.request_id[len("req-") :][:10], digest(request.request_id, entry.path, length=16)
         file_id = f"file-{made_at}{tail}"
         known = self._files.get(request.project_id, file_id)

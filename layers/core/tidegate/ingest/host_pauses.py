@@ -26,7 +26,7 @@ class HostPauses:
 
     @contextmanager
     def kept(self, project_id: str, url: str) -> Iterator[None]:
-        """Around requests to a URL. NotSent while its host rests; a Retry-After met inside is kept."""
+        """Wraps requests to a URL. NotSent while its host is pausing; stores a Retry-After that is met inside."""
         self.awake(project_id, [url])
         try:
             yield
@@ -37,7 +37,7 @@ class HostPauses:
             raise
 
     def awake(self, project_id: str, urls: Sequence[str]) -> list[str]:
-        """Those of the URLs whose hosts may be asked now. NotSent, until the first may, if none may."""
+        """The URLs whose hosts are not pausing. NotSent if all are, with the seconds until the first pause ends."""
         left = {host: self._seconds_left(project_id, host) for host in dict.fromkeys(map(_host, urls))}
         found = [url for url in urls if left[_host(url)] <= 0]
         if not found:
@@ -52,7 +52,7 @@ class HostPauses:
         return float(item.get("until", 0)) - self._clock().timestamp()
 
     def note(self, project_id: str, url: str, seconds: float) -> None:
-        """Keeps what the host of a URL asked for, unless it is short."""
+        """Stores the pause that the host asked for, unless it is short."""
         if seconds < _SHORTEST:
             return
         until = math.ceil(self._clock().timestamp() + min(seconds, _LONGEST))

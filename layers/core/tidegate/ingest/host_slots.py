@@ -29,9 +29,9 @@ class HostSlots:
 
     @contextmanager
     def held(self, request: Request, url: str, most: int | None, pulse: Pulse) -> Iterator[Pulse]:
-        """Around a download from `url`: gives the pulse that also keeps the slot. NotSent if `most` others run.
+        """Wraps a download; gives a pulse that also renews the slot. NotSent if `most` downloads run already.
 
-        A slot is given back at the end. One that was lost to another, after a long freeze, ends the download.
+        The slot is released at the end. If another download took it, after a long freeze, the pulse raises NotSent.
         """
         if most is None:
             yield pulse

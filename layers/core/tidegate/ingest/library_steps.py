@@ -1,4 +1,4 @@
-"""`associate` binds content that is here already; `check` looks whether what is here is still right."""
+"""`associate` makes a file of content that is stored already; `check` verifies stored content and asks its source."""
 
 from __future__ import annotations
 

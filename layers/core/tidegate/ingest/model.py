@@ -39,15 +39,15 @@ class Source:
 
     @property
     def validated(self) -> bool:
-        """Whether answers to later requests can be known to be of the same bytes."""
+        """Whether a later answer can be recognised as the same version."""
         return bool(self.strong_etag or self.last_modified)
 
     def in_parts(self, *, signed: bool) -> bool:
-        """Whether parts of several answers may be put together. `signed`: the SHA-256 of the whole will be checked."""
+        """Whether the file may be fetched in ranges. `signed`: the SHA-256 of the whole will be checked."""
         return self.ranges and self.size is not None and self.size >= PARALLEL_FROM and (self.validated or signed)
 
     def conditions(self) -> dict[str, str]:
-        """Headers with which a source refuses to send a part of another version."""
+        """Request headers that make the source refuse to send a part of another version."""
         if self.strong_etag:
             return {"if-match": self.strong_etag}
         return {"if-unmodified-since": self.last_modified} if self.last_modified else {}
@@ -111,6 +111,5 @@ def total_of(headers: Mapping[str, str]) -> int | None:
 
 
 def ingested_object(project_id: str, request_id: str) -> str:
-    """Where what comes is stored, and where it stays. No other run writes there: one that is late could otherwise put
-    other bytes in place of content that is known already."""
+    """The key of the object that one run writes, and that stays. Random, so that a late run overwrites nothing."""
     return f"content/{project_id}/{request_id}-{token_hex(8)}"

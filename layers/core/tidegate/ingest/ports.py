@@ -14,7 +14,7 @@ Pulse = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One invocation's work: its request, the time it has, what the one before left."""
+    """One invocation's work: the request, the time left, and the state from the invocation before."""
 
     request: Request
     pulse: Pulse
@@ -24,7 +24,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Done, with what is to be written beside the end; or `state`, to go on with in another invocation.
+    """The result, with what to write as the request ends; or `state`, to continue in another invocation.
 
     `after` is called when the end is written: it may be skipped by a crash, so it only tidies up.
     """

@@ -73,7 +73,7 @@ class Scan:
         )
 
     def _queue_all(self, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:
-        """Several at a time: a manifest may list thousands. Answers how many may not be fetched."""
+        """Queues several at a time: a list may have thousands. Returns how many URLs may not be fetched."""
         refused = 0
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
@@ -114,7 +114,7 @@ class Scan:
         return True
 
     def _again_or_gone(self, subscription: Subscription, error: Conflict) -> None:
-        """Queued by an earlier run of this very scan; or the subscription is being deleted: then there is no use."""
+        """An earlier run of this scan queued the entry; or the subscription is being deleted, which ends the scan."""
         present = self._store.get(subscription.project_id, subscription.subscription_id)
         if present is None or present.status == DELETING:
             raise LeaseLost("the subscription is being deleted") from error

@@ -30,7 +30,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SourceList:
-    """`entries` is None if the source answered that nothing changed. `etag` is None where one page is not all."""
+    """`entries` is None if the source answered 304. `etag` is None for lists of several pages."""
 
     entries: list[Entry] | None
     format: str = ""

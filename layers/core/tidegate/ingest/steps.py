@@ -43,7 +43,7 @@ class IngestSteps:
         self._monotonic = monotonic
 
     def work(self, event: Mapping[str, Any], seconds_left: float) -> dict[str, Any]:
-        """Answers the machine: its own input, and whether there is more to do."""
+        """Returns the state machine's next input: `more` says whether to invoke again."""
         passed = {name: event[name] for name in ("project_id", "request_id", "attempt", "deadline") if name in event}
         attempt = (str(event["project_id"]), str(event["request_id"]), int(event["attempt"]))
         if "failure" in event:
@@ -87,7 +87,7 @@ class IngestSteps:
         self._tell(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
 
     def _discard(self, attempt: tuple[str, str, int]) -> None:
-        """Parts that nobody will ask for. Those of a request that waits, is paused or can be retried are kept."""
+        """Deletes the parts of a cancelled request. Requests that wait, are paused or can be retried keep theirs."""
         request = self._queue.get(*attempt[:2])
         discard = getattr(self._work.get(request.type), "discard", None)
         if discard and request.status == CANCELLED:

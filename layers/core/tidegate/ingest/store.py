@@ -55,7 +55,7 @@ class SubscriptionStore:
         return Listed([one for one in found if one.status != DELETING], page.cursor)
 
     def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
-        """False if it was changed or deleted meanwhile. `read_again`: the next scan does not ask for changes only."""
+        """False if it was changed or deleted meanwhile. `read_again`: the next scan sends no ETag."""
         names = [name for name in _FIELDS if getattr(new, name) != getattr(old, name)]
         sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None} | _due(new)
         gone = [name for name in names if getattr(new, name) is None and name not in keys.DUE_ATTRIBUTES]
@@ -81,7 +81,7 @@ class SubscriptionStore:
             yield from map(_subscription, found)
 
     def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
-        """Moves the schedule on in the transaction that queues the scan: of two who try, one does both."""
+        """Sets the next run, in the transaction that queues the scan: of two concurrent runs, one succeeds."""
         return update(
             keys.subscription(subscription.project_id, subscription.subscription_id),
             {"last_request_id": request_id} | _moment(due_at),
@@ -103,14 +103,14 @@ class SubscriptionStore:
         return update(key, sets, removes=() if etag else ("etag",))
 
     def seen(self, project_id: str, subscription_id: str) -> dict[str, str]:
-        """What the manifest's entries were when they were queued: url → fingerprint."""
+        """url → fingerprint of each entry when it was last queued."""
         items = self._table.query_all(
             keys.manifest_entries(project_id, subscription_id), consistent=True, project=("url", "fingerprint")
         )
         return {item["url"]: item["fingerprint"] for item in items}
 
     def seen_writes(self, subscription: Subscription, entry: Entry) -> Writes:
-        """Goes with the download of the entry: never without it, and not for a subscription that is being deleted."""
+        """Written in the transaction that queues the download; refused if the subscription is being deleted."""
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
         return [
@@ -123,21 +123,21 @@ class SubscriptionStore:
         ]
 
     def forget_writes(self, project_id: str, subscription_id: str, url: str) -> Writes:
-        """The next scan reads the whole list, whatever its ETag, and takes the entry for new."""
+        """Makes the next scan send no ETag and queue the entry again."""
         if self.get(project_id, subscription_id) is None:
             return []
         failed = update(keys.subscription(project_id, subscription_id), adds={"failures": 1})
         return [delete(keys.manifest_entry(project_id, subscription_id, url)), failed]
 
     def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
-        """A failed download of the entry is tried again: scans need not queue another."""
+        """A failed download is retried: marks the entry as seen, so that no scan queues it again."""
         if self.get(project_id, subscription_id) is None:
             return []
         known = keys.manifest_entry(project_id, subscription_id, url)
         return [put(known | {"url": url, "fingerprint": fingerprint})]
 
     def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
-        """From now on it is due for compensation, until everything of it is gone."""
+        """Marks it as being deleted; compensation continues until all its records are gone."""
         due = keys.due(subscription_id, now, "subscription")
         key = keys.subscription(project_id, subscription_id)
         return self._table.try_write(update(key, {"status": DELETING} | due), audit_write(line))

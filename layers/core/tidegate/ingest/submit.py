@@ -68,7 +68,7 @@ class IngestSubmit:
         extra_writes: Sequence[Any] = (),
         **more: Any,
     ) -> tuple[File, Request]:
-        """`fingerprint` is that of the subscription's entry that led here."""
+        """`fingerprint`: of the subscription's entry, if a scan found the URL."""
         for url in (source_url, *mirrors):
             self.check_url(project_id, url)
         payload = {
@@ -214,7 +214,7 @@ class IngestSubmit:
         not_before: datetime | None = None,
         lane: int = 0,
     ) -> tuple[File, Request]:
-        """One transaction makes both, so that neither is ever without the other."""
+        """Creates the file and its request in one transaction."""
         now = self._clock()
         request_id = request_id or new_id("req", now)
         file = new_file(project_id, announced, COMING, now)

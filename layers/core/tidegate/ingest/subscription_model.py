@@ -48,7 +48,7 @@ class Subscription:
 
     @property
     def known_etag(self) -> str | None:
-        """What a scan may ask with. None once a download failed: its entry is in a list that has not changed."""
+        """The ETag for the next scan. None after a failed download: its entry would be hidden by a 304."""
         return self.etag if self.failures == self.etag_failures else None
 
     @property

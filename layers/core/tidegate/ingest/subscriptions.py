@@ -87,7 +87,7 @@ class Subscriptions:
         return self._write(old, new, who, "subscription.update", ", ".join(sorted(changes)))
 
     def pause(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
-        """Its schedule rests. Twice is once."""
+        """Stops its schedule; scans by hand still work. Idempotent."""
         old = self.get(project_id, subscription_id)
         return old if old.status == PAUSED else self._write(old, replace(old, status=PAUSED), who, "subscription.pause")
 
@@ -172,7 +172,7 @@ class Subscriptions:
         return True
 
     def _after(self, subscription: Subscription) -> int | None:
-        """The scan after the one that is due now; None if this was the last, as with a schedule of one moment."""
+        """When the next scan is due; None after the last one of a one-shot schedule."""
         try:
             following = following_run(str(subscription.schedule), self._clock())
         except Invalid:
@@ -200,7 +200,7 @@ class Subscriptions:
             self._store.delete(project_id, subscription_id)
 
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
-        """Cancels everything that waits or runs, then forgets it. Any number of times.
+        """Cancels all its open requests, then deletes its records. Idempotent.
 
         The subscription is due until then: what one look has no time for, the next goes on with.
         """

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 from pathlib import Path
 
+from tidegate_client.cli.arguments import add_politeness, politeness
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging, add_timeout, given
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.progress import ByteBar
@@ -45,10 +46,14 @@ def register(subparsers: Subparsers) -> None:
     file.hide("ingest", ingest)
     ingest.add_argument("source_url")
     _add_name(ingest)
+    ingest.add_argument(
+        "--mirror", dest="mirrors", action="append", metavar="URL", help="another address of the same file; repeatable"
+    )
     ingest.add_argument("--signature", help="SHA-256 which it must have")
     ingest.add_argument("--credentials", metavar="NAME", help="stored credentials that the source needs")
     ingest.add_argument("--channel")
     ingest.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    add_politeness(ingest)
     ingest.add_argument("--watch", action="store_true", help="wait until it is there")
     add_timeout(ingest)
 
@@ -109,10 +114,9 @@ def _delete(context: Context, args: argparse.Namespace) -> None:
 
 
 def _ingest(context: Context, args: argparse.Namespace) -> Exit | None:
-    optional = given(args, "file_name", "signature", "credentials", "channel", "priority")
-    made = context.client.files.create(
-        biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, source_url=args.source_url, **optional
-    )
+    optional = given(args, "file_name", "mirrors", "signature", "credentials", "channel", "priority")
+    asked = {**optional, **politeness(args), "source_url": args.source_url}
+    made = context.client.files.create(biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, **asked)
     if args.watch and "request_id" in made:
         return follow(context, [made["request_id"]])
     context.output.record(made)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, cast
+from typing import cast
 
+from tidegate_client.cli.arguments import add_politeness, politeness
 from tidegate_client.cli.context import Command, Context, Group, Subparsers, add_paging, given
 from tidegate_client.errors import UsageError
 from tidegate_client.models import SubscriptionChanges
@@ -22,7 +23,7 @@ def register(subparsers: Subparsers) -> None:
     create.add_argument("--credentials", metavar="NAME", help="stored headers that the source asks for")
     _add_selection(create)
     _add_concurrency(create)
-    _add_politeness(create)
+    add_politeness(create)
     preview = subscription.command("preview", _preview, "what a source would bring; brings nothing")
     preview.add_argument("source_url")
     _add_selection(preview)
@@ -32,7 +33,7 @@ def register(subparsers: Subparsers) -> None:
         update.add_argument(option, help="'none' takes it away" if option in ("--schedule", "--credentials") else None)
     _add_selection(update)
     _add_concurrency(update)
-    _add_politeness(update)
+    add_politeness(update)
     for name, text in (("pause", "let its schedule rest"), ("resume", "follow its schedule again")):
         subscription.command(name, _switch(name), text).add_argument("subscription_id")
     subscription.command("show", _show, "one subscription").add_argument("subscription_id")
@@ -70,18 +71,6 @@ def _add_concurrency(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_politeness(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--connections", type=int, metavar="N", help="to the source at once, for one file")
-    parser.add_argument("--bytes-per-s", type=int, metavar="N", help="of one file")
-    parser.add_argument("--delay-s", type=float, metavar="SECONDS", help="between requests to the source")
-    parser.add_argument("--host-downloads", type=int, metavar="N", help="of the project from its host at once")
-
-
-def _politeness(args: argparse.Namespace) -> dict[str, Any]:
-    asked = given(args, "connections", "bytes_per_s", "delay_s", "host_downloads")
-    return {"politeness": asked} if asked else {}
-
-
 def _preview(context: Context, args: argparse.Namespace) -> None:
     found = context.client.subscriptions.preview(args.source_url, **given(args, *_SELECTION))
     context.output.note(f"{found.format}: {found.chosen} of {found.listed} files")
@@ -90,7 +79,7 @@ def _preview(context: Context, args: argparse.Namespace) -> None:
 
 def _update(context: Context, args: argparse.Namespace) -> None:
     named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority", "concurrency")
-    changes = {name: None if value == "none" else value for name, value in named.items()} | _politeness(args)
+    changes = {name: None if value == "none" else value for name, value in named.items()} | politeness(args)
     if not changes:
         raise UsageError("nothing to change: name at least one option")
     context.output.record(context.client.subscriptions.update(args.subscription_id, cast(SubscriptionChanges, changes)))
@@ -105,7 +94,7 @@ def _switch(name: str) -> Command:
 
 def _create(context: Context, args: argparse.Namespace) -> None:
     optional = given(args, "schedule", "biz_id", "app_id", "credentials", *_SELECTION, "priority", "concurrency")
-    asked = {**optional, **_politeness(args)}
+    asked = {**optional, **politeness(args)}
     context.output.record(context.client.subscriptions.create(args.name, args.source_url, **asked))
 
 

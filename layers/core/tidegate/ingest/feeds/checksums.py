@@ -18,8 +18,7 @@ _SIGNATURE = "-----BEGIN PGP SIGNATURE-----"
 
 
 def _lines(text: str) -> list[str]:
-    """Of a list within a clear-signed message, as Fedora publishes it, the lines of the list. Nobody's key is known
-    here, so that the signature is not verified."""
+    """The lines of the list. Of a PGP clear-signed message, the lines inside; the signature is not verified."""
     lines = [line.rstrip("\r") for line in text.splitlines()]
     if not lines or lines[0].strip() != _SIGNED:
         return lines

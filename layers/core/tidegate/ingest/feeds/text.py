@@ -1,4 +1,4 @@
-"""Bytes as text, in the encoding that they really have, and XML that is almost right put right."""
+"""Decodes a list by its real encoding, and repairs the common faults of XML feeds."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def without_declaration(text: str) -> str:
 
 
 def mended(text: str) -> str:
-    """XML with the faults that feeds have most put right: entities of HTML, a bare `&`, control characters, prefixes
-    that are not declared, a missing last `>`. What is still no XML then is refused by the parser."""
+    """Repairs what feeds get wrong most: HTML entities, a bare `&`, control characters, undeclared prefixes, a missing
+    last `>`. The parser refuses what is still not XML."""
     text = _CUT_END_TAG.sub(r"\1>", _NOT_IN_XML.sub("", text))
     return _with_prefixes("".join(_with_references(text)))
 
 
 def _with_references(text: str) -> Iterator[str]:
-    """Comments and CDATA sections stay as they are. Each character is looked at once, whatever the text."""
+    """Leaves comments and CDATA sections alone. Linear in the length of the text, also for hostile ones."""
     place = 0
     while found := _KEPT_AS_IS.search(text, place):
         end = text.find("-->" if found[0] == "<!--" else "]]>", found.end())

@@ -64,6 +64,7 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
         credentials=body.credentials,
         channel=body.channel,
         priority=body.priority,
+        mirrors=body.mirrors,
         politeness=body.politeness.model_dump(exclude_none=True) if body.politeness else None,
         who=caller.key_id,
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from tidegate.files.model import MOST_PARTS
-from tidegate.web.queue.request_payloads import CredentialName, PolitenessBody, Url
+from tidegate.web.queue.request_payloads import CredentialName, Mirrors, PolitenessBody, Url
 from tidegate.web.queue.schemas import ChannelName
 from tidegate.web.schemas import Answer, Body, FileName, FilePath, FileSize, Number, Priority, Signature
 
@@ -21,6 +21,7 @@ class FileBody(Body):
     signature: Signature | None = None
     size: FileSize | None = None
     source_url: Url | None = None
+    mirrors: Mirrors = []
     credentials: CredentialName | None = None
     politeness: PolitenessBody | None = None
     channel: ChannelName | None = None
@@ -30,8 +31,8 @@ class FileBody(Body):
 
     @model_validator(mode="after")
     def _only_with_a_source(self) -> Self:
-        if self.source_url is None and (self.credentials or self.channel or self.politeness):
-            raise ValueError("credentials, channel and politeness are for files with a source_url")
+        if self.source_url is None and (self.credentials or self.channel or self.politeness or self.mirrors):
+            raise ValueError("credentials, channel, politeness and mirrors are for files with a source_url")
         if self.source_url is not None and (self.multipart or self.callback):
             raise ValueError("multipart and callback are for uploads, not for files with a source_url")
         return self

@@ -28,12 +28,15 @@ class PolitenessBody(Body):
     ) = None
 
 
+Mirrors = Annotated[
+    list[Url],
+    Field(max_length=10, description="other addresses of the same file: used where the first fails or is slow"),
+]
+
+
 class DownloadPayload(Body):
     source_url: Url
-    mirrors: Annotated[
-        list[Url],
-        Field(max_length=10, description="other addresses of the same file: used where the first fails or is slow"),
-    ] = []
+    mirrors: Mirrors = []
     politeness: PolitenessBody | None = None
     biz_id: Number = 0
     app_id: Number = 0
