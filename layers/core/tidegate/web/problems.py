@@ -40,7 +40,9 @@ def problem(error: DomainError) -> Response[str]:
 
 
 def field_errors(errors: Iterable[dict[str, Any]]) -> list[FieldError]:
-    return [{"loc": [part for part in error["loc"] if part != "request"], "msg": _plain(error["msg"])} for error in errors]
+    return [
+        {"loc": [part for part in error["loc"] if part != "request"], "msg": _plain(error["msg"])} for error in errors
+    ]
 
 
 def _plain(message: object) -> str:
