@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -10,8 +11,10 @@ import sys
 import time
 from dataclasses import replace
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from local.cloud import Up, cloud_up
+from local.emulator import port_in_use
 from local.place import AWS_KEY, Place, kept_key
 from local.progress import Failure, fail, say
 
@@ -52,12 +55,26 @@ def smoke(place: Place) -> int:
 
 
 def clean(place: Place) -> int:
+    # Its files would go from under a running emulator, which writes them again when it stops.
+    if place.cloud_file.exists() and port_in_use(port_of(place)):
+        raise Failure(
+            "The local cloud is still running.", "press Ctrl-C where make run runs, then run make clean again"
+        )
     for path in (place.state_dir, place.objects_dir, place.temporary_dir, place.home / "demo"):
         shutil.rmtree(path, ignore_errors=True)
     for path in (place.cloud_file, place.log_file, place.home / "admin-key"):
         path.unlink(missing_ok=True)
     say("The local cloud is forgotten.")
     return 0
+
+
+def port_of(place: Place) -> int:
+    """The port that the last run took, which may be another one than this command's."""
+    try:
+        kept = json.loads(place.cloud_file.read_text())
+    except ValueError:
+        return place.port
+    return urlsplit(str(kept.get("endpoint_url", ""))).port or place.port
 
 
 def show(up: Up) -> None:

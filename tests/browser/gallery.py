@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,7 +23,7 @@ from tests.support.console_seed import fill
 from tests.support.deployed import Deployed, DeployedProject, deployed_at, until
 
 GALLERY = Path(__file__).resolve().parents[2] / ".local" / "gallery"
-LOOKS = [(width, language, theme) for width in (1440, 390) for language in ("en-GB", "zh-CN") for theme in ("light", "dark")]
+LOOKS = list(product((1440, 390), ("en-GB", "zh-CN"), ("light", "dark")))
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> 
     hook, orders = server.url_for("/hook"), server.url_for("/rows")
     wanted = {"name": "Orders of November", "type": "excel", "source_url": orders, "callback": hook}
     export = made("/v1/task", wanted)["task_id"]
-    failing = {"name": "Orders of October", "source_url": server.url_for("/no"), "callback": server.url_for("/broken-hook")}
+    failing = {"name": "Orders of October", "source_url": server.url_for("/no")}
+    failing["callback"] = server.url_for("/broken-hook")
     failed = made("/v1/task", failing)["task_id"]
     biz = made("/v1/biz", {"name": "Loyalty points", "process_url": server.url_for("/item"), "rate": 50})["biz_id"]
     wanted_batch = {"biz_id": biz, "name": "Points for autumn", "total": 5000, "rate": 12, "on_item_failure": "skip"}
@@ -136,7 +138,10 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> 
     until(lambda: project.http("GET", f"/v1/subscriptions/{subscription}/tasks").json()["items"], bool)
     request = project.http("GET", "/v1/queue", query={"status": "failed"}).json()["items"][0]["request_id"]
     task = project.http("GET", "/v1/downloads", query={"job_id": job, "limit": 1}).json()["items"][0]["task_id"]
-    until(lambda: project.http("GET", "/v1/task", query={"task_id": export}).json()["status"], lambda at: at == "completed")
+    until(
+        lambda: project.http("GET", "/v1/task", query={"task_id": export}).json()["status"],
+        lambda at: at == "completed",
+    )
     return Shown(job, task.rsplit(":", 1)[-1], hosts[0], export, failed, batch, subscription, request, project.id)
 
 
@@ -164,7 +169,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as home,
         deployed_at(Path(home), CollectWindowSeconds="5", JobTimeoutSeconds="600") as deployed,
-        HTTPServer() as server,
+        HTTPServer(threaded=True) as server,
         chromium() as browser,
     ):
         shown = seeded(deployed, deployed.project("Harbour"), server)

@@ -143,9 +143,11 @@ def test_connection_closed_over_a_large_frame_is_not_opened_again(desk: Console)
         opened.append(socket.url)
         socket.close(code=1009, reason="frame too large")
 
+    # Else the page may ask for its first connection while the one before is still closing.
+    expect(desk.page.locator("#live")).to_have_text("Live")
     desk.page.route_web_socket(re.compile("ticket="), close)
     desk.page.reload()
-    desk.page.locator(".frame").wait_for()
+    expect(desk.page.locator("#live")).to_have_text("Polling")
     # Any other end is followed by a new connection after a second.
     desk.page.wait_for_timeout(1500)
     assert len(opened) == 1

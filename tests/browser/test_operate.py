@@ -66,10 +66,14 @@ def test_a_quota_is_set_and_its_use_is_a_bar(office: Console, deployed: Deployed
 
 def test_the_deployment_shows_its_parameters_and_every_alarm(office: Console) -> None:
     office.go("operate/system")
-    expect(office.page.locator("[data-key=alarms] tbody tr", has_text="ApiErrors")).to_be_visible()
+    quiet = office.page.locator("[data-key=quiet-alarms]")
+    quiet.locator("summary").click()
+    expect(quiet.locator("tbody tr", has_text="ApiErrors")).to_be_visible()
     expect(office.page.locator("[data-key=parameters]")).to_contain_text("CollectWindowSeconds")
     office.page.get_by_role("button", name="Poll now").click()
     expect(office.page.locator(".toast")).to_contain_text("Polling")
+    # Pressing it read the page again: what was opened is open still.
+    expect(quiet.locator("tbody tr", has_text="ApiErrors")).to_be_visible()
 
 
 def test_a_credential_is_stored_listed_by_its_origin_and_found_in_the_audit(

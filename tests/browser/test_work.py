@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from io import BytesIO
 from pathlib import Path
 
@@ -92,10 +93,15 @@ def test_a_batch_is_made_started_stopped_and_started_again(desk: Console, projec
         box.get_by_role("button", name="Create").click()
         status = desk.page.locator(".page-head .badge")
 
+        desk.page.get_by_role("button", name="Dry run").click()
+        tried = desk.page.get_by_role("dialog")
+        expect(tried.locator("tbody tr")).to_have_count(3)
+        expect(tried.locator("tbody tr").first).to_contain_text('"result":"ok"')
+        tried.get_by_role("button", name="Close").click()
         desk.page.get_by_role("button", name="Start").click()
         expect(status).to_have_text("Running")
         expect(desk.page.locator(".progress .nowrap")).not_to_have_text("0 / 100,000")
-        desk.page.get_by_role("button", name="Change rate").click()
+        desk.page.get_by_role("button", name="Change").click()
         desk.page.get_by_role("dialog").locator("input[name=rate]").fill("30")
         desk.page.get_by_role("dialog").get_by_role("button", name="Save").click()
         expect(desk.page.locator(".figures li", has_text="Rate")).to_contain_text("30/s")
@@ -105,6 +111,86 @@ def test_a_batch_is_made_started_stopped_and_started_again(desk: Console, projec
         expect(status).to_have_text("Running")
         desk.page.get_by_role("button", name="Stop").click()
         expect(status).to_have_text("Stopped")
+
+
+def test_rows_of_a_file_are_the_items_of_a_batch(desk: Console, project: DeployedProject) -> None:
+    rows = b'{"account": "a"}\n{"account": "b"}\n'
+    file_id = desk.deployed.store(project, "/accounts.ndjson", rows, hashlib.sha256(rows).hexdigest())
+    with receiver() as business:
+        made = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": business.url})
+        assert made.status == 201, made.body
+        desk.go("batches")
+        desk.page.get_by_role("button", name="New batch").first.click()
+        box = desk.page.get_by_role("dialog")
+        box.locator("input[name=name]").fill("Accounts")
+        box.locator("select[name=file]").select_option(label="/accounts.ndjson")
+        box.get_by_text("More", exact=True).click()
+        box.locator("input[name=runners]").fill("2")
+        box.locator("textarea[name=pause_windows]").fill("not a time")
+        box.get_by_role("button", name="Create").click()
+        expect(box.locator("[data-field=pause_windows] .field-error")).to_contain_text("22:00-06:00")
+        box.locator("textarea[name=pause_windows]").fill("3:00-3:05")
+        box.get_by_role("button", name="Create").click()
+
+        expect(desk.page.locator("[data-key=details]")).to_contain_text("03:00–03:05 UTC")
+        batch = project.http("GET", "/v1/batches").json()["items"][0]
+        assert batch["source"]["file_id"] == file_id
+        assert batch["runners"] == 2
+
+
+def test_two_tables_become_two_sheets_of_one_workbook(desk: Console) -> None:
+    page = desk.page
+    desk.go("exports/new")
+    page.get_by_role("button", name="Add another table").click()
+    expect(page.locator("textarea[name=source_data]")).to_have_value("")
+    page.locator("textarea[name=source_data]").fill('[{"city": "Oslo"}]')
+    page.locator("input[name=title]").fill("Cities")
+    page.locator("select[name=multi_type]").select_option("tab")
+    page.get_by_role("button", name="Table 1").click()
+    expect(page.locator("input[name=title]")).to_have_value(HEADS)
+    page.get_by_role("button", name="Export", exact=True).click()
+
+    expect(page.locator(".page-head .badge")).to_have_text("Completed")
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download").click()
+    book = openpyxl.load_workbook(BytesIO(Path(started.value.path()).read_bytes()))
+    first, second = book.worksheets
+    assert (first["A1"].value, second["A1"].value, second["A3"].value) == (HEADS, "Cities", "Oslo")
+
+
+def test_file_of_an_export_is_written_as_asked(desk: Console) -> None:
+    page = desk.page
+    desk.go("exports/new")
+    page.locator("select[name=type]").select_option("csv")
+    page.locator("details", has_text="CSV delimiter").locator("summary").click()
+    page.locator("select[name=delimiter]").select_option("tab")
+    page.locator("select[name=csv_header]").select_option("titles")
+    page.locator("select[name=line_end]").select_option("crlf")
+    page.locator("select[name=encoding]").select_option("utf-8")
+    page.get_by_role("button", name="Export", exact=True).click()
+
+    expect(page.locator(".page-head .badge")).to_have_text("Completed")
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download").click()
+    lines = Path(started.value.path()).read_bytes().split(b"\r\n")
+    assert lines[0].split(b"\t")[-1] == b"Remark"
+    assert lines[1].split(b"\t")[:2] == [b"Ada", b"36"]
+
+
+def test_stored_file_is_checked_by_a_request_made_by_hand(desk: Console, project: DeployedProject) -> None:
+    desk.deployed.store(project, "/a.bin", b"a", hashlib.sha256(b"a").hexdigest())
+    page = desk.page
+    desk.go("queue")
+    page.get_by_role("button", name="New request").click()
+    box = page.get_by_role("dialog")
+    expect(box.locator("input[name=source_url]")).to_be_hidden()
+    box.get_by_role("button", name="Create").click()
+    expect(box.locator("[data-field=file_id] .field-error")).to_contain_text("needed")
+    box.locator("select[name=file_id]").select_option(label="/a.bin")
+    box.get_by_role("button", name="Create").click()
+
+    expect(page.locator(".page-head .badge")).to_have_text("Completed")
+    expect(page.locator("[data-key=details]")).to_contain_text("Check")
 
 
 def test_a_queued_request_says_why_it_waits_and_is_cancelled(
@@ -119,7 +205,7 @@ def test_a_queued_request_says_why_it_waits_and_is_cancelled(
         expect(lane.locator(".badge")).to_have_text("Paused")
         wanted = {"biz_id": 1, "app_id": 1, "file_path": "/in/a.bin", "source_url": "https://example.com/a.bin"}
         assert project.http("POST", "/v1/files", json=wanted).status == 202
-        row = opened.page.locator("tbody tr", has_text="Ingest")
+        row = opened.page.locator("tbody tr", has_text="a.bin")
         expect(row).to_contain_text("Its channel is paused")
 
         row.get_by_role("button", name="Cancel").click()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.support.deployed import Deployed, DeployedProject
 from tidegate_client.agent.daemon import Agent, AgentOptions
@@ -18,6 +18,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 # What a view may take on a busy machine, in milliseconds.
 PATIENCE = 45_000
 expect.set_options(timeout=PATIENCE)
+# Method and path of every call of the API that a page has made in these tests.
+ASKED: set[tuple[str, str]] = set()
 
 
 @contextmanager
@@ -41,10 +43,15 @@ class Console:
         page.set_default_timeout(PATIENCE)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("console", self._heard)
+        page.on("request", self._asked)
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type == "error" and "status of" not in message.text:
             self.complaints.append(message.text)
+
+    def _asked(self, request: Request) -> None:
+        if request.resource_type == "fetch" and request.url.startswith(self.deployed.api_url):
+            ASKED.add((request.method, request.url[len(self.deployed.api_url) :].partition("?")[0]))
 
     def open(self, route: str = "") -> None:
         self.page.goto(f"{self.deployed.api_url}/{f'#/{route}' if route else ''}")

@@ -1,4 +1,4 @@
-"""Which operations of the API the console calls: `python -m tests.support.console_routes` prints the table for people."""
+"""Which operations of the API the console calls; `python -m tests.support.console_routes` prints the table."""
 
 from __future__ import annotations
 
@@ -113,8 +113,7 @@ def contract_schemas() -> dict[str, Any]:
 def printed() -> str:
     rows = ["| operation | where the console does it, or why not |", "| --- | --- |"]
     does, does_not = table()["does"], table()["does_not"]
-    for name in operations():
-        rows.append(f"| `{name}` | {does[name] if name in does else 'not: ' + does_not[name]} |")
+    rows += [f"| `{name}` | {does.get(name) or 'not: ' + does_not[name]} |" for name in operations()]
     return "\n".join(rows)
 
 

@@ -162,7 +162,7 @@ class IngestSubmit:
                 "a scan is of a subscription", errors=[{"loc": ["body", "subscription_id"], "msg": "required"}]
             )
         subscription = self._subscription(project_id, subscription_id)
-        payload = {"credentials": subscription.credentials}
+        payload = {"credentials": subscription.credentials, "name": subscription.name}
         return self._queue.submit(
             project_id,
             "scan",
@@ -223,7 +223,8 @@ class IngestSubmit:
             project_id,
             type,
             self._lane(channel, payload.get("credentials")),
-            {**{name: value for name, value in payload.items() if value is not None}, "file_id": file.file_id},
+            {**{name: value for name, value in payload.items() if value is not None}, "file_id": file.file_id}
+            | {"name": file.file_name},
             priority,
             subscription_id,
             request_id,

@@ -40,4 +40,11 @@ def problem(error: DomainError) -> Response[str]:
 
 
 def field_errors(errors: Iterable[dict[str, Any]]) -> list[FieldError]:
-    return [{"loc": [part for part in error["loc"] if part != "request"], "msg": str(error["msg"])} for error in errors]
+    return [
+        {"loc": [part for part in error["loc"] if part != "request"], "msg": _plain(error["msg"])} for error in errors
+    ]
+
+
+def _plain(message: object) -> str:
+    """Without pydantic's own opening, which tells a caller nothing."""
+    return str(message).removeprefix("Value error, ")

@@ -1,0 +1,179 @@
+"""Buttons that no longer story presses: each is pressed once, and what it did is seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+from pytest_httpserver import HTTPServer
+
+from tests.support.console import Console, console
+from tests.support.deployed import Deployed, DeployedProject, until
+
+
+@pytest.fixture
+def office(browser: Browser, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
+    """Signed in with the admin key, in a project."""
+    with console(browser, deployed) as opened:
+        opened.sign_in(deployed.admin_key)
+        opened.page.locator("#project select").select_option(project.id)
+        yield opened
+
+
+def press(desk: Console, name: str, *, inside: str = "#view") -> None:
+    desk.page.locator(inside).get_by_role("button", name=name, exact=True).first.click()
+
+
+def confirm(desk: Console, name: str) -> None:
+    desk.page.get_by_role("dialog").get_by_role("button", name=name, exact=True).click()
+
+
+def told(desk: Console, text: str) -> None:
+    expect(desk.page.locator(".toast", has_text=text).first).to_be_visible()
+
+
+def made(project: DeployedProject, path: str, body: dict[str, Any]) -> Any:
+    answer = project.http("POST", path, json=body)
+    assert answer.status in (201, 202), answer.body
+    return answer.json()
+
+
+def test_admin_presses_everything_of_a_project(office: Console, project: DeployedProject) -> None:
+    office.go(f"operate/projects/{project.id}")
+    press(office, "New secret")
+    confirm(office, "New secret")
+    expect(office.page.get_by_role("dialog")).to_contain_text("whsec_")
+    office.page.get_by_role("dialog").get_by_role("button", name="Close").last.click()
+    press(office, "Retire the old one")
+    confirm(office, "Retire the old one")
+    told(office, "retired")
+    press(office, "Change", inside="[data-key=swarm]")
+    office.page.get_by_role("dialog").locator("select[name=swarm]").select_option("off")
+    confirm(office, "Save")
+    expect(office.page.locator("[data-key=swarm]")).to_contain_text("Off")
+
+
+def test_admin_makes_an_admin_key_and_revokes_it(office: Console) -> None:
+    office.go("operate/keys")
+    press(office, "New key")
+    box = office.page.get_by_role("dialog")
+    box.locator("input[name=name]").fill("second operator")
+    confirm(office, "Create")
+    expect(box).to_contain_text("tga_")
+    box.get_by_role("button", name="Close").last.click()
+    row = office.page.locator("tbody tr", has_text="second operator")
+    row.get_by_role("button", name="Revoke").click()
+    confirm(office, "Revoke")
+    expect(row.locator(".badge")).to_have_text("Revoked")
+
+
+def test_admin_cleans_up_and_sees_the_week(office: Console) -> None:
+    office.go("operate/archive")
+    press(office, "Clean up now")
+    confirm(office, "Clean up now")
+    expect(office.page.locator(".toast")).to_be_visible()
+    office.go("queue")
+    press(office, "Last seven days")
+    expect(office.page.get_by_role("dialog")).to_be_visible()
+
+
+def test_source_is_paused_resumed_changed_and_deleted(desk: Console, project: DeployedProject) -> None:
+    wanted = {"name": "Mirror", "source_url": "https://files.example/list.json"}
+    source = made(project, "/v1/subscriptions", wanted)["subscription_id"]
+    badge = desk.page.locator(".page-head .badge")
+    desk.go(f"ingest/{source}")
+    press(desk, "Pause")
+    expect(badge).to_have_text("Paused")
+    press(desk, "Resume")
+    expect(badge).to_have_text("Active")
+    desk.go(f"ingest/{source}/change")
+    desk.page.locator("input[name=name]").fill("Mirror of all")
+    desk.page.get_by_text("How gently it is read").click()
+    desk.page.locator("input[name=delay_s]").fill("2")
+    press(desk, "Save")
+    expect(desk.page.get_by_role("heading", name="Mirror of all")).to_be_visible()
+    kept = project.http("GET", f"/v1/subscriptions/{source}").json()
+    assert kept["politeness"]["delay_s"] == 2
+    press(desk, "Delete")
+    confirm(desk, "Delete")
+    expect(desk.page.get_by_role("heading", name="Ingest")).to_be_visible()
+
+
+def test_file_and_credential_are_deleted_and_a_host_is_forgotten(desk: Console, project: DeployedProject) -> None:
+    desk.deployed.store(project, "/old.bin", b"old", hashlib.sha256(b"old").hexdigest())
+    desk.go("files")
+    desk.page.locator("tbody tr", has_text="old.bin").get_by_role("button", name="Delete").click()
+    confirm(desk, "Delete")
+    expect(desk.page.locator("tbody tr", has_text="old.bin")).to_have_count(0)
+    body = {"headers": {"X-Token": "t"}, "origins": ["https://files.example"]}
+    project.http("PUT", "/v1/credentials/old", json=body)
+    desk.go("operate/credentials")
+    desk.page.locator("tbody tr", has_text="old").get_by_role("button", name="Delete").click()
+    confirm(desk, "Delete")
+    expect(desk.page.locator("tbody tr", has_text="old")).to_have_count(0)
+    key = project.agent_key("old-host")
+    project.cloud.http("GET", "/v1/agents/old-host/transfers", query={"wait": 0}, key=key)
+    desk.go("fleet/old-host")
+    press(desk, "Forget host")
+    confirm(desk, "Forget host")
+    told(desk, "forg")
+
+
+def test_request_is_paused_resumed_and_moved_to_the_front(office: Console, project: DeployedProject) -> None:
+    paused = office.deployed.http("POST", "/v1/queue/pause", json={"scope": "no_cookie"}, key=office.deployed.admin_key)
+    assert paused.status == 200
+    try:
+        payload = {"source_url": "https://files.example/a", "file_path": "/in/wanted.bin"}
+        request = made(project, "/v1/requests", {"type": "download", "payload": payload})["request_id"]
+        office.go(f"queue/{request}")
+        expect(office.page.get_by_role("heading", name="wanted.bin")).to_be_visible()
+        press(office, "To the front")
+        told(office, "front")
+        press(office, "Pause")
+        expect(office.page.locator(".page-head .badge")).to_have_text("Paused")
+        press(office, "Resume")
+        expect(office.page.locator(".page-head .badge")).not_to_have_text("Paused")
+        press(office, "Cancel")
+        expect(office.page.locator(".page-head .badge")).to_have_text("Cancelled")
+    finally:
+        key = office.deployed.admin_key
+        office.deployed.http("POST", "/v1/queue/resume", json={"scope": "no_cookie"}, key=key)
+
+
+def test_ended_batch_gives_its_outcomes_logs_and_a_redrive(
+    desk: Console, project: DeployedProject, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request("/item").respond_with_json({"result": "abandon", "msg": "not for us"})
+    biz = made(project, "/v1/biz", {"name": "Tolls", "process_url": httpserver.url_for("/item")})["biz_id"]
+    wanted = {"biz_id": biz, "name": "Three", "total": 3, "rate": 50, "on_item_failure": "skip"}
+    batch = made(project, "/v1/batches", wanted)["batch_id"]
+    made(project, f"/v1/batches/{batch}/start", {})
+    until(lambda: project.http("GET", f"/v1/batches/{batch}").json()["status"], lambda status: status == "finished")
+    desk.go("businesses")
+    press(desk, "Change")
+    desk.page.get_by_role("dialog").locator("input[name=rate]").fill("7")
+    confirm(desk, "Save")
+    expect(desk.page.locator("tbody tr", has_text="Tolls")).to_contain_text("7/s")
+    desk.go(f"batches/{batch}")
+    with desk.page.expect_popup() as opened:
+        press(desk, "Download outcomes")
+    opened.value.close()
+    press(desk, "Logs as CSV")
+    expect(desk.page.locator(".crumbs")).to_contain_text("Exports")
+    desk.go(f"batches/{batch}")
+    press(desk, "Redrive failed items")
+    expect(desk.page.locator("[data-key=details]")).to_contain_text("Redrive of")
+
+
+def test_callback_shows_its_attempts(desk: Console, project: DeployedProject, httpserver: HTTPServer) -> None:
+    httpserver.expect_request("/hook").respond_with_data("ok")
+    hook = httpserver.url_for("/hook")
+    made(project, "/v1/task", {"name": "Told", "source_data": [{"a": 1}], "callback": hook})
+    desk.go("callbacks")
+    row = desk.page.locator("tbody tr", has_text=hook)
+    expect(row).to_contain_text("Delivered")
+    row.get_by_role("button", name="1", exact=True).click()
+    expect(desk.page.get_by_role("dialog")).to_contain_text("200")
