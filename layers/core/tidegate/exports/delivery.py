@@ -6,7 +6,6 @@ Where copies may go is the operator's decision: the buckets that the parameter D
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.errors import Invalid
+from tidegate.exports.model import Delivery
 from tidegate.files.model import content_disposition
 
 if TYPE_CHECKING:
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
 logger = Logger(service="tidegate", child=True)
 
 NOWHERE = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Where a copy goes; a `key` that ends in `/` gets the file's name."""
-
-    bucket: str
-    key: str
-    region: str | None = None
 
 
 class Deliveries:

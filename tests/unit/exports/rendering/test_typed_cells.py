@@ -120,7 +120,7 @@ def test_edges_of_types(kind: str, value: Any, cell: str) -> None:
     from tidegate.exports.rendering.xlsx.cells import Column
     from tidegate.exports.rendering.xlsx.rows import RowWriter
 
-    assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}])
+    assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}]).decode()
 
 
 def test_totals_stand_below_the_data_and_are_exact() -> None:

@@ -74,6 +74,23 @@ def test_print_set_up(render: Render) -> None:
 
     several = render(source(SEED_TABLE, seed_rows()), source(SheetTable(), [{"a": 1}])).active
     assert several.page_setup.orientation == "portrait"
+    assert several.page_setup.fitToHeight == 0
+    assert (several.print_title_rows, several.oddFooter.center.text) == (None, "&P / &N")
+
+
+def test_several_wide_tables_are_printed_lying(render: Render) -> None:
+    wide, narrow = {f"a rather long name {n}": n for n in range(9)}, {"a": 1}
+    both = render(source(SheetTable(), [narrow]), source(SheetTable(), [wide])).active
+    assert both.page_setup.orientation == "landscape"
+    tabs = render(source(SheetTable(), [narrow]), source(SheetTable(), [wide]), multi_type="tab")
+    assert [sheet.page_setup.orientation for sheet in tabs] == ["portrait", "landscape"]
+    assert [sheet.print_title_rows for sheet in tabs] == ["$1:$1", "$1:$1"]
+
+
+def test_tables_that_do_not_fit_on_a_printed_page_begin_one_each(render: Render) -> None:
+    long, short = source(SheetTable(), [{"a": 1}] * 40), source(SheetTable(), [{"b": 1}] * 3)
+    assert [each.id for each in render(long, short, short).active.row_breaks.brk] == [44, 51]
+    assert render(short, short).active.row_breaks.brk == []
 
 
 def test_no_1x1_merges_and_no_template_means_keys(render: Render) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from tidegate.exports.rendering.columns import Row, column_of
-from tidegate.exports.rendering.xlsx.cells import Cells, Column, ColumnWriter
+from tidegate.exports.rendering.xlsx.cells import Cells, Column, ColumnWriter, wire
 
 
 class RowWriter:
@@ -24,13 +24,13 @@ class RowWriter:
         """Of the columns that have a total, exactly; None for the others."""
         return [column.sum for column in self._columns]
 
-    def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> str:
+    def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> bytes:
         """`heads` are ready cells to put before each row's own: its row heads."""
         count = len(rows)
-        laid = [(Cells("", list(heads), "", []), "")] if heads is not None else []
+        laid = [(Cells("", list(map(wire, heads)), "", []), "")] if heads is not None else []
         laid += [(column.cells(column_of(rows, column.key)), column.blank) for column in self._columns]
         if not laid:
-            return "<row></row>" * count
+            return b"<row></row>" * count
         # A row is: what stands before a cell, its text, what stands between it and the next, …, the row's end.
         slots = 2 * len(laid) + 1
         flat = [""] * (slots * count)
@@ -49,4 +49,4 @@ class RowWriter:
         for index in blanks:
             ends[index] = "</row>"
         flat[slots - 1 :: slots] = ends
-        return "".join(flat)
+        return "".join(flat).encode("latin-1")
