@@ -193,3 +193,17 @@ def test_a_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None
 def test_no_rows_still_make_a_workbook(render: Render) -> None:
     assert list(render(TableRows(SheetTable(), [], [])).active.values) == []
     assert list(render(TableRows(SheetTable(parse_template({"a": "甲"})), [], [])).active.values) == [("甲",)]
+
+
+def test_rows_are_as_high_as_their_broken_texts(render: Render) -> None:
+    leaf = {"title": "Note", "name": "note", "style": {"wrap": True, "width": 105}}
+    table = SheetTable(template=parse_template([{"title": "Id", "name": "id"}, leaf]))
+    texts = ["short", "x" * 45, "两" * 30, "a\nb\nc", None, "y" * 3000]
+    sheet = render(source(table, [{"id": n, "note": text} for n, text in enumerate(texts)])).active
+    width = sheet.column_dimensions["B"].width
+    assert 18 < width < 22
+    assert [sheet.row_dimensions[row].height for row in range(2, 8)] == [None, 45, 60, 45, None, 409]
+
+    given = replace(table, default_height=20)
+    sheet = render(source(given, [{"id": 1, "note": "x" * 45}])).active
+    assert sheet.row_dimensions[2].height == 20

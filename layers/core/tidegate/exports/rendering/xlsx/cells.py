@@ -40,6 +40,8 @@ class Column:
     style: int
     kind: str | None = None
     summed: bool = False
+    # Its width in characters, where its texts are broken into lines.
+    wrapped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
