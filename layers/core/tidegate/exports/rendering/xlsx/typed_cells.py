@@ -117,5 +117,5 @@ FORMATS = {
     "date": "yyyy-mm-dd",
     "datetime": "yyyy-mm-dd hh:mm:ss",
     # Excel shows TRUE in any format; LibreOffice would show 1.
-    "boolean": '"TRUE";"TRUE";"FALSE"',
+    "boolean": '[=1]"TRUE";[=0]"FALSE";General',
 }
