@@ -78,7 +78,7 @@ def new(pages: Pages) -> None:
     for number, page in enumerate(pages):
         rows = read(page, number).rows
         for start in range(0, len(rows), BLOCK_ROWS):
-            packer.compress(writer.xml(rows[start : start + BLOCK_ROWS]).encode())
+            packer.compress(writer.xml(rows[start : start + BLOCK_ROWS]))
     packer.flush()
 
 
@@ -90,7 +90,7 @@ def range_worker(pages: Pages) -> None:
         rows = read(page, number).rows
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
-            made.add(writer.xml(block).encode(), len(block))
+            made.add(writer.xml(block), len(block))
     made.end()
 
 

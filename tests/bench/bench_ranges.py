@@ -97,7 +97,7 @@ class Source:
         self._rows, self._wait = rows, wait
         self._page = json.dumps(list(mixed_rows(STEP)), ensure_ascii=False).encode()
 
-    def reader(self, project_id: str, task_id: str, credential: str | None = None) -> Callable[..., bytes]:
+    def reader(self, *_: object) -> Callable[..., bytes]:
         return self._read
 
     def _read(self, source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
@@ -114,10 +114,10 @@ def spec(parallel: int) -> ExportSpec:
     return ExportSpec((TableSpec(source_url="http://source/"),), type="excel", step=STEP, parallel=parallel)
 
 
-def lane(place: Path, rows: int, wait: float, parallel: int, number: int) -> None:
+def lane(place: Path, rows: int, wait: float, parallel: int, number: int, plan: RangePlan) -> None:
     objects: Any = Folder(place)
     worker = RangeWorker(objects, Puller(objects, _source(rows, wait), most_lanes=8))
-    worker.work(REQUEST, spec(parallel), number, lambda _: None, 900)
+    worker.work(REQUEST, spec(parallel), number, lambda _: None, 900, plan)
 
 
 def run(rows: int, wait: float, lanes: int) -> tuple[float, dict[str, int]]:
@@ -130,7 +130,9 @@ def run(rows: int, wait: float, lanes: int) -> tuple[float, dict[str, int]]:
         if not isinstance(plan, RangePlan) or plan.lanes != lanes:
             raise SystemExit(f"not planned as expected: {plan}")
         forked = multiprocessing.get_context("fork")
-        workers = [forked.Process(target=lane, args=(place, rows, wait, parallel, number)) for number in range(lanes)]
+        workers = [
+            forked.Process(target=lane, args=(place, rows, wait, parallel, number, plan)) for number in range(lanes)
+        ]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -148,8 +150,9 @@ def one_worker(rows: int) -> None:
     """In a process of its own: what the memory is at its peak."""
     with tempfile.TemporaryDirectory() as home:
         objects: Any = Folder(Path(home))
-        Puller(objects, _source(rows, 0), most_lanes=8).pull(REQUEST, spec(4), lambda _: None, 900)
-        lane(Path(home), rows, 0, 4, 0)
+        plan = Puller(objects, _source(rows, 0), most_lanes=8).pull(REQUEST, spec(4), lambda _: None, 900)
+        assert isinstance(plan, RangePlan)
+        lane(Path(home), rows, 0, 4, 0, plan)
     print(peak_mb())
 
 
@@ -163,8 +166,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     for lanes in (1, 4, 8):
         seconds, _ = run(pages * STEP, wait, lanes)
         ideal = pages * wait / 4 / lanes
-        # Page 0 comes before all, and one page past a full last one.
-        bar = 1.25 * ideal + 2 * wait if lanes == 4 else None
+        bar = 1.25 * ideal if lanes == 4 else None
         name = f"source of 200 ms, {pages} pages, {lanes} workers of 4 threads (pull alone {ideal:.1f} s)"
         yield Figure(SECTION, name, round(seconds, 1), "s", bar)
     _, asked = run(1_000_000, 0, 8)
@@ -172,8 +174,8 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield Figure(SECTION, "S3 requests a million rows, 8 workers", sum(asked.values()), "", 60)
     yield Figure(SECTION, "bytes through the joiner", round(moved / 2**20, 1), "MiB", 10 * 9)
     small, large = worker_peak(200_000), worker_peak(1_000_000 if quick else 5_000_000)
-    yield Figure(SECTION, "a worker's peak at 200,000 rows", round(small), "MB", 120)
-    yield Figure(SECTION, f"a worker's peak at {'1' if quick else '5'} million rows", round(large), "MB", 120)
+    yield Figure(SECTION, "a worker's peak at 200,000 rows", round(small), "MB", 80)
+    yield Figure(SECTION, f"a worker's peak at {'1' if quick else '5'} million rows", round(large), "MB", 80)
     if not quick:
         one, two = run(1_000_000, 0, 1)[0], run(1_000_000, 0, 2)[0]
         yield Figure(SECTION, "two processes : one, no wait", round(one / two, 2), "×", 1.6, at_least=True)

@@ -169,3 +169,73 @@ def test_sync_lists_and_delete(deployed: Deployed, project: DeployedProject, sou
     assert project.http("POST", "/v1/tasks/delete", json={"task_ids": [task_id]}).json() == {"deleted": 1}
     assert deployed.pool.request("GET", link).status == 404
     assert urlsplit(link).path.count(project.id) == 1
+
+
+def test_rows_of_an_object_and_of_a_table_need_no_endpoint(deployed: Deployed, project: DeployedProject) -> None:
+    """With the rights that the parameters give, and no others."""
+    name = f"tidegate-e2e-source-{project.id[-8:]}"
+    s3, dynamodb = deployed.client("s3"), deployed.client("dynamodb")
+    s3.create_bucket(Bucket=name)
+    s3.put_object(Bucket=name, Key="orders.csv", Body=b"id,name\n" + b"".join(b"%d,x\n" % n for n in range(250)))
+    dynamodb.create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[
+            {"AttributeName": "shop", "AttributeType": "S"},
+            {"AttributeName": "id", "AttributeType": "N"},
+        ],
+        KeySchema=[{"AttributeName": "shop", "KeyType": "HASH"}, {"AttributeName": "id", "KeyType": "RANGE"}],
+    )
+    for number in range(3):
+        dynamodb.put_item(TableName=name, Item={"shop": {"S": "a"}, "id": {"N": str(number)}})
+    query = {"table": name, "key_condition": "shop = :s", "values": {":s": "a"}, "attributes": ["id"]}
+    sources = {250: {"s3": {"bucket": name, "key": "orders.csv"}}, 3: {"dynamodb": query}}
+    tasks = {count: ordered(project, source=source, step=100) for count, source in sources.items()}
+    for count, task_id in tasks.items():
+        shown = ended(project, task_id)
+        assert shown["status"] == "completed", shown
+        assert [int(row["id"]) for row in read_csv(fetched(deployed, project, task_id))] == list(range(count))
+    own = {"s3": {"bucket": deployed.outputs["FilesBucketName"], "key": "x.csv"}}
+    assert project.http("POST", "/v1/task", json={"name": "own", "source": own}).status == 422
+
+
+def test_recurring_export_is_ordered_when_it_is_due(
+    deployed: Deployed, project: DeployedProject, source: PagedSource
+) -> None:
+    source.rows = numbered(150)
+    order = {"name": "daily", "source_url": source.url, "step": 100, "schedule": "rate(1 day)"}
+    made = project.http("POST", "/v1/export-schedules", json=order)
+    assert made.status == 201, made.body
+    schedule_id = made.json()["schedule_id"]
+    functions = deployed.client("lambda").list_functions()["Functions"]
+    (function,) = {one["FunctionName"] for one in functions if "StartScheduledExports" in one["FunctionName"]}
+    _make_due(deployed, schedule_id)
+    for _ in range(2):
+        answer = deployed.client("lambda").invoke(FunctionName=function, Payload=b"{}")
+        assert "FunctionError" not in answer, answer["Payload"].read()
+
+    def runs() -> list[Any]:
+        return list(project.http("GET", f"/v1/export-schedules/{schedule_id}/runs").json()["items"])
+
+    (run,) = until(runs, bool, 20)
+    assert ended(project, run["task_id"])["status"] == "completed"
+    assert len(read_csv(fetched(deployed, project, run["task_id"]))) == 150
+    assert project.http("DELETE", f"/v1/export-schedules/{schedule_id}").status == 204
+
+
+def _make_due(deployed: Deployed, schedule_id: str) -> None:
+    """As if a day had passed."""
+    dynamodb = deployed.client("dynamodb")
+    for table in dynamodb.list_tables()["TableNames"]:
+        found = dynamodb.scan(
+            TableName=table,
+            FilterExpression="schedule_id = :s AND attribute_exists(due_at)",
+            ExpressionAttributeValues={":s": {"S": schedule_id}},
+        )
+        for item in found["Items"]:
+            dynamodb.update_item(
+                TableName=table,
+                Key={"pk": item["pk"], "sk": item["sk"]},
+                UpdateExpression="SET due_at = :past",
+                ExpressionAttributeValues={":past": {"N": "1800000"}},
+            )

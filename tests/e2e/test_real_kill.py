@@ -169,7 +169,7 @@ def test_an_export_whose_range_workers_are_killed_has_every_row_once(
     assert shown(project, "/v1/task", task_id=task_id)["status"] not in OVER
     gate.set()
     done = until(lambda: shown(project, "/v1/task", task_id=task_id), lambda one: one["status"] in OVER)
-    assert (done["status"], done["attempts"]) == ("completed", 2), done
+    assert (done["status"], done["attempts"]) == ("completed", 1), done
     rows = read_csv(deployed.pool.request("GET", shown(project, "/v1/download/url", task_id=task_id)["url"]).data)
     assert [int(row["id"]) for row in rows] == list(range(40_000))
     assert [source.pages[page] for page in range(20)] == [1] * 20, "a range that is recorded is not pulled again"

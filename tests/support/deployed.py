@@ -31,6 +31,8 @@ SHORT = {
     "BatchChannels": "batch,batch_b",
     "ChannelCapacities": '{"batch_b": 3}',
     "BatchLeaseSeconds": "5",
+    "SourceBucket": "tidegate-e2e-source-*",
+    "SourceTable": "tidegate-e2e-source-*",
     **SOON_AGAIN,
 }
 

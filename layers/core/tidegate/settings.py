@@ -62,6 +62,15 @@ class Settings:
     host_connections: int = 2000
     # The bucket, or a pattern of names, into which exports may be copied; -: none.
     delivery_bucket: str = "-"
+    # The address that mails about finished exports come from, and a pattern of those they may go to; -: none.
+    email_sender: str = "-"
+    email_recipients: str = "-"
+    # What exports may read without an endpoint, by names or patterns: buckets, tables, an Athena workgroup; -: none.
+    source_bucket: str = "-"
+    source_table: str = "-"
+    source_workgroup: str = "-"
+    # The projects that may do so, by id, separated by commas; *: all of this deployment.
+    source_projects: str = "*"
     batch_slice_seconds: int = 240
     batch_lease_seconds: int = 15
     # JSON: what differs from queue/policies.py, e.g. {"download": {"retries": 5}}.

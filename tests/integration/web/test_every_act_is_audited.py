@@ -39,6 +39,7 @@ EXCEPTIONS = {
 }
 SOURCE = "http://127.0.0.1:9/list"
 TABLE = {"name": "table", "source_data": [{"a": 1}]}
+DAILY: dict[str, Any] = {"schedule": "rate(1 day)"}
 
 
 @dataclass
@@ -109,6 +110,12 @@ class World:
     def subscription(self) -> str:
         return self.made("/v1/subscriptions", {"name": "s", "source_url": SOURCE}, "subscription_id")
 
+    def schedule(self) -> str:
+        return self.made("/v1/export-schedules", TABLE | DAILY, "schedule_id")
+
+    def paused_schedule(self) -> str:
+        return self.made(f"/v1/export-schedules/{self.schedule()}/pause", None, "schedule_id")
+
     def paused_subscription(self) -> str:
         return self.made(f"/v1/subscriptions/{self.subscription()}/pause", None, "subscription_id")
 
@@ -178,6 +185,17 @@ CALLS: dict[str, Call] = {
     "POST /v1/enrolments": lambda w: (f"/v1/enrolments?project_id={w.project_id}", {}),
     "POST /v1/task": lambda w: ("/v1/task", TABLE),
     "POST /v1/task/multiple": lambda w: ("/v1/task/multiple", {"name": "two", "source_data": [[{"a": 1}], [{"a": 2}]]}),
+    "POST /v1/export-schedules": lambda w: ("/v1/export-schedules", TABLE | DAILY),
+    "POST /v1/export-schedules/multiple": lambda w: (
+        "/v1/export-schedules/multiple",
+        {"name": "orders", "source_data": [[{"a": 1}]]} | DAILY,
+    ),
+    "POST /v1/export-schedules/{schedule_id}/pause": lambda w: (f"/v1/export-schedules/{w.schedule()}/pause", None),
+    "POST /v1/export-schedules/{schedule_id}/resume": lambda w: (
+        f"/v1/export-schedules/{w.paused_schedule()}/resume",
+        None,
+    ),
+    "DELETE /v1/export-schedules/{schedule_id}": lambda w: (f"/v1/export-schedules/{w.schedule()}", None),
     "POST /v1/tasks/delete": lambda w: ("/v1/tasks/delete", {"task_ids": [w.made("/v1/task", TABLE, "task_id")]}),
     "POST /v1/callbacks/{delivery_id}/redeliver": lambda w: (f"/v1/callbacks/{w.callback()}/redeliver", None),
     "POST /v1/biz": lambda w: ("/v1/biz", {"name": "b", "process_url": SOURCE}),

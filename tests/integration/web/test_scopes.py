@@ -125,6 +125,14 @@ write  POST   /v1/requests/{request_id}/resume
 write  POST   /v1/requests/{request_id}/retry
 read   GET    /v1/stats
 admin  GET    /v1/system
+read   GET    /v1/export-schedules
+write  POST   /v1/export-schedules
+write  POST   /v1/export-schedules/multiple
+read   GET    /v1/export-schedules/{schedule_id}
+write  DELETE /v1/export-schedules/{schedule_id}
+write  POST   /v1/export-schedules/{schedule_id}/pause
+write  POST   /v1/export-schedules/{schedule_id}/resume
+read   GET    /v1/export-schedules/{schedule_id}/runs
 read   GET    /v1/subscriptions
 write  POST   /v1/subscriptions
 write  POST   /v1/subscriptions/preview

@@ -29,7 +29,7 @@ class ExportWorld:
         self.cloud.clock.advance(seconds)
 
     def order(self, path: str = "/v1/task", **fields: Any) -> Answer:
-        if not {"source_url", "source_data"} & set(fields):
+        if not {"source_url", "source_data", "source"} & set(fields):
             fields["source_url"] = self.source.url
         return self.cloud.http("POST", path, json={"name": "orders", **fields}, key=self.project.key)
 

@@ -182,6 +182,22 @@ class Tour:
         query = {"type": "csv", "source_data": json.dumps(ROWS)}
         self.call("GET /v1/download/sync", query=query)
         self.call("GET /v1/download/sync/multiple", query={"type": "excel", "source_data": json.dumps([ROWS])})
+        self._schedules()
+
+    def _schedules(self) -> None:
+        order = {"name": "orders", "type": "excel", "file_name": "orders-{date}", "source_url": f"{self.shop}/orders"}
+        made = self.call("POST /v1/export-schedules", order | {"schedule": "rate(1 minute)"}, status=201)
+        here = {"schedule_id": made["schedule_id"]}
+        self.call("GET /v1/export-schedules")
+        self.call("GET /v1/export-schedules/{schedule_id}", **here)
+        self.cloud.clock.advance(60)
+        self.cloud.invoke("start_scheduled_exports", {})
+        self.call("GET /v1/export-schedules/{schedule_id}/runs", **here)
+        self.call("POST /v1/export-schedules/{schedule_id}/pause", **here)
+        self.call("POST /v1/export-schedules/{schedule_id}/resume", **here)
+        self.call("DELETE /v1/export-schedules/{schedule_id}", status=204, **here)
+        two = {"name": "two tables", "type": "excel", "source_url": [f"{self.shop}/orders", f"{self.shop}/orders"]}
+        self.call("POST /v1/export-schedules/multiple", two | {"schedule": "cron(0 6 ? * MON *)"}, status=201)
 
     def _export(self, task_id: str) -> None:
         """What the export machine does."""

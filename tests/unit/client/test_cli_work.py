@@ -181,6 +181,19 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
         ("batch stop b1", "POST", "/v1/batches/b1/stop", {}),
         ("batch rate b1 50", "PATCH", "/v1/batches/b1", {"rate": 50}),
         ("biz create n https://x", "POST", "/v1/biz", {"name": "n", "process_url": "https://x"}),
+        (
+            "export submit --name orders --encoding utf-8 --source-url https://x.example --schedule daily",
+            "POST",
+            "/v1/export-schedules",
+            {
+                "name": "orders",
+                "encoding": "utf-8",
+                "source_url": "https://x.example",
+                "schedule": "daily",
+            },
+        ),
+        ("export pause s1", "POST", "/v1/export-schedules/s1/pause", {}),
+        ("export resume s1", "POST", "/v1/export-schedules/s1/resume", {}),
         ("export delete t1 t2", "POST", "/v1/tasks/delete", {"task_ids": ["t1", "t2"]}),
         ("compensation trigger", "POST", "/v1/compensation/trigger", {}),
         ("project create name", "POST", "/v1/projects", {"name": "name", "allow_private_urls": False}),
@@ -250,6 +263,7 @@ def test_each_command_calls_its_route(
     [
         ("key delete k1", "/v1/keys/k1"),
         ("subscription delete s1", "/v1/subscriptions/s1"),
+        ("export unschedule s1", "/v1/export-schedules/s1"),
         ("credential delete shop", "/v1/credentials/shop"),
         ("project retire-secret p1", "/v1/projects/p1/callback-secrets/previous"),
     ],
@@ -267,6 +281,8 @@ def test_each_deletion_deletes(api: HTTPServer, command: str, path: str) -> None
         ("key list p1", "/v1/projects/p1/keys"),
         ("key list", "/v1/keys"),
         ("project show p1", "/v1/projects/p1"),
+        ("export schedules", "/v1/export-schedules"),
+        ("export runs s1", "/v1/export-schedules/s1/runs"),
     ],
 )
 def test_each_view_reads_its_route(api: HTTPServer, command: str, path: str) -> None:

@@ -7,9 +7,13 @@ from typing import Any, cast
 from tidegate_client.content import Progress
 from tidegate_client.download import download_to
 from tidegate_client.errors import problem_of
-from tidegate_client.http import Http
+from tidegate_client.http import Http, path_part
 from tidegate_client.models import Export, Link, Model, Page
 from tidegate_client.resources.paging import one_page
+
+
+def _schedule_path(schedule_id: str) -> str:
+    return f"/v1/export-schedules/{path_part(schedule_id)}"
 
 
 class Exports:
@@ -22,6 +26,33 @@ class Exports:
         """`fields` as POST /v1/task takes them; `multiple` for several tables."""
         path = "/v1/task/multiple" if multiple else "/v1/task"
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
+
+    def repeat(
+        self, fields: Mapping[str, Any], schedule: str, *, multiple: bool = False, idempotency_key: str | None = None
+    ) -> Model:
+        """Orders it again and again: `schedule` is `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
+        path = "/v1/export-schedules/multiple" if multiple else "/v1/export-schedules"
+        return Model(self._http.create(path, {**fields, "schedule": schedule}, idempotency_key=idempotency_key))
+
+    def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Model]:
+        return one_page(self._http, "/v1/export-schedules", {}, limit, cursor, Model)
+
+    def schedule(self, schedule_id: str) -> Model:
+        return Model(self._http.get(_schedule_path(schedule_id)))
+
+    def runs(self, schedule_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Model]:
+        """The history of a recurring export, newest first."""
+        return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, Model)
+
+    def pause_schedule(self, schedule_id: str) -> Model:
+        return Model(self._http.act(f"{_schedule_path(schedule_id)}/pause", idempotent=True))
+
+    def resume_schedule(self, schedule_id: str) -> Model:
+        return Model(self._http.act(f"{_schedule_path(schedule_id)}/resume", idempotent=True))
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Exports that it has ordered stay."""
+        self._http.call("DELETE", _schedule_path(schedule_id), idempotent=True)
 
     def sample(self, source_url: str) -> Model:
         """The first rows of a source: `{rows, total, answered}`; nothing is queued or kept."""

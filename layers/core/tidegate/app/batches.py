@@ -90,8 +90,7 @@ class BatchesPart:
 
     def export_logs(self, project_id: str, batch_id: str, who: str) -> str:
         """The lines as an export like any other: queued, rendered, fetched by its task_id."""
-        from tidegate.exports.exports import ExportOptions
-        from tidegate.exports.model import CSV, ExportSpec, TableSpec
+        from tidegate.exports.model import CSV, ExportOptions, ExportSpec, TableSpec
 
         columns = {"time": "time", "index": "index", "level": "level", "message": "message"}
         rows = self.logs.rows(project_id, batch_id)

@@ -6,15 +6,19 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tidegate.aws.clients import client
+from tidegate.aws.clients import client, lazy_client
+from tidegate.aws.host_usage import HostUsage
 from tidegate.exports.delivery import Deliveries
+from tidegate.exports.direct.sources import AllowedSources, DirectSources
+from tidegate.exports.email import LinkMail
 from tidegate.exports.exports import Exports
 from tidegate.exports.model import shown
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
-from tidegate.exports.source import SignedSource
+from tidegate.exports.source import SignedSource, Sources
 from tidegate.exports.steps import ExportSteps
 from tidegate.exports.store import ExportStore
+from tidegate.http.host_limits import HostLimits
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from tidegate.exports.ranges import RangeWorker
     from tidegate.exports.render import Renderer
     from tidegate.exports.sample import Sample
+    from tidegate.exports.schedules.schedules import ExportSchedules
     from tidegate.exports.sync import SyncExports
     from tidegate.queue.model import Request
 
@@ -36,6 +41,16 @@ class ExportsPart:
         self.deliveries = Deliveries(
             self._s3_of, settings.files_bucket, settings.delivery_bucket, app.projects.projects.get
         )
+        self.allowed_sources = AllowedSources(
+            settings.source_bucket,
+            settings.source_table,
+            settings.source_workgroup,
+            settings.source_projects,
+            frozenset([settings.files_bucket, settings.table_name]),
+        )
+        self.mail = LinkMail(
+            lazy_client("sesv2"), self.objects, settings.email_sender, settings.email_recipients, settings.api_url
+        )
         self.exports = Exports(
             queue.queue,
             lambda: queue.control,
@@ -45,10 +60,14 @@ class ExportsPart:
             clock,
             settings.api_url,
             self.deliveries,
+            self.mail,
+            self.allowed_sources,
         )
-        source = SignedSource(
+        signed = SignedSource(
             app.http, app.sign, app.projects.projects.get, clock, credentials=app.projects.credentials
         )
+        usage = HostUsage(app.table, clock)
+        source = Sources(signed, self._direct, lambda rate: HostLimits(usage.add, rate))
         self._puller = Puller(
             self.objects, source, settings.export_pull_parallel, most_lanes=settings.export_most_workers
         )
@@ -63,6 +82,7 @@ class ExportsPart:
             clock,
             self.shown,
             self.deliveries,
+            self.mail,
         )
 
     def sample(self, project_id: str, source_url: str) -> Sample:
@@ -70,9 +90,37 @@ class ExportsPart:
         from tidegate.exports.sample import sample
 
         app = self._app
-        return sample(
-            SignedSource(app.http, app.sign, app.projects.projects.get, app.clock), project_id, source_url, app.clock
-        )
+        source = Sources(SignedSource(app.http, app.sign, app.projects.projects.get, app.clock))
+        return sample(source, project_id, source_url, app.clock)
+
+    @property
+    def _direct(self) -> DirectSources:
+        """Each kind is imported, and its client made, when an export first reads one."""
+
+        def s3() -> Any:
+            from tidegate.exports.direct.s3_object import S3Objects
+
+            return S3Objects(self._app.s3)
+
+        def dynamodb() -> Any:
+            from tidegate.exports.direct.dynamodb_query import DynamoQueries
+
+            return DynamoQueries(self._app.dynamodb)
+
+        def athena() -> Any:
+            from tidegate.exports.direct.athena_query import AthenaQueries
+
+            return AthenaQueries(client("athena"))
+
+        return DirectSources(self.allowed_sources, {"s3": s3, "dynamodb": dynamodb, "athena": athena})
+
+    @cached_property
+    def schedules(self) -> ExportSchedules:
+        from tidegate.exports.schedules.schedules import ExportSchedules
+        from tidegate.exports.schedules.store import ScheduleStore
+
+        app = self._app
+        return ExportSchedules(ScheduleStore(app.table), self.exports, app.queue.queue, app.clock)
 
     def _s3_of(self, region: str | None) -> Any:
         return client("s3", region=region) if region else self._app.s3
@@ -99,11 +147,10 @@ class ExportsPart:
     @cached_property
     def sync(self) -> SyncExports:
         """Imports openpyxl too."""
-        from tidegate.exports.source import SignedSource
         from tidegate.exports.sync import SyncExports
         from tidegate.http.model import Limits
 
         app = self._app
         # A caller waits, and API Gateway does not wait longer than 30 s.
         source = SignedSource(app.http, app.sign, app.projects.projects.get, app.clock, Limits(total=15.0))
-        return SyncExports(self.objects, source, self.exports.check, app.clock)
+        return SyncExports(self.objects, Sources(source), self.exports.check, app.clock)

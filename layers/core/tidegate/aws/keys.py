@@ -276,6 +276,35 @@ def exports_list(project_id: str) -> str:
     return partition(project_id, "EXPORTS")
 
 
+def export_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
+    return _key(project_id, "EXPORT-SCHEDULE", schedule_id)
+
+
+def export_schedules_list(project_id: str) -> str:
+    return partition(project_id, "EXPORT-SCHEDULES")
+
+
+def export_schedule_order(project_id: str, schedule_id: str) -> dict[str, str]:
+    """What the schedule orders: beside its record, because it can be large and lists do not show it."""
+    return _key(project_id, "EXPORT-SCHEDULE", schedule_id) | {"sk": "ORDER"}
+
+
+def export_schedule_runs(project_id: str, schedule_id: str) -> str:
+    return partition(project_id, "EXPORT-SCHEDULE", schedule_id, "RUNS")
+
+
+def export_schedule_run(project_id: str, schedule_id: str, due: str) -> dict[str, str]:
+    return {"pk": export_schedule_runs(project_id, schedule_id), "sk": due}
+
+
+def export_schedule_due(at: float) -> dict[str, str | int]:
+    """Its next run, in a partition of the sparse index that only the minute's function reads."""
+    return {"due_pk": EXPORT_SCHEDULES_DUE, "due_at": int(at), "due_kind": "export-schedule"}
+
+
+EXPORT_SCHEDULES_DUE = "EXPORT-SCHEDULE#0"
+
+
 # --- the request queue, subscriptions, audit
 
 

@@ -8,7 +8,7 @@ write over another's reports.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from aws_lambda_powertools import Logger
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.errors import Invalid
+from tidegate.exports.model import Delivery
 from tidegate.files.model import content_disposition
 
 if TYPE_CHECKING:
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
 logger = Logger(service="tidegate", child=True)
 
 NOWHERE = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Where a copy goes; a `key` that ends in `/` gets the file's name."""
-
-    bucket: str
-    key: str
-    region: str | None = None
 
 
 class Deliveries:

@@ -12,8 +12,9 @@ from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import BadTable, Expired, NotReady, RecordNotFound, WrongState
 from tidegate.exports import model as domain
-from tidegate.exports.delivery import Deliveries, Delivery
-from tidegate.exports.model import EXCEL, EXPIRED, Export, ExportSpec
+from tidegate.exports.delivery import Deliveries
+from tidegate.exports.email import LinkMail
+from tidegate.exports.model import EXCEL, EXPIRED, Export, ExportOptions, ExportSpec
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.rendering.columns import check_rows, flat_rows
 from tidegate.exports.store import ExportStore
@@ -21,27 +22,13 @@ from tidegate.projects.audit import act
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
+    from tidegate.exports.direct.sources import AllowedSources
     from tidegate.queue.control import Control
     from tidegate.queue.queue import RequestQueue
 
 LINK_SECONDS = 300
 # A list filtered by state reads on this often before it answers what it has.
 _ROUNDS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class ExportOptions:
-    """What comes with the tables when an export is ordered."""
-
-    name: str
-    file_name: str | None = None
-    callback: str | None = None
-    operator_id: str | None = None
-    merchant_type: int | None = None
-    merchant_id: str | int | None = None
-    max_exec_time: int = 3600
-    priority: int = 5
-    deliver: tuple[Delivery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +48,8 @@ class Exports:
         clock: Clock,
         api_url: str,
         deliveries: Deliveries,
+        mail: LinkMail,
+        allowed: AllowedSources,
     ) -> None:
         self._queue = queue
         self._control = control
@@ -70,6 +59,8 @@ class Exports:
         self._clock = clock
         self._api_url = api_url
         self._deliveries = deliveries
+        self._mail = mail
+        self._allowed = allowed
 
     def check(self, project_id: str, spec: ExportSpec) -> None:
         """Refuses at once what could only fail later."""
@@ -80,42 +71,64 @@ class Exports:
             with _blamed_on("source_data"):
                 if table.data is not None:
                     check_rows(flat_rows(table.data, f"source_data{place}"), laid.template, excel=spec.type == EXCEL)
-                elif not table.source_url:
-                    raise BadTable(f"table {number + 1} has neither source_data nor source_url")
-            if table.data is None:
+                elif not table.address:
+                    raise BadTable(f"table {number + 1} has neither source_data nor source_url nor source")
+            if table.data is None and table.source:
+                self._allowed.check(project_id, table.source, f"source{place}")
+            elif table.data is None:
                 self._check_url(project_id, table.source_url, f"source_url{place}")
 
-    def submit(self, project_id: str, spec: ExportSpec, order: ExportOptions, who: str) -> str:
+    def check_order(self, project_id: str, spec: ExportSpec, options: ExportOptions) -> None:
         self.check(project_id, spec)
-        self._check_url(project_id, order.callback, "callback")
-        self._deliveries.check(project_id, order.deliver)
+        self._check_url(project_id, options.callback, "callback")
+        self._deliveries.check(project_id, options.deliver)
+        self._mail.check(options.email)
+
+    def submit(self, project_id: str, spec: ExportSpec, options: ExportOptions, who: str) -> str:
+        self.check_order(project_id, spec, options)
+        return self.place(project_id, spec, options, who)
+
+    def place(
+        self,
+        project_id: str,
+        spec: ExportSpec,
+        options: ExportOptions,
+        who: str,
+        *,
+        task_id: str | None = None,
+        schedule_id: str | None = None,
+        extra_writes: Sequence[Any] = (),
+    ) -> str:
+        """Queues an order that was checked before. The same `task_id` again is the same export."""
         now = self._clock()
-        task_id = new_id(domain.PREFIX, now)
+        task_id = task_id or new_id(domain.PREFIX, now)
         spec_key = domain.spec_object(project_id, task_id)
         from tidegate.exports.source_json import write_exact
 
         self._objects.put(spec_key, write_exact(spec.as_data()))
         filed: dict[str, Any] = {
-            "name": order.name,
+            "name": options.name,
             "type": spec.type,
-            "operator_id": order.operator_id,
-            "merchant_type": order.merchant_type,
-            "merchant_id": order.merchant_id,
+            "operator_id": options.operator_id,
+            "merchant_type": options.merchant_type,
+            "merchant_id": options.merchant_id,
+            "schedule_id": schedule_id,
         }
         # Lists are searched by text; the record shows it as it was given.
-        listed = filed | {"merchant_id": None if order.merchant_id is None else str(order.merchant_id)}
+        listed = filed | {"merchant_id": None if options.merchant_id is None else str(options.merchant_id)}
         export = Export(task_id=task_id, project_id=project_id, created_at=iso(now), **listed)
-        payload = filed | {"file_name": order.file_name or domain.default_file_name(now, task_id)}
-        payload["deliver"] = [asdict(each) for each in order.deliver] or None
+        payload = filed | {"file_name": options.file_name or domain.default_file_name(now, task_id)}
+        payload["deliver"] = [asdict(each) for each in options.deliver] or None
+        payload["email"] = list(options.email) or None
         self._queue.submit(
             project_id,
             domain.TYPE,
             payload={name: value for name, value in payload.items() if value is not None},
-            priority=order.priority,
+            priority=options.priority,
             request_id=task_id,
-            callback=order.callback,
-            extra_writes=[self._store.write(export)],
-            timeout=order.max_exec_time,
+            callback=options.callback,
+            extra_writes=[self._store.write(export), *extra_writes],
+            timeout=options.max_exec_time,
             who=who,
         )
         return task_id
@@ -125,6 +138,11 @@ class Exports:
 
     def get(self, project_id: str, task_id: str) -> dict[str, Any]:
         return self.shown(self._request(project_id, task_id))
+
+    def get_many(self, project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """By task_id: those that are still there."""
+        found = self._store.requests(project_id, task_ids)
+        return {request.request_id: self.shown(request) for request in found}
 
     def list(
         self, project_id: str, *, status: str | None, wanted: Mapping[str, Any], limit: int, cursor: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,8 @@ from tidegate.queue.model import COMPLETED, Request
 
 TYPE = "export"
 PREFIX = "exp"
+# Begins the address of what is read without an endpoint; no URL begins so.
+DIRECT = "direct:"
 CSV, EXCEL, JSONL, PARQUET = "csv", "excel", "jsonl", "parquet"
 EXPIRED = "expired"
 KEPT = timedelta(days=7)
@@ -25,6 +28,8 @@ class TableSpec:
     """One table as its caller described it; `data` holds its rows, or is None where they are pulled."""
 
     source_url: str | None = None
+    # What is read without an endpoint, such as {"s3": {"bucket": …, "key": …}}.
+    source: Any = None
     data: Any = None
     template: Any = None
     title: str = ""
@@ -33,6 +38,11 @@ class TableSpec:
     footer: Any = None
     header_align: str = "right"
     footer_align: str = "right"
+
+    @property
+    def address(self) -> str:
+        """Where its rows are read, as `Sources` understands it."""
+        return address_of(self.source) if self.source else self.source_url or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,8 @@ class ExportSpec:
     credential: str | None = None
     # Pages of the source in flight at a time; None: the system's default.
     parallel: int | None = None
+    # Requests a second to the source's host, of all exports of the project that name one; None: as many as come.
+    source_rate: int | None = None
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,6 +104,32 @@ class ExportSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """Where a copy goes; a `key` that ends in `/` gets the file's name."""
+
+    bucket: str
+    key: str
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What comes with the tables when an export is ordered."""
+
+    name: str
+    file_name: str | None = None
+    callback: str | None = None
+    operator_id: str | None = None
+    merchant_type: int | None = None
+    merchant_id: str | int | None = None
+    max_exec_time: int = 3600
+    priority: int = 5
+    deliver: tuple[Delivery, ...] = ()
+    # Who is told by e-mail that the file is there.
+    email: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """What lists are searched by; its state is that of the request of the same id."""
 
@@ -103,6 +141,12 @@ class Export:
     operator_id: str | None = None
     merchant_type: int | None = None
     merchant_id: str | None = None
+    schedule_id: str | None = None
+
+
+def address_of(source: Mapping[str, Any]) -> str:
+    """One text that says where rows are read, in place of a URL."""
+    return DIRECT + json.dumps(source, sort_keys=True, ensure_ascii=False)
 
 
 def staging_prefix(project_id: str, task_id: str) -> str:
@@ -190,6 +234,8 @@ def shown(request: Request, now: datetime, api_url: str = "") -> dict[str, Any]:
         "attempts": request.attempt,
         "warnings": result.get("warnings") or None,
         "deliveries": result.get("deliveries") or None,
+        "emails": result.get("emails") or None,
+        "schedule_id": payload.get("schedule_id"),
         "failed_reason": request.error["detail"] if request.error and request.status != COMPLETED else None,
         "operator_id": payload.get("operator_id"),
         "merchant_type": payload.get("merchant_type"),

@@ -16,7 +16,7 @@ from tidegate.exports.paging import TablePages, rows_pulled, total_of
 from tidegate.exports.ports import ReadPage
 from tidegate.exports.range_plan import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
 from tidegate.exports.rendering.columns import flat_rows, keys_of
-from tidegate.exports.source import SignedSource
+from tidegate.exports.source import Sources
 from tidegate.exports.source_page import Page, read_page
 from tidegate.queue.model import Request
 
@@ -52,7 +52,7 @@ class Puller:
     def __init__(
         self,
         objects: ExportBucket,
-        source: SignedSource,
+        source: Sources,
         parallel: int = PARALLEL,
         sleep: Callable[[float], None] = time.sleep,
         most_lanes: int = 0,
@@ -126,7 +126,7 @@ class Puller:
                 self._sleep(min(10.0, max(2.0**failures, error.retry_after or 0.0)))
 
     def reader(self, request: Request, spec: ExportSpec) -> ReadPage:
-        return self._source.reader(request.project_id, request.request_id, spec.credential)
+        return self._source.reader(request.project_id, request.request_id, spec.credential, spec.source_rate)
 
     def staged(self, request: Request) -> set[str]:
         return set(self._objects.keys(pages_prefix(request.project_id, request.request_id)))
@@ -188,6 +188,8 @@ class _Run:
             if came:
                 number, page = came
                 self._take(tables[number], 0, page)
+            else:
+                self._pulse(self._page_list.progress())
         return tables
 
     def is_begun(self) -> bool:
@@ -246,7 +248,7 @@ class _Run:
         return True
 
     def _page(self, table: int, pages: TablePages, number: int) -> Page:
-        url, place = self._spec.tables[table].source_url or "", pages.place(number)
+        url, place = self._spec.tables[table].address, pages.place(number)
         key = page_object(self._request.project_id, self._request.request_id, table, number)
         return self._puller.page(key, number, self.staged, lambda: self._read(url, place, self._spec.step))
 

@@ -50,7 +50,7 @@ class TableContext:
 
     @property
     def url(self) -> str:
-        return self.spec.tables[self.number].source_url or ""
+        return self.spec.tables[self.number].address
 
     def first_page(self) -> Page:
         return Page(self.given) if self.given is not None else self.read(self.first_body, 0)
@@ -70,13 +70,18 @@ class TableContext:
 class RangeContext:
     """The plan, and every table with what its page 0 says."""
 
-    def __init__(self, objects: ExportBucket, request: Request, spec: ExportSpec) -> None:
+    def __init__(
+        self, objects: ExportBucket, request: Request, spec: ExportSpec, plan: RangePlan | None = None
+    ) -> None:
         self.objects, self.request, self.spec = objects, request, spec
         self._here = request.project_id, request.request_id
-        kept = objects.get(plan_object(*self._here))
+        self.plan = plan or self._kept_plan()
+
+    def _kept_plan(self) -> RangePlan:
+        kept = self.objects.get(plan_object(*self._here))
         if kept is None:
             raise RecordNotFound("the plan of this export is gone")
-        self.plan = RangePlan(**json.loads(kept))
+        return RangePlan(**json.loads(kept))
 
     @cached_property
     def tables(self) -> list[TableContext]:

@@ -24,6 +24,8 @@ RANGE_SECONDS = 60.0
 # What a worker renders in a second, on the low side: it bounds a range where the source is fast.
 ROWS_PER_SECOND = 100_000
 MOST_RANGES = 3000
+# Numbers of pages in a plan, over all workers: eight characters each.
+_TOLD_PAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class RangePlan:
             for number, firsts in enumerate(self.tables)
             for first, past in pairwise(firsts)
         ]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it can be told to every worker: a machine's state holds 256 KB."""
+        return sum(map(len, self.tables)) * self.lanes <= _TOLD_PAGES
 
     def as_data(self) -> dict[str, Any]:
         return asdict(self)
@@ -106,7 +113,8 @@ def make_plan(
     threads = max(1, min(THREADS, parallel // lanes))
     rows = max((pages.size for pages in pulled if not pages.sequential), default=1)
     seconds_a_page = max(page_seconds / threads, rows / ROWS_PER_SECOND)
-    each = min(-(-ranged // lanes), int(RANGE_SECONDS / seconds_a_page))
+    asked = sum(_asked(pages) for pages in pulled if not pages.sequential)
+    each = min(-(-asked // lanes), int(RANGE_SECONDS / seconds_a_page))
     each = max(1, each, -(-ranged // MOST_RANGES))
     plans = [
         [0] if pages.sequential or spec.tables[number].data is not None else _cut(pages.announced, each)
@@ -115,8 +123,14 @@ def make_plan(
     return RangePlan(lanes, threads, plans)
 
 
+def _asked(pages: TablePages) -> int:
+    """Requests to the source: page 0 is here already, and after a full last page one more is asked for."""
+    return max(1, pages.announced - 1 + (pages.total == pages.announced * pages.size))
+
+
 def _cut(count: int, each: int) -> list[int]:
-    return [*range(0, count, each), count]
+    """First pages of ranges with `each` requests to the source, and `count`. The first has page 0 besides."""
+    return [0, *range(1 + each, count, each), count]
 
 
 def keys_matter(spec: ExportSpec, number: int, pages: TablePages) -> bool:

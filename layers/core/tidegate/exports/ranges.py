@@ -20,6 +20,7 @@ from tidegate.exports.pull import Puller
 from tidegate.exports.range_context import JoinedFile, RangeContext, TableContext
 from tidegate.exports.range_plan import (
     RANGE_SECONDS,
+    RangePlan,
     RangeRecord,
     Span,
     fragment_object,
@@ -47,10 +48,18 @@ class RangeWorker:
         self._objects = objects
         self._puller = puller
 
-    def work(self, request: Request, spec: ExportSpec, lane: int, pulse: Progress, seconds_left: float) -> bool:
+    def work(
+        self,
+        request: Request,
+        spec: ExportSpec,
+        lane: int,
+        pulse: Progress,
+        seconds_left: float,
+        plan: RangePlan | None = None,
+    ) -> bool:
         """Whether the lane is done. False: the time is up, go on in another invocation."""
         until = time.monotonic() + seconds_left - _RESERVE_SECONDS
-        context = RangeContext(self._objects, request, spec)
+        context = RangeContext(self._objects, request, spec, plan)
         done = context.done()
         here = request.project_id, request.request_id
         if given_up_object(*here) in done:

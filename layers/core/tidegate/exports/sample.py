@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.common.ids import Clock, new_id
 from tidegate.exports.model import PREFIX
-from tidegate.exports.source import SignedSource
+from tidegate.exports.source import Sources
 from tidegate.exports.source_json import plain
 from tidegate.exports.source_page import Place, read_page
 
@@ -26,7 +26,7 @@ class Sample:
     answered: dict[str, Any]
 
 
-def sample(source: SignedSource, project_id: str, source_url: str, clock: Clock) -> Sample:
+def sample(source: Sources, project_id: str, source_url: str, clock: Clock) -> Sample:
     """Asks for the first page as an export would, signature included; keeps and queues nothing."""
     read = source.reader(project_id, new_id(PREFIX, clock()))
     page = read_page(read(source_url, Place(0), STEP, _SECONDS), 0)

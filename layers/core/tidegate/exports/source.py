@@ -1,22 +1,31 @@
-"""One page of a caller's source: asked for safely, signed, so that the source can know us."""
+"""One page of a caller's source: asked for safely, signed, so that the source can know us; or read directly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from tidegate.common.ids import Clock, digest
 from tidegate.errors import FetchError, UseAsync
+from tidegate.exports.model import DIRECT
 from tidegate.exports.ports import ReadPage
 from tidegate.exports.source_page import Place, page_url
 from tidegate.http.client import SafeHttp
 from tidegate.http.credentials import Credential
+from tidegate.http.host_limits import HostLimits
 from tidegate.http.model import MEGABYTE, Limits
 from tidegate.projects.callback_secrets import Signer
 from tidegate.projects.credential_store import CredentialStore
 from tidegate.projects.model import Project
 
+if TYPE_CHECKING:
+    from tidegate.exports.direct.sources import DirectSources
+
+# How long a page waits for its turn. Nobody fails for it: a page that was not sent is asked for again.
+_PATIENCE = 60.0
 _LIMITS = Limits(connect=5.0, read=30.0, total=50.0, max_bytes=16 * MEGABYTE)
 
 
@@ -77,6 +86,38 @@ class SignedSource:
             said = f"page {place.page} of the source: {error.detail}"
             raise type(error)(said, retry_after=error.retry_after, upstream_status=error.upstream_status) from error
         return reply.body
+
+
+class Sources:
+    """Pages by the address of their table: a URL, or something that is read without an endpoint."""
+
+    def __init__(
+        self,
+        signed: SignedSource,
+        direct: DirectSources | None = None,
+        limits_of: Callable[[int], HostLimits] = lambda _: HostLimits(),
+    ) -> None:
+        self._signed = signed
+        # Limits for so many calls a second, counted over all functions.
+        self._limits_of = cache(limits_of)
+        # None where whoever asks has no right to read them.
+        self._direct = direct
+
+    def reader(self, project_id: str, task_id: str, credential: str | None = None, rate: int | None = None) -> ReadPage:
+        """`rate` is how often a second a host is asked, by all exports of the project that name a rate."""
+        asked = self._signed.reader(project_id, task_id, credential)
+        limits = self._limits_of(rate) if rate else None
+
+        def read(source_url: str, place: Place, step: int, seconds: float | None = None) -> bytes:
+            if not source_url.startswith(DIRECT):
+                if limits:
+                    limits.call(f"{project_id} {urlsplit(source_url).netloc.lower()}", _PATIENCE)
+                return asked(source_url, place, step, seconds)
+            if self._direct is None:
+                raise UseAsync("this source is not read within a call; order the export by POST /v1/task")
+            return self._direct.page(project_id, task_id, source_url, place, step)
+
+        return read
 
 
 def _within(limits: Limits, seconds: float) -> Limits:

@@ -13,8 +13,9 @@ from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock
 from tidegate.errors import DomainError, LeaseLost, RecordNotFound, WorkerLost
-from tidegate.exports.delivery import Deliveries, Delivery
-from tidegate.exports.model import ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
+from tidegate.exports.delivery import Deliveries
+from tidegate.exports.email import LinkMail
+from tidegate.exports.model import Delivery, ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
 from tidegate.exports.range_plan import RangePlan
@@ -49,6 +50,7 @@ class ExportSteps:
         clock: Clock,
         shown: Callable[[Request], dict[str, Any]],
         deliveries: Deliveries,
+        mail: LinkMail,
     ) -> None:
         self._queue = queue
         self._objects = objects
@@ -60,25 +62,30 @@ class ExportSteps:
         self._clock = clock
         self._shown = shown
         self._deliveries = deliveries
+        self._mail = mail
 
     def pull(self, event: Event, seconds_left: float) -> dict[str, Any]:
         def step(request: Request) -> dict[str, Any]:
             pulled = self._puller.pull(request, self._spec(request), self._pulse(request), seconds_left)
             if isinstance(pulled, RangePlan):
                 here = {"project_id": request.project_id, "request_id": request.request_id, "attempt": request.attempt}
-                return {"next": RANGES, "lanes": [here | {"lane": lane} for lane in range(pulled.lanes)]}
+                # It saves every worker a request, and has to fit into the machine's state once for each.
+                told = {"plan": pulled.as_data()} if pulled.is_small else {}
+                return {"next": RANGES, "lanes": [here | {"lane": lane} | told for lane in range(pulled.lanes)]}
             return {"next": RENDER if pulled else PULL}
 
         return self._step(event, step)
 
     def render_ranges(self, event: Event, seconds_left: float) -> dict[str, Any]:
-        """One of several workers that pull and render ranges of pages. Started again, it goes on after its last record."""
+        """One of several workers that pull and render ranges of pages; started again, it goes on after its records."""
         lane = int(event["lane"])
 
         def step(request: Request) -> dict[str, Any]:
             worker = self._range_worker()
-            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left)
-            return {"next": JOIN if done else RANGES, "lane": lane}
+            told = {"plan": event["plan"]} if "plan" in event else {}
+            plan = RangePlan(**event["plan"]) if told else None
+            done = worker.work(request, self._spec(request), lane, self._pulse(request), seconds_left, plan)
+            return {"next": JOIN if done else RANGES, "lane": lane} | told
 
         return self._step(event, step)
 
@@ -104,6 +111,8 @@ class ExportSteps:
             if wanted := [Delivery(**each) for each in request.payload.get("deliver") or ()]:
                 # Before the end is told: whoever hears of it finds the copies there.
                 result["deliveries"] = self._deliveries.send(request.project_id, wanted, result)
+            if addresses := request.payload.get("email"):
+                result["emails"] = self._mail.send(addresses, request, result)
             status = self._end(request.project_id, request.request_id, request.attempt, result=result)
             return {"next": OVER, "status": status}
 

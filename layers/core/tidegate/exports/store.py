@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,9 +44,12 @@ class ExportStore:
     ) -> Listed[tuple[Export, Request | None]]:
         found = self._table.find(keys.exports_list(project_id), limit=limit, cursor=cursor, wanted=wanted)
         exports = [_export_from(item) for item in found.items]
-        requests = self._table.batch_get(keys.request(project_id, export.task_id) for export in exports)
-        states = {item["request_id"]: request_from(item) for item in requests}
+        states = {each.request_id: each for each in self.requests(project_id, [one.task_id for one in exports])}
         return Listed([(export, states.get(export.task_id)) for export in exports], found.cursor)
+
+    def requests(self, project_id: str, task_ids: Sequence[str]) -> list[Request]:
+        items = self._table.batch_get(keys.request(project_id, task_id) for task_id in task_ids)
+        return [request_from(item) for item in items]
 
     def remove(self, project_id: str, task_id: str, line: AuditLine) -> None:
         """Both records, and only of an export that is over: a running one holds a slot."""

@@ -20,7 +20,7 @@ from tidegate.exports.rendering.columns import flat_rows, keys_of
 from tidegate.exports.rendering.files import content_type, extension, render
 from tidegate.exports.rendering.header_tree import leaves
 from tidegate.exports.rendering.xlsx.writer import TableRows
-from tidegate.exports.source import SignedSource
+from tidegate.exports.source import Sources
 from tidegate.exports.source_page import Page, read_page
 
 MAX_ROWS = 50_000
@@ -44,7 +44,7 @@ class SyncExports:
     def __init__(
         self,
         objects: ExportBucket,
-        source: SignedSource,
+        source: Sources,
         check: Callable[[str, ExportSpec], None],
         clock: Clock,
     ) -> None:
@@ -94,7 +94,7 @@ class SyncExports:
         def fetch(number: int) -> tuple[int, Page]:
             left = until - time.monotonic()
             try:
-                body = read(table.source_url or "", pages.place(number), spec.step, left) if left > 0 else None
+                body = read(table.address, pages.place(number), spec.step, left) if left > 0 else None
             except FetchTimeout:
                 if time.monotonic() < until:
                     raise

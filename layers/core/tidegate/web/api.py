@@ -10,6 +10,7 @@ from tidegate.web.console import system as console_system
 from tidegate.web.distribution import agents, fleet, jobs, submits
 from tidegate.web.distribution import tasks as downloads
 from tidegate.web.exports import routes as exports
+from tidegate.web.exports import schedules as export_schedules
 from tidegate.web.files import routes as files
 from tidegate.web.ingest import routes as subscriptions
 from tidegate.web.notifications import callbacks
@@ -39,6 +40,7 @@ def build_api() -> Api:
             agents.build_router(),
             fleet.router,
             exports.router,
+            export_schedules.router,
             businesses.router,
             batches.router,
             queue.router,

@@ -220,6 +220,8 @@ def test_a_sheet_of_more_than_4_gb_says_so_in_both_places(tmp_path: Path) -> Non
         raw.seek(info.header_offset + 4)
         version, flags = (int.from_bytes(raw.read(2), "little") for _ in range(2))
         assert (version, info.extract_version, flags & 8) == (45, 45, 0)
-        assert archive.testzip() is None
-    if shutil.which("unzip"):
-        subprocess.run(["unzip", "-tq", str(path)], check=True, capture_output=True)
+        # Either reads all of it and compares the checksum; both take twice as long and say the same.
+        if shutil.which("unzip"):
+            subprocess.run(["unzip", "-tq", str(path)], check=True, capture_output=True)
+        else:
+            assert archive.testzip() is None

@@ -34,7 +34,9 @@ def test_rows_leave_leaf_by_leaf_whether_held_or_spilt(monkeypatch: pytest.Monke
     assert (gathered.count, [cell.height for cell in gathered.heads]) == (102, [50, 51, 1])
 
 
-def test_memory_does_not_grow_with_the_rows() -> None:
+def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_heads, "HELD_ROWS", 2000)
+
     def peak(count: int) -> float:
         tracemalloc.start()
         gathered = gather(NODES, rows(count), top=1)
@@ -44,7 +46,7 @@ def test_memory_does_not_grow_with_the_rows() -> None:
         assert seen >= count
         return top
 
-    assert peak(90_000) < 1.3 * peak(45_000)
+    assert peak(18_000) < 1.3 * peak(9_000)
 
 
 def test_too_many_rows_are_refused_before_all_are_read() -> None:

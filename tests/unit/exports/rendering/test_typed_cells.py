@@ -70,7 +70,8 @@ def test_types_as_openpyxl_reads_them() -> None:
     odd = {"date": "soon", "datetime": "20261116", "currency": "x", "percent": 0.5, "boolean": False, "link": "=1+1"}
     assert rows[2] == {"string": "007", "number": "n/a", **odd}
     formats = [cell.number_format for cell in sheet[2]]
-    assert formats == ["@", "General", "yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "#,##0.00", "0.00%", "General", "General"]
+    boolean = '[=1]"TRUE";[=0]"FALSE";General'
+    assert formats == ["@", "General", "yyyy-mm-dd", "yyyy-mm-dd hh:mm:ss", "#,##0.00", "0.00%", boolean, "General"]
 
 
 def test_types_as_calamine_reads_them() -> None:
@@ -120,7 +121,7 @@ def test_edges_of_types(kind: str, value: Any, cell: str) -> None:
     from tidegate.exports.rendering.xlsx.cells import Column
     from tidegate.exports.rendering.xlsx.rows import RowWriter
 
-    assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}])
+    assert cell in RowWriter([Column("a", 1, kind)]).xml([{"a": value}]).decode()
 
 
 def test_totals_stand_below_the_data_and_are_exact() -> None:

@@ -74,6 +74,23 @@ def test_print_set_up(render: Render) -> None:
 
     several = render(source(SEED_TABLE, seed_rows()), source(SheetTable(), [{"a": 1}])).active
     assert several.page_setup.orientation == "portrait"
+    assert several.page_setup.fitToHeight == 0
+    assert (several.print_title_rows, several.oddFooter.center.text) == (None, "&P / &N")
+
+
+def test_several_wide_tables_are_printed_lying(render: Render) -> None:
+    wide, narrow = {f"a rather long name {n}": n for n in range(9)}, {"a": 1}
+    both = render(source(SheetTable(), [narrow]), source(SheetTable(), [wide])).active
+    assert both.page_setup.orientation == "landscape"
+    tabs = render(source(SheetTable(), [narrow]), source(SheetTable(), [wide]), multi_type="tab")
+    assert [sheet.page_setup.orientation for sheet in tabs] == ["portrait", "landscape"]
+    assert [sheet.print_title_rows for sheet in tabs] == ["$1:$1", "$1:$1"]
+
+
+def test_tables_that_do_not_fit_on_a_printed_page_begin_one_each(render: Render) -> None:
+    long, short = source(SheetTable(), [{"a": 1}] * 40), source(SheetTable(), [{"b": 1}] * 3)
+    assert [each.id for each in render(long, short, short).active.row_breaks.brk] == [44, 51]
+    assert render(short, short).active.row_breaks.brk == []
 
 
 def test_no_1x1_merges_and_no_template_means_keys(render: Render) -> None:
@@ -176,3 +193,17 @@ def test_a_row_head_table_larger_than_a_sheet_is_refused(render: Render) -> None
 def test_no_rows_still_make_a_workbook(render: Render) -> None:
     assert list(render(TableRows(SheetTable(), [], [])).active.values) == []
     assert list(render(TableRows(SheetTable(parse_template({"a": "甲"})), [], [])).active.values) == [("甲",)]
+
+
+def test_rows_are_as_high_as_their_broken_texts(render: Render) -> None:
+    leaf = {"title": "Note", "name": "note", "style": {"wrap": True, "width": 105}}
+    table = SheetTable(template=parse_template([{"title": "Id", "name": "id"}, leaf]))
+    texts = ["short", "x" * 45, "两" * 30, "a\nb\nc", None, "y" * 3000]
+    sheet = render(source(table, [{"id": n, "note": text} for n, text in enumerate(texts)])).active
+    width = sheet.column_dimensions["B"].width
+    assert 18 < width < 22
+    assert [sheet.row_dimensions[row].height for row in range(2, 8)] == [None, 45, 60, 45, None, 409]
+
+    given = replace(table, default_height=20)
+    sheet = render(source(given, [{"id": 1, "note": "x" * 45}])).active
+    assert sheet.row_dimensions[2].height == 20

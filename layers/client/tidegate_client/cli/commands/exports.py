@@ -1,4 +1,4 @@
-"""export submit · status · list · get · delete"""
+"""export submit · status · list · get · delete · schedules · runs · pause · resume · unschedule"""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ def register(subparsers: Subparsers) -> None:
     source = submit.add_mutually_exclusive_group()
     source.add_argument("--source-url", metavar="URL", help="where the pages are")
     source.add_argument("--data", metavar="FILE", help="JSON rows; '-' is stdin")
+    source.add_argument(
+        "--source",
+        type=_json,
+        metavar="JSON",
+        help='{"s3": …}, {"dynamodb": …} or {"athena": …}, or @FILE',
+    )
     submit.add_argument("--type", choices=("csv", "excel", "jsonl", "parquet"))
     submit.add_argument(
         "--encoding",
@@ -34,6 +40,10 @@ def register(subparsers: Subparsers) -> None:
     submit.add_argument("--credential", metavar="NAME", help="the stored credential that opens the source")
     submit.add_argument(
         "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="put a copy there; may be repeated"
+    )
+    submit.add_argument("--email", action="append", metavar="ADDRESS", help="send a link there; may be repeated")
+    submit.add_argument(
+        "--schedule", metavar="WHEN", help="again and again: 'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC"
     )
     submit.add_argument("--file-name")
     submit.add_argument("--template", type=_json, metavar="JSON", help="columns: JSON, or @FILE")
@@ -58,6 +68,18 @@ def register(subparsers: Subparsers) -> None:
 
     delete = export.command("delete", _delete, "delete exports and their files")
     delete.add_argument("task_id", nargs="+")
+
+    schedules = export.command("schedules", _schedules, "list recurring exports")
+    add_paging(schedules)
+    runs = export.command("runs", _runs, "what a recurring export has ordered, newest first")
+    runs.add_argument("schedule_id")
+    add_paging(runs)
+    for name, run, text in (
+        ("pause", _pause, "stop repeating an export"),
+        ("resume", _resume, "repeat it again"),
+        ("unschedule", _unschedule, "forget a recurring export; what it ordered stays"),
+    ):
+        export.command(name, run, text).add_argument("schedule_id")
 
     listing = export.command("list", _list, "list exports, newest first")
     for option in ("--status", "--operator-id", "--merchant-id", "--name"):
@@ -100,7 +122,7 @@ def _rows(source: str) -> Any:
 
 def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     simple = ("name", "source_url", "type", "file_name", "template", "title", "summary", "header", "footer")
-    more = ("step", "callback", "priority", "encoding", "compression", "parallel", "deliver")
+    more = ("step", "callback", "priority", "encoding", "compression", "parallel", "deliver", "email", "source")
     fields = {**given(args, *simple, *more), **(args.fields or {})}
     if fields.get("type", "csv") == "csv" and "bom" not in fields:
         # Without the mark Excel takes UTF-8 for something else; programs that read the API's CSV need none.
@@ -109,6 +131,11 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
         fields["source_headers"] = {"credential": args.credential}
     if args.data:
         fields["source_data"] = _rows(args.data)
+    if args.schedule:
+        if args.watch:
+            raise UsageError("--watch is for one export, --schedule for many: see `tidegate export runs`")
+        context.output.record(context.client.exports.repeat(fields, args.schedule, multiple=args.multiple))
+        return None
     made = context.client.exports.submit(fields, multiple=args.multiple)
     if not args.watch:
         context.output.record(made)
@@ -144,6 +171,33 @@ def _fetch(context: Context, task_id: str, output: Path | None) -> None:
 
 def _delete(context: Context, args: argparse.Namespace) -> None:
     context.output.record({"deleted": context.client.exports.delete(args.task_id)})
+
+
+def _schedules(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.exports.schedules(limit=args.limit, cursor=cursor),
+        ("schedule_id", "name", "type", "schedule", "status", "next_run", "last_task_id"),
+    )
+
+
+def _runs(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.exports.runs(args.schedule_id, limit=args.limit, cursor=cursor),
+        ("due", "state", "task_id", "reason"),
+    )
+
+
+def _pause(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.exports.pause_schedule(args.schedule_id))
+
+
+def _resume(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.exports.resume_schedule(args.schedule_id))
+
+
+def _unschedule(context: Context, args: argparse.Namespace) -> None:
+    context.client.exports.delete_schedule(args.schedule_id)
+    context.output.record({"deleted": args.schedule_id})
 
 
 def _list(context: Context, args: argparse.Namespace) -> None:

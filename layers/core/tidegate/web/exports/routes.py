@@ -65,7 +65,7 @@ def sample(body: SampleBody) -> SampleAnswer:
 
 def _submitted(body: TaskBody | MultipleBody) -> Response[TaskAccepted]:
     project_id = router.caller.acting_for(body.project_id)
-    task_id = app().exports.exports.submit(project_id, body.spec(_exact_data()), body.order(), router.caller.key_id)
+    task_id = app().exports.exports.submit(project_id, body.spec(exact_data()), body.order(), router.caller.key_id)
     return answer(TaskAccepted(task_id=task_id), 202)
 
 
@@ -139,7 +139,7 @@ def sync_multiple_by_query() -> Response[Any]:
     return _handed_over(_from_query(SyncMultipleBody))
 
 
-def _exact_data() -> Any:
+def exact_data() -> Any:
     """`source_data` with its decimals as they were spelt: as floats, 100.00 would be 100.0."""
     text = router.current_event.decoded_body or ""
     if not text:
@@ -163,7 +163,7 @@ def _from_query(model: type[B]) -> B:
 
 def _handed_over(body: SyncBody | SyncMultipleBody) -> Response[Any]:
     project_id = router.caller.acting_for(body.project_id)
-    made = app().exports.sync.make(project_id, body.spec(_exact_data()), body.file_name)
+    made = app().exports.sync.make(project_id, body.spec(exact_data()), body.file_name)
     if made.url:
         return answer(None, 303, {"location": made.url})
     headers: dict[str, str | list[str]] = {

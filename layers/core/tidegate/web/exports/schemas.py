@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, model_validator
 
 from tidegate.common.json_input import read_json
-from tidegate.exports.delivery import Delivery
-from tidegate.exports.exports import ExportOptions
-from tidegate.exports.model import ExportSpec, TableSpec
+from tidegate.exports.model import Delivery, ExportOptions, ExportSpec, TableSpec
+from tidegate.web.exports.source_schemas import DirectSource
 from tidegate.web.schemas import Answer, Body, Priority, Text, plain_name
 
 Align = Literal["left", "center", "right"]
@@ -66,7 +65,9 @@ def _compression(value: Any) -> Any:
 Json = Annotated[Any, BeforeValidator(_from_json)]
 Rows = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_rows)]
 Texts = Annotated[Any, BeforeValidator(_from_json), AfterValidator(_texts)]
+Source = Annotated[DirectSource | None, BeforeValidator(_from_json)]
 FileName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(plain_name)]
+EmailAddress = Annotated[str, Field(max_length=254, pattern=r"^[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+$")]
 Name = Annotated[Text, Field(min_length=2, max_length=60)]
 
 
@@ -114,7 +115,9 @@ class ExportBody(Body):
     autofilter: bool | None = None
     auto_width: bool | None = None
     parallel: Annotated[int, Field(ge=1, le=160)] | None = None
+    source_rate: Annotated[int, Field(ge=1, le=1000)] | None = None
     deliver: Annotated[list[DeliverTo], Field(max_length=5)] | None = None
+    email: Annotated[list[EmailAddress], Field(max_length=5)] | None = None
     source_headers: Annotated[SourceHeaders | None, BeforeValidator(_from_json)] = None
 
     @model_validator(mode="after")
@@ -134,6 +137,7 @@ class ExportBody(Body):
             max_exec_time=self.max_exec_time,
             priority=self.priority,
             deliver=tuple(Delivery(each.bucket, each.key, each.region) for each in self.deliver or ()),
+            email=tuple(dict.fromkeys(self.email or ())),
         )
 
     def _spec(self, tables: list[TableSpec], multi_type: str = "page") -> ExportSpec:
@@ -156,12 +160,14 @@ class ExportBody(Body):
             autofilter=self.autofilter,
             auto_width=self.auto_width,
             parallel=self.parallel,
+            source_rate=self.source_rate,
             credential=self.source_headers.credential if self.source_headers else None,
         )
 
 
 class TaskBody(ExportBody):
     source_url: Url | None = None
+    source: Source = None
     source_data: Rows = None
     template: Json = None
     title: Annotated[str, Field(max_length=1000)] | None = None
@@ -173,14 +179,17 @@ class TaskBody(ExportBody):
 
     @model_validator(mode="after")
     def _has_a_source(self) -> Self:
-        if self.source_data is None and not self.source_url:
-            raise ValueError("source_url or source_data is required")
+        if self.source_data is None and not self.source_url and not self.source:
+            raise ValueError("source_url, source or source_data is required")
+        if self.source and self.source_url:
+            raise ValueError("name a source_url or a source, not both")
         return self
 
     def spec(self, exact: Any = None) -> ExportSpec:
         """`exact` is `source_data` with its decimals as they were spelt, where the body has it."""
         table = TableSpec(
             source_url=self.source_url,
+            source=self.source.as_data() if self.source else None,
             data=self.source_data if exact is None else _exact_rows(exact),
             template=self.template,
             title=self.title or "",
@@ -205,6 +214,7 @@ class MultipleBody(ExportBody):
 
     multi_type: Literal["page", "tab"] = "page"
     source_url: Annotated[list[Url | None] | None, BeforeValidator(_listed)] = None
+    source: Annotated[list[Source] | None, BeforeValidator(_listed)] = None
     source_data: Annotated[list[Rows] | None, BeforeValidator(_listed)] = None
     template: Annotated[list[Json] | None, BeforeValidator(_listed)] = None
     title: Annotated[list[str | None] | None, BeforeValidator(_listed)] = None
@@ -217,7 +227,7 @@ class MultipleBody(ExportBody):
     @model_validator(mode="after")
     def _has_sources(self) -> Self:
         if not self._count:
-            raise ValueError("source_data or source_url is required, with one entry a table")
+            raise ValueError("source_data, source_url or source is required, with one entry a table")
         if self.type == "parquet":
             raise ValueError("a Parquet file holds one table: order an export for each")
         if self._count > 100:
@@ -229,8 +239,8 @@ class MultipleBody(ExportBody):
 
     @property
     def _count(self) -> int:
-        """Data wins where both lists name a table; either may leave a table to the other."""
-        return max(len(self.source_data or []), len(self.source_url or []))
+        """Data wins where several lists name a table, then `source`; each may leave a table to the others."""
+        return max(len(given or []) for given in (self.source_data, self.source_url, self.source))
 
     def spec(self, exact: Any = None) -> ExportSpec:
         given = self.source_data if exact is None else [_exact_rows(rows) for rows in _exactly(exact)]
@@ -240,9 +250,14 @@ class MultipleBody(ExportBody):
                 return default if values is None else values
             return values[number] if number < len(values) and values[number] is not None else default
 
+        def direct(number: int) -> Any:
+            source = entry(self.source, number)
+            return source.as_data() if source else None
+
         tables = [
             TableSpec(
                 source_url=entry(self.source_url, number),
+                source=direct(number),
                 data=entry(given, number),
                 template=entry(self.template, number),
                 title=entry(self.title, number, ""),
@@ -300,6 +315,12 @@ class DeliveredCopy(Answer):
     error: str | None = None
 
 
+class SentEmail(Answer):
+    to: str
+    state: Literal["sent", "failed"]
+    error: str | None = None
+
+
 class TaskAnswer(Answer):
     task_id: str
     name: str
@@ -311,6 +332,8 @@ class TaskAnswer(Answer):
     attempts: int
     warnings: list[str] | None = None
     deliveries: list[DeliveredCopy] | None = None
+    emails: list[SentEmail] | None = None
+    schedule_id: str | None = None
     failed_reason: str | None = None
     operator_id: str | None = None
     merchant_type: int | None = None

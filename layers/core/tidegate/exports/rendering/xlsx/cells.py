@@ -3,6 +3,9 @@
 A column of a block is nearly always of one type, with a blank here and there. Then all its cells share what stands
 around their texts, and the interpreter works once per column, not once per cell. Anything unusual is written cell by
 cell, and texts of that sort are kept: they tend to come again.
+
+Texts are handed on as UTF-8, one character for each byte (`wire`): strings of one byte a character are joined and
+written out several times faster than Chinese ones, and the markup around the texts is most of a row.
 """
 
 from __future__ import annotations
@@ -37,11 +40,13 @@ class Column:
     style: int
     kind: str | None = None
     summed: bool = False
+    # Its width in characters, where its texts are broken into lines.
+    wrapped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Texts with what stands before and after each; at `blanks` stands a blank cell instead."""
+    """Texts, as `wire` makes them, with what stands before and after each; at `blanks` stands a blank cell instead."""
 
     before: str
     texts: list[str]
@@ -98,7 +103,7 @@ class ColumnWriter:
             numbers = _exact_numbers(present, types)
             if numbers is not None:
                 return Cells(self._number[0], numbers, self._number[1], blanks)
-        return Cells("", [self.cell(value) for value in values], "", [])
+        return Cells("", [wire(self.cell(value)) for value in values], "", [])
 
     def cell(self, value: object) -> str:
         if value is None:
@@ -131,12 +136,17 @@ class _KnownCells(dict[str | None, str]):
         self._writer = writer
 
     def __missing__(self, value: str | None) -> str:
-        cell = self._writer.cell(value)
+        cell = wire(self._writer.cell(value))
         if value is None or len(value) < _SURELY_FITS:
             if len(self) >= _KEPT_CELLS:
                 self.clear()
             self[value] = cell
         return cell
+
+
+def wire(text: str) -> str:
+    """The bytes of the text in UTF-8, each as the character of that number."""
+    return text if text.isascii() else text.encode().decode("latin-1")
 
 
 def blank_cell(style: int) -> str:
@@ -180,7 +190,7 @@ def _amount(value: object, *, numeric_text: bool) -> Decimal:
 
 
 def _plain_texts(values: list[str]) -> list[str] | None:
-    """The values, escaped, or None where one of them needs more than that."""
+    """The values, escaped and as `wire` makes them, or None where one of them needs more than that."""
     body = _SEP.join(values)
     if not body.isprintable() or "_x" in body:
         return None
@@ -188,7 +198,7 @@ def _plain_texts(values: list[str]) -> list[str] | None:
         return None
     if f" {_SEP}" in body or f"{_SEP} " in body or body[:1] == " " or body[-1:] == " ":
         return None
-    escaped = body.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = wire(body).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     if escaped is body:
         return values
     texts = escaped.split(_SEP)

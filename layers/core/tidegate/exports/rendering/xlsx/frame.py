@@ -24,6 +24,7 @@ from tidegate.exports.rendering.header_tree import LeafStyle
 from tidegate.exports.rendering.table import Layout, SheetTable
 from tidegate.exports.rendering.xlsx.cells import Column
 from tidegate.exports.rendering.xlsx.typed_cells import FORMATS
+from tidegate.exports.rendering.xlsx.widths import DEFAULT_WIDTH
 from tidegate.exports.rendering.xlsx.xml_text import clean, literal
 
 _THIN = Border(*(Side(style="thin"),) * 4)
@@ -31,6 +32,8 @@ _HEAD_FILL = PatternFill("solid", start_color="FFDFDFDF")
 _NUMBERING = re.compile(r'(<row|<c) r="[A-Z]*\d+"(?: spans="[^"]*")?')
 _LINK_COLOR = "0563C1"
 _TALLEST_FROZEN = 250.0
+# Columns of this width together are still legible on an upright page, in characters.
+_UPRIGHT_WIDTH = 110.0
 _DIMENSION = re.compile(r"<dimension [^>]*/>")
 _ROW = re.compile(r"<row.*?</row>", re.DOTALL)
 
@@ -65,10 +68,14 @@ class Frame:
         self._book = Workbook()
         self._book.remove(self._book.worksheets[0])
         self._book.properties.creator = "Tidegate"
-        self._orientation = "landscape" if len(tables) == 1 else "portrait"
         alone = not together or len(tables) == 1
-        drafts = [self._draft(table, layout, alone=alone) for table, layout in tables]
         shared = [max(column) for column in zip_longest(*widths, fillvalue=0.0)] if together else None
+        drafts = [
+            self._draft(
+                table, layout, alone=alone, upright=len(tables) > 1 and _is_narrow(shared or own), widths=shared or own
+            )
+            for (table, layout), own in zip(tables, widths, strict=True)
+        ]
         for sheet, columns in zip(self._book.worksheets, [shared] if shared else widths, strict=False):
             for col, width in enumerate(columns, 1):
                 if width:
@@ -104,21 +111,24 @@ class Frame:
         with zipfile.ZipFile(out) as archive:
             return [(name, archive.read(name).decode()) for name in archive.namelist()]
 
-    def _draft(self, table: SheetTable, layout: Layout, *, alone: bool) -> _Draft:
+    def _draft(
+        self, table: SheetTable, layout: Layout, *, alone: bool, upright: bool, widths: Sequence[float]
+    ) -> _Draft:
         sheet = self._book.create_sheet()
         if alone and layout.head_rows and _is_frozen(table, layout):
             sheet.freeze_panes = sheet.cell(layout.data_top, layout.row_head_width + 1)
         sheet.page_setup.paperSize = sheet.PAPERSIZE_A4
-        sheet.page_setup.orientation = self._orientation
+        sheet.page_setup.orientation = "portrait" if upright else "landscape"
+        sheet.oddFooter.center.text = "&P / &N"
         sheet.page_setup.fitToHeight = False
         sheet.sheet_properties.pageSetUpPr = PageSetupProperties(fitToPage=True)
-        return _Draft(sheet, table, layout)
+        return _Draft(sheet, table, layout, widths)
 
 
 class _Draft:
     """A sheet holding one table's heads, and below them one specimen of each data style."""
 
-    def __init__(self, sheet: Worksheet, table: SheetTable, layout: Layout) -> None:
+    def __init__(self, sheet: Worksheet, table: SheetTable, layout: Layout, widths: Sequence[float]) -> None:
         self._sheet, self._table, self._layout = sheet, table, layout
         for row, line in enumerate(layout.texts, 1):
             sheet.row_dimensions[row].height = line.height
@@ -134,7 +144,13 @@ class _Draft:
             self._write(cell.row, cell.col, cell.title)
         row = layout.data_top
         self._columns = tuple(
-            Column(leaf.name, self._data_style(row, col, leaf.style), leaf.style.type, leaf.style.total)
+            Column(
+                leaf.name,
+                self._data_style(row, col, leaf.style),
+                leaf.style.type,
+                leaf.style.total,
+                (widths[layout.row_head_width + col - 1] or DEFAULT_WIDTH) if leaf.style.wrap else 0.0,
+            )
             for col, leaf in enumerate(layout.columns, 1)
         )
         self._head = self._head_style(row + 1, 1)
@@ -196,6 +212,10 @@ def _font(size: int = 11, *, bold: bool, color: str | None = None, link: bool = 
 def _is_frozen(table: SheetTable, layout: Layout) -> bool:
     """Heads that fill the window would leave nothing to scroll."""
     return layout.top_height <= _TALLEST_FROZEN if table.freeze is None else table.freeze
+
+
+def _is_narrow(widths: Sequence[float]) -> bool:
+    return sum(width or DEFAULT_WIDTH for width in widths) <= _UPRIGHT_WIDTH
 
 
 def _edges(xml: str) -> tuple[str, str]:

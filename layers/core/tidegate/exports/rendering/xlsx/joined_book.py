@@ -19,6 +19,7 @@ from tidegate.exports.rendering.xlsx.sheet_parts import (
     filter_range,
     footer_row,
     merge,
+    page_breaks,
     sheet_end,
     sheet_info,
     totals_row,
@@ -43,7 +44,7 @@ class BookTable:
         return b""
 
     def text(self, rows: Sequence[Row]) -> bytes:
-        return self._writer.xml(rows).encode()
+        return self._writer.xml(rows)
 
     @property
     def cut(self) -> int:
@@ -158,11 +159,12 @@ class JoinedBook:
     ) -> tuple[SheetInfo, tuple[bytes, Measure], list[tuple[Piece, Measure]], tuple[bytes, Measure]]:
         before, after = self._frame.edges(0)
         row, merges, text = 0, list[str](), f"{before}<sheetData>"
-        rows, head = list[tuple[Piece, Measure]](), None
+        rows, head, starts = list[tuple[Piece, Measure]](), None, list[int]()
         for number, (table, sheets, own_sums) in enumerate(zip(self.tables, made, sums, strict=True)):
             if number:
                 text += "<row/>" * GAP_ROWS
                 row += GAP_ROWS
+                starts.append(row)
             layout = table.layout
             merges += [merge(cell, row) for cell in layout.top_merges]
             piece = packed_piece((text + table.frame.head_xml).encode())
@@ -174,7 +176,8 @@ class JoinedBook:
             top = row + layout.data_top
             row = top - 1 + total(sheet.measure for sheet in sheets).rows
             text, row = _ending(table, own_sums, row, merges, (top, row))
-        tail = packed_piece((text + sheet_end(merges, "", after)).encode(), last=True)
+        ending = sheet_end(merges, "", after, page_breaks(starts, row))
+        tail = packed_piece((text + ending).encode(), last=True)
         width = max(table.layout.width for table in self.tables)
         info = sheet_info(names.take(""), self.tables[0].layout, row, width, alone=False)
         assert head is not None, "a book has at least one table"

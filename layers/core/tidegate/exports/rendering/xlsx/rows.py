@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from tidegate.exports.rendering.columns import Row, column_of
-from tidegate.exports.rendering.xlsx.cells import Cells, Column, ColumnWriter
+from tidegate.exports.rendering.xlsx.cells import Cells, Column, ColumnWriter, wire
+from tidegate.exports.rendering.xlsx.text_width import lines_of
+
+_LINE_HEIGHT = 15.0
+_TALLEST_ROW = 409.0
 
 
 class RowWriter:
     def __init__(self, columns: Sequence[Column], row_height: float | None = None) -> None:
         self._columns = [ColumnWriter(column) for column in columns]
+        # Rows whose height was given stay so, whatever their texts need.
+        self._wrapped = [] if row_height else [(column.key, column.wrapped) for column in columns if column.wrapped]
         self._open = f'<row ht="{row_height:g}" customHeight="1">' if row_height else "<row>"
 
     @property
@@ -24,19 +30,21 @@ class RowWriter:
         """Of the columns that have a total, exactly; None for the others."""
         return [column.sum for column in self._columns]
 
-    def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> str:
+    def xml(self, rows: Sequence[Row], heads: Sequence[str] | None = None) -> bytes:
         """`heads` are ready cells to put before each row's own: its row heads."""
         count = len(rows)
-        laid = [(Cells("", list(heads), "", []), "")] if heads is not None else []
+        laid = [(Cells("", list(map(wire, heads)), "", []), "")] if heads is not None else []
         laid += [(column.cells(column_of(rows, column.key)), column.blank) for column in self._columns]
         if not laid:
-            return "<row></row>" * count
+            return b"<row></row>" * count
         # A row is: what stands before a cell, its text, what stands between it and the next, …, the row's end.
         slots = 2 * len(laid) + 1
         flat = [""] * (slots * count)
         ended, blanks = self._open, list[int]()
         for at, (cells, blank) in enumerate(laid):
             between = [ended + cells.before] * count
+            if self._wrapped and at == 0:
+                between = [opened + cells.before for opened in self._opened(rows)]
             for index in blanks:
                 between[index] = cells.before
             flat[2 * at + 1 :: slots] = cells.texts
@@ -49,4 +57,16 @@ class RowWriter:
         for index in blanks:
             ends[index] = "</row>"
         flat[slots - 1 :: slots] = ends
-        return "".join(flat)
+        return "".join(flat).encode("latin-1")
+
+    def _opened(self, rows: Sequence[Row]) -> list[str]:
+        """The beginning of each row: as high as its broken texts need, since not every program measures them."""
+        lines = [1] * len(rows)
+        for key, width in self._wrapped:
+            needed = (lines_of(value, width) if type(value) is str else 1 for value in column_of(rows, key))
+            lines = list(map(max, lines, needed))
+        return [self._open if each == 1 else _high_row(each) for each in lines]
+
+
+def _high_row(lines: int) -> str:
+    return f'<row ht="{min(_TALLEST_ROW, _LINE_HEIGHT * lines):g}" customHeight="1">'

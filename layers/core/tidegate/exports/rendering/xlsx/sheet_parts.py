@@ -12,6 +12,9 @@ from tidegate.exports.rendering.table import Layout, SheetTable
 from tidegate.exports.rendering.xlsx.cells import blank_cell, text_cell
 from tidegate.exports.rendering.xlsx.frame import SheetInfo, TableFrame
 
+# Rows that surely fit on a page of A4, upright.
+PRINTED_ROWS = 45
+
 
 def totals_row(frame: TableFrame, sums: Sequence[Decimal | None], rows: tuple[int, int] | None) -> str:
     """`rows` are the first and last that the sums are of, where all of them are on this sheet."""
@@ -40,7 +43,12 @@ def footer_row(frame: TableFrame) -> str:
     return f'<row ht="{footer.height:g}" customHeight="1">{cells}</row>'
 
 
-def sheet_end(merges: Sequence[str], filtered: str, after: str) -> str:
+def sheet_end(merges: Sequence[str], filtered: str, after: str, breaks: Sequence[int] = ()) -> str:
+    """`breaks` are the rows after which a new printed page begins."""
+    if breaks:
+        marks = "".join(f'<brk id="{row}" max="16383" man="1"/>' for row in breaks)
+        count = f'count="{len(breaks)}" manualBreakCount="{len(breaks)}"'
+        after = after.replace("</worksheet>", f"<rowBreaks {count}>{marks}</rowBreaks></worksheet>")
     listed = f'<mergeCells count="{len(merges)}">{"".join(merges)}</mergeCells>' if merges else ""
     shown = f'<autoFilter ref="{filtered}"/>' if filtered else ""
     return f"</sheetData>{shown}{listed}{after}"
@@ -57,6 +65,11 @@ def sheet_info(name: str, layout: Layout, row: int, last_col: int, *, alone: boo
     # Heads repeat on every printed page, which is right only where the sheet has no other table's heads.
     titles = (layout.head_top, layout.data_top - 1) if alone and layout.head_rows else None
     return SheetInfo(name, max(row, 1), last_col, titles, layout.row_head_width if alone else 0, filtered)
+
+
+def page_breaks(starts: Sequence[int], last_row: int) -> Sequence[int]:
+    """Tables under each other begin a printed page each, unless all of them fit on one."""
+    return starts if last_row > PRINTED_ROWS else ()
 
 
 def merge(cell: HeadCell, above: int) -> str:

@@ -116,4 +116,6 @@ FORMATS = {
     "percent": "0.00%",
     "date": "yyyy-mm-dd",
     "datetime": "yyyy-mm-dd hh:mm:ss",
+    # Excel shows TRUE in any format; LibreOffice would show 1.
+    "boolean": '[=1]"TRUE";[=0]"FALSE";General',
 }

@@ -22,6 +22,7 @@ from tidegate.exports.rendering.xlsx.sheet_parts import (
     filter_range,
     footer_row,
     merge,
+    page_breaks,
     sheet_end,
     sheet_info,
     totals_row,
@@ -93,14 +94,16 @@ class _Book:
         before, after = self._frame.edges(0 if self._together else first.index)
         yield f"{before}<sheetData>".encode()
         row, last_col, merges, done, data_end = 0, 1, list[str](), 0, 0
+        starts = list[int]()
         while self._streams and (not done or (self._together and self._streams[0].fits_below(row))):
             stream = self._streams[0]
             if done:
                 yield b"<row/>" * GAP_ROWS
                 row += GAP_ROWS
+                starts.append(row)
             for xml, height in stream.flow(row, merges):
                 row += height
-                yield xml.encode()
+                yield xml
             last_col = max(last_col, stream.layout.width)
             data_end = stream.data_end
             done += 1
@@ -109,7 +112,7 @@ class _Book:
             self._streams.popleft()
             self._notes.cut_cells += stream.writer.cut
         filtered = filter_range(first.table, first.layout, data_end) if self._alone else ""
-        yield sheet_end(merges, filtered, after).encode()
+        yield sheet_end(merges, filtered, after, page_breaks(starts, row)).encode()
         name = self._names.take("" if self._together and done > 1 else first.table.title)
         info = sheet_info(name, first.layout, row, last_col, alone=done == 1, filtered=filtered)
         self._sheets.append(info)
@@ -145,11 +148,11 @@ class _TableStream:
     def fits_below(self, row: int) -> bool:
         return row + GAP_ROWS + self._needs <= self._sheet_rows
 
-    def flow(self, above: int, merges: list[str]) -> Iterator[tuple[str, int]]:
+    def flow(self, above: int, merges: list[str]) -> Iterator[tuple[bytes, int]]:
         """Pieces of XML with the rows each adds, until the rows or the sheet end."""
         layout = self.layout
         self._begun += 1
-        yield self._frame.head_xml, layout.data_top - 1
+        yield self._frame.head_xml.encode(), layout.data_top - 1
         merges += [merge(cell, above) for cell in [*layout.top_merges, *self._row_heads] if cell.merged]
         row = above + layout.data_top - 1
         last = self._sheet_rows - layout.end_rows
@@ -162,10 +165,10 @@ class _TableStream:
             return
         if layout.has_totals:
             here = (above + layout.data_top, row) if self._begun == 1 else None
-            yield totals_row(self._frame, self.writer.sums, here), 1
+            yield totals_row(self._frame, self.writer.sums, here).encode(), 1
             row += 1
         if layout.footer:
-            yield footer_row(self._frame), 1
+            yield footer_row(self._frame).encode(), 1
             if layout.width > 1:
                 merges.append(merge(HeadCell("", row + 1, 1, 1, layout.width), 0))
 

@@ -1,0 +1,17 @@
+"""Once a minute: orders the recurring exports whose time has come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.app import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
+    fired = app().exports.schedules.fire()
+    logger.info("scheduled exports ordered", count=fired)
+    return {"fired": fired}

@@ -1,0 +1,163 @@
+"""Rows of an S3 object, CSV or JSON lines, read by ranges of bytes.
+
+The cursor is the offset of the next row. The snapshot is the object's ETag: one that is replaced while it is read
+ends the export instead of mixing two contents.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from botocore.exceptions import ClientError
+
+from tidegate.errors import SourceBroken
+from tidegate.exports.direct.page_body import page_body
+from tidegate.exports.source_json import write_exact
+from tidegate.exports.source_page import Place
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+WINDOW = 1024 * 1024
+# A page has to fit into memory several times.
+MOST_BYTES = 16 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+_lines = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class S3Objects:
+    def __init__(self, client: S3Client) -> None:
+        self._client = client
+        self._heads: dict[tuple[str, str, str], tuple[list[str], int]] = {}
+
+    def page(self, options: Mapping[str, Any], place: Place, step: int, _task_id: str) -> bytes:
+        reading = self._reading(options, place)
+        head, begin = self._head(options, reading) if options["format"] == "csv" else (None, None)
+        offset = int(place.cursor) if place.cursor else reading.begin() if begin is None else begin
+        rows, end = reading.records(offset, step)
+        following = str(end) if end < reading.size else None
+        made = _csv_rows(rows, head, options, offset) if head is not None else _json_lines(rows, offset)
+        return page_body(made, following, reading.snapshot)
+
+    def _reading(self, options: Mapping[str, Any], place: Place) -> _Reading:
+        if place.snapshot:
+            etag, _, size = place.snapshot.rpartition("/")
+        else:
+            found = self._client.head_object(Bucket=options["bucket"], Key=options["key"])
+            etag, size = found["ETag"], str(found["ContentLength"])
+        return _Reading(self._client, options, etag, int(size))
+
+    def _head(self, options: Mapping[str, Any], reading: _Reading) -> tuple[list[str], int]:
+        """The names of the columns, and where the rows begin."""
+        known = str(options["bucket"]), str(options["key"]), reading.etag
+        if known not in self._heads:
+            begin = reading.begin()
+            records, end = reading.records(begin, 1)
+            names = _fields(records[0], options, begin) if records else []
+            if len(set(names)) != len(names):
+                raise SourceBroken("the head line of the object names a column twice")
+            self._heads[known] = names, end
+        return self._heads[known]
+
+
+class _Reading:
+    """One content of one object."""
+
+    def __init__(self, client: S3Client, options: Mapping[str, Any], etag: str, size: int) -> None:
+        self._client, self._options = client, options
+        self.etag, self.size = etag, size
+        self.snapshot = f"{etag}/{size}"
+
+    def begin(self) -> int:
+        return len(_BOM) if self._bytes(0, len(_BOM)) == _BOM else 0
+
+    def records(self, offset: int, most: int) -> tuple[list[bytes], int]:
+        """Up to `most` whole records from `offset` on, and the offset past them. Blank lines are none."""
+        held = b""
+        while True:
+            if len(held) >= MOST_BYTES:
+                raise SourceBroken(f"{MOST_BYTES} bytes from byte {offset} on hold no whole row")
+            held += self._bytes(offset + len(held), max(WINDOW, len(held)))
+            at_end = offset + len(held) >= self.size
+            records, used = split_records(held, most, quoted=self._options["format"] == "csv", at_end=at_end)
+            # A page may be shorter than asked for, but not for want of a second look at a small window.
+            if at_end or len(records) == most or (records and len(held) >= MOST_BYTES // 2):
+                return records, offset + used
+
+    def _bytes(self, offset: int, count: int) -> bytes:
+        if offset >= self.size:
+            return b""
+        last = min(offset + count, self.size) - 1
+        try:
+            answer = self._client.get_object(
+                Bucket=self._options["bucket"],
+                Key=self._options["key"],
+                Range=f"bytes={offset}-{last}",
+                IfMatch=self.etag,
+            )
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
+                raise SourceBroken("the object was replaced while it was read; retry the export") from error
+            raise
+        return answer["Body"].read()
+
+
+def split_records(data: bytes, most: int, *, quoted: bool, at_end: bool) -> tuple[list[bytes], int]:
+    """Whole records and the bytes that they take. In CSV a line break within quotes ends no record."""
+    records, used, begin, at = list[bytes](), 0, 0, 0
+    inside = False
+    while len(records) < most and at < len(data):
+        end = data.find(b"\n", at)
+        if end < 0:
+            if not at_end:
+                break
+            end = len(data) - 1
+        if quoted and data.count(b'"', at, end + 1) % 2:
+            inside = not inside
+        at = end + 1
+        if inside and not (at_end and at >= len(data)):
+            continue
+        record = data[begin:at].strip(b"\r\n")
+        if record.strip():
+            records.append(record)
+        begin = used = at
+    return records, used
+
+
+def _fields(record: bytes, options: Mapping[str, Any], offset: int) -> list[str]:
+    text = _text(record, options, offset)
+    return next(csv.reader(io.StringIO(text, newline=""), delimiter=options.get("delimiter") or ","))
+
+
+def _text(data: bytes, options: Mapping[str, Any], offset: int) -> str:
+    encoding = str(options.get("encoding") or "utf-8")
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise SourceBroken(f"byte {offset + error.start} of the object is not {encoding}") from error
+
+
+def _csv_rows(records: list[bytes], head: list[str], options: Mapping[str, Any], offset: int) -> list[bytes]:
+    text = _text(b"\n".join(records), options, offset)
+    found = csv.reader(io.StringIO(text, newline=""), delimiter=options.get("delimiter") or ",")
+    rows = []
+    for fields in found:
+        if len(fields) > len(head):
+            said = f"a row after byte {offset} has {len(fields)} fields, the head line {len(head)}: {fields[:3]}"
+            raise SourceBroken(said[:500])
+        rows.append(write_exact(dict(zip(head, fields, strict=False))))
+    return rows
+
+
+def _json_lines(records: list[bytes], offset: int) -> list[bytes]:
+    for record in records:
+        try:
+            _lines.decode(record)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            said = f"a line after byte {offset} of the object is not a JSON object ({error}): {record[:80]!r}"
+            raise SourceBroken(said) from error
+    return records

@@ -1,0 +1,179 @@
+"""Recurring exports: made, paused, deleted; and once a minute, those whose time has come are ordered."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from aws_lambda_powertools import Logger
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tidegate.common.ids import Clock, digest, iso, new_id
+from tidegate.common.listing import Listed
+from tidegate.common.schedules import next_run
+from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound
+from tidegate.exports import model as domain
+from tidegate.exports.model import ExportOptions, ExportSpec
+from tidegate.exports.schedules.model import (
+    ACTIVE,
+    MOST_BYTES,
+    PAUSED,
+    PREFIX,
+    SKIPPED,
+    STARTED,
+    ExportSchedule,
+    following,
+    options_as_data,
+    options_from,
+    run_of,
+)
+from tidegate.exports.schedules.store import ScheduleStore
+from tidegate.exports.source_json import plain, read_exact, write_exact
+from tidegate.projects.audit import act
+
+if TYPE_CHECKING:
+    from tidegate.exports.exports import Exports
+    from tidegate.queue.queue import RequestQueue
+
+logger = Logger(service="tidegate", child=True)
+
+_TOGETHER = 8
+
+
+class ExportSchedules:
+    def __init__(self, store: ScheduleStore, exports: Exports, queue: RequestQueue, clock: Clock) -> None:
+        self._store = store
+        self._exports = exports
+        self._queue = queue
+        self._clock = clock
+
+    def create(
+        self, project_id: str, schedule: str, spec: ExportSpec, options: ExportOptions, who: str
+    ) -> ExportSchedule:
+        """Refuses at once what each run would be refused for."""
+        self._exports.check_order(project_id, spec, options)
+        order = write_exact({"spec": spec.as_data(), "options": options_as_data(options)})
+        if len(order) > MOST_BYTES:
+            said = (
+                f"a recurring order may have {MOST_BYTES} bytes, this one has {len(order)}; name a source_url instead"
+            )
+            raise Invalid(said, errors=[{"loc": ["body", "source_data"], "msg": said}])
+        now = self._clock()
+        made = ExportSchedule(
+            schedule_id=new_id(PREFIX, now),
+            project_id=project_id,
+            name=options.name,
+            type=spec.type,
+            schedule=schedule,
+            status=ACTIVE,
+            created_at=iso(now),
+            created_by=who,
+            due_at=int(next_run(schedule, now).timestamp()),
+        )
+        line = act(project_id, made.schedule_id, now, who, "export-schedule.create", f"{made.name}: {schedule}")
+        self._store.add(made, order, line)
+        return made
+
+    def get(self, project_id: str, schedule_id: str) -> ExportSchedule:
+        found = self._store.get(project_id, schedule_id)
+        if found is None:
+            raise RecordNotFound("no such export schedule")
+        return found
+
+    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ExportSchedule]:
+        return self._store.page(project_id, limit, cursor)
+
+    def pause(self, project_id: str, schedule_id: str, who: str) -> ExportSchedule:
+        """Pausing twice is pausing once."""
+        old = self.get(project_id, schedule_id)
+        return old if old.status == PAUSED else self._set(old, PAUSED, None, who)
+
+    def resume(self, project_id: str, schedule_id: str, who: str) -> ExportSchedule:
+        """It runs at its next moment from now on; what was missed meanwhile is not made up for."""
+        old = self.get(project_id, schedule_id)
+        if old.status == ACTIVE:
+            return old
+        return self._set(old, ACTIVE, int(next_run(old.schedule, self._clock()).timestamp()), who)
+
+    def _set(self, old: ExportSchedule, status: str, due_at: int | None, who: str) -> ExportSchedule:
+        action = "export-schedule.pause" if status == PAUSED else "export-schedule.resume"
+        line = act(old.project_id, old.schedule_id, self._clock(), who, action)
+        if not self._store.set_state(old, status, due_at, line):
+            raise Conflict("the schedule was changed by someone else meanwhile; read it again")
+        return replace(old, status=status, due_at=due_at)
+
+    def delete(self, project_id: str, schedule_id: str, who: str) -> None:
+        """Exports that it has ordered stay: they are tasks like any other."""
+        self.get(project_id, schedule_id)
+        line = act(project_id, schedule_id, self._clock(), who, "export-schedule.delete")
+        self._store.remove(project_id, schedule_id, line)
+
+    def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
+        """Newest first, each with its export as it is now. One that was deleted since has no `task`."""
+        self.get(project_id, schedule_id)
+        page = self._store.runs(project_id, schedule_id, limit, cursor)
+        tasks = self._exports.get_many(project_id, [run.task_id for run in page.items if run.task_id])
+        shown = [run.shown() | ({"task": tasks[run.task_id]} if run.task_id in tasks else {}) for run in page.items]
+        return Listed(shown, page.next_cursor)
+
+    def fire(self) -> int:
+        """Once a minute: orders an export for each schedule whose time has come. Returns how many."""
+        due = list(self._store.due(self._clock().timestamp()))
+        if len(due) <= 1:
+            return sum(map(self._try_fire, due))
+        with ThreadPoolExecutor(_TOGETHER) as threads:
+            return sum(threads.map(self._try_fire, due))
+
+    def _try_fire(self, schedule: ExportSchedule) -> bool:
+        try:
+            return self._fire(schedule, self._clock())
+        except (DomainError, BotoCoreError, ClientError):
+            # It stays due and is tried again in a minute; the exports of everybody else go on.
+            logger.exception("a scheduled export was not ordered", schedule_id=schedule.schedule_id)
+            return False
+
+    def _fire(self, schedule: ExportSchedule, now: datetime) -> bool:
+        due_at = following(schedule, now)
+        if self._still_runs(schedule):
+            self._skip(schedule, due_at, now, f"{schedule.last_task_id} of the run before was not over")
+            return False
+        kept = self._store.order(schedule.project_id, schedule.schedule_id)
+        if kept is None:
+            # Deleted since the index was read.
+            return False
+        order = read_exact(kept)
+        # The same moment has the same id: a run that is repeated after a crash is the same export.
+        task_id = f"{domain.PREFIX}-{digest(schedule.schedule_id, str(schedule.due_at), length=26)}"
+        moved = self._store.run_writes(schedule, due_at, run_of(schedule, STARTED, task_id), now)
+        options = options_from(plain(order["options"]), schedule.due_at or 0)
+        try:
+            self._exports.place(
+                schedule.project_id,
+                ExportSpec.from_data(order["spec"]),
+                options,
+                "schedule",
+                task_id=task_id,
+                schedule_id=schedule.schedule_id,
+                extra_writes=moved,
+            )
+        except Conflict:
+            # Another invocation did it, or it was paused or deleted meanwhile.
+            return False
+        except QuotaExceeded as error:
+            self._skip(schedule, due_at, now, error.detail)
+            return False
+        return True
+
+    def _skip(self, schedule: ExportSchedule, due_at: int | None, now: datetime, reason: str) -> None:
+        logger.warning("a scheduled export was skipped", schedule_id=schedule.schedule_id, why=reason)
+        self._store.skip(schedule, due_at, run_of(schedule, SKIPPED, reason=reason[:300]), now)
+
+    def _still_runs(self, schedule: ExportSchedule) -> bool:
+        if not schedule.last_task_id:
+            return False
+        try:
+            return not self._queue.get(schedule.project_id, schedule.last_task_id).is_over
+        except RecordNotFound:
+            return False

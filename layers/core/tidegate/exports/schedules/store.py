@@ -1,0 +1,105 @@
+"""Recurring exports in the table: their records, their orders and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from tidegate.aws import keys
+from tidegate.aws.serialization import Item
+from tidegate.aws.table import Table
+from tidegate.aws.writes import Write, delete, put, put_new, update
+from tidegate.common.listing import Listed
+from tidegate.exports.schedules.model import ACTIVE, ExportSchedule, Run
+from tidegate.projects.audit import AuditLine
+from tidegate.projects.audit_store import audit_write
+
+_FIELDS = tuple(field.name for field in fields(ExportSchedule))
+_RUN_FIELDS = tuple(field.name for field in fields(Run))
+# As long as the exports themselves are listed.
+_RUNS_KEPT = timedelta(days=31)
+
+
+class ScheduleStore:
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def add(self, schedule: ExportSchedule, order: bytes, line: AuditLine) -> None:
+        given = {name: value for name, value in asdict(schedule).items() if value is not None}
+        place = {"gsi1pk": keys.export_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
+        due = keys.export_schedule_due(schedule.due_at) if schedule.due_at else {}
+        here = schedule.project_id, schedule.schedule_id
+        self._table.transact(
+            [
+                put_new(keys.export_schedule(*here) | given | place | due),
+                put(keys.export_schedule_order(*here) | {"order": order.decode()}),
+                audit_write(line),
+            ]
+        )
+
+    def get(self, project_id: str, schedule_id: str) -> ExportSchedule | None:
+        item = self._table.get(keys.export_schedule(project_id, schedule_id), consistent=True)
+        return _schedule(item) if item else None
+
+    def order(self, project_id: str, schedule_id: str) -> str | None:
+        item = self._table.get(keys.export_schedule_order(project_id, schedule_id), consistent=True)
+        return str(item["order"]) if item else None
+
+    def page(self, project_id: str, limit: int, cursor: str | None) -> Listed[ExportSchedule]:
+        page = self._table.find(keys.export_schedules_list(project_id), limit=limit, cursor=cursor, wanted={})
+        return Listed([_schedule(item) for item in page.items], page.cursor)
+
+    def due(self, now: float) -> Iterator[ExportSchedule]:
+        """All at once: those that run leave the index while it is read."""
+        found = self._table.query_all(keys.EXPORT_SCHEDULES_DUE, index="due", sk_between=(0, int(now)))
+        return iter([_schedule(item) for item in found])
+
+    def set_state(self, old: ExportSchedule, status: str, due_at: int | None, line: AuditLine) -> bool:
+        """False if it was paused, resumed or deleted meanwhile."""
+        sets: dict[str, Any] = {"status": status} | (keys.export_schedule_due(due_at) if due_at else {})
+        write = update(
+            keys.export_schedule(old.project_id, old.schedule_id),
+            sets,
+            removes=() if due_at else keys.DUE_ATTRIBUTES,
+            condition="#status = :was",
+            was=old.status,
+        )
+        return self._table.try_write(write, audit_write(line))
+
+    def run_writes(self, schedule: ExportSchedule, due_at: int | None, run: Run, now: datetime) -> list[Write]:
+        """Moves the schedule on and notes the run, in one transaction: of two who try, one does both."""
+        here = schedule.project_id, schedule.schedule_id
+        sets: dict[str, Any] = ({"last_task_id": run.task_id} if run.task_id else {}) | (
+            {"due_at": due_at} if due_at else {}
+        )
+        moved = update(
+            keys.export_schedule(*here),
+            sets,
+            removes=() if due_at else keys.DUE_ATTRIBUTES,
+            condition="#due_at = :seen AND #status = :active",
+            seen=schedule.due_at,
+            active=ACTIVE,
+        )
+        noted = run.shown() | {"expires_at": int((now + _RUNS_KEPT).timestamp())}
+        return [moved, put(keys.export_schedule_run(*here, run.due) | noted)]
+
+    def skip(self, schedule: ExportSchedule, due_at: int | None, run: Run, now: datetime) -> bool:
+        return self._table.try_write(*self.run_writes(schedule, due_at, run, now))
+
+    def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[Run]:
+        pk = keys.export_schedule_runs(project_id, schedule_id)
+        page = self._table.query(pk, limit=limit, cursor=cursor, newest_first=True)
+        runs = [Run(**{name: item[name] for name in _RUN_FIELDS if name in item}) for item in page.items]
+        return Listed(runs, page.cursor)
+
+    def remove(self, project_id: str, schedule_id: str, line: AuditLine) -> None:
+        """Its runs go by themselves: they expire."""
+        here = project_id, schedule_id
+        writes = [delete(keys.export_schedule(*here)), delete(keys.export_schedule_order(*here)), audit_write(line)]
+        self._table.transact(writes)
+
+
+def _schedule(item: Item) -> ExportSchedule:
+    return ExportSchedule(**{name: item[name] for name in _FIELDS if item.get(name) is not None})

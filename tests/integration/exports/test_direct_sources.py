@@ -1,0 +1,349 @@
+"""Rows that are read without an endpoint: an S3 object, a DynamoDB query, SQL by Athena."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.exports.killing import Killed, killed_at
+from tests.support.exports.running import ExportWorld, read_csv, read_sheet
+from tidegate.exports import range_plan
+from tidegate.exports.direct import s3_object
+from tidegate.exports.direct.athena_query import AthenaQueries
+from tidegate.exports.direct.sources import DirectSources
+
+BUCKET, TABLE, WORKGROUP = "acme-data-1", "acme-orders", "acme-exports"
+
+
+@pytest.fixture
+def world(world: ExportWorld) -> ExportWorld:
+    allowed = world.cloud.app.exports.allowed_sources
+    allowed.bucket, allowed.table, allowed.workgroup = "acme-data-*", TABLE, WORKGROUP
+    world.s3.create_bucket(Bucket=BUCKET)
+    return world
+
+
+def put(world: ExportWorld, key: str, body: bytes) -> dict[str, Any]:
+    world.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+    return {"s3": {"bucket": BUCKET, "key": key}}
+
+
+def reading(world: ExportWorld) -> DirectSources:
+    source = world.cloud.app.exports.steps._puller._source
+    assert source._direct is not None
+    return source._direct
+
+
+@pytest.fixture(params=["staged", "fused"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Pages are staged, or rendered as they come."""
+    monkeypatch.setattr(range_plan, "MIN_PAGES", 2 if request.param == "fused" else 10**9)
+    return str(request.param)
+
+
+def test_csv_object_is_read_row_by_row(world: ExportWorld, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_object, "WINDOW", 700)
+    lines = ["id,name,note", *(f'{n},名字{n},"a ""b"",\nline {n}"' for n in range(450))]
+    source = put(world, "in/orders.csv", ("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
+    shown, data = world.export(source=source, step=100)
+    rows = read_csv(data)
+    assert [int(row["id"]) for row in rows] == list(range(450))
+    assert rows[7] == {"id": "7", "name": "名字7", "note": 'a "b",\nline 7'}
+    assert shown.get("warnings") is None, way
+
+
+def test_types_of_a_template_make_numbers_of_csv_text(world: ExportWorld) -> None:
+    source = put(world, "n.csv", b"id;amount\n1;12.50\n")
+    source["s3"] |= {"delimiter": ";"}
+    template = [{"title": "Amount", "name": "amount", "style": {"type": "number"}}]
+    _, data = world.export(source=source, type="excel", template=template)
+    assert read_sheet(data)[1:] == [(12.5,)]
+
+
+def test_json_lines_object_keeps_its_digits(world: ExportWorld, way: str) -> None:
+    lines = [b'{"id": %d, "amount": %d.00}' % (n, n) for n in range(250)]
+    _, data = world.export(source=put(world, "in/orders.jsonl", b"\n".join(lines)), step=100)
+    assert data.splitlines()[:2] == [b"id,amount", b"0,0.00"], way
+    assert len(data.splitlines()) == 251
+
+
+@pytest.mark.parametrize("body", [b"", b"id,name\n", b"id,name"])
+def test_object_without_rows_makes_a_file(world: ExportWorld, body: bytes) -> None:
+    shown, _ = world.export(source=put(world, "none.csv", body))
+    assert shown["progress"]["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("a.csv", b"id,name\n1,2,3\n", "3 fields"),
+        ("b.csv", b"id,id\n1,2\n", "twice"),
+        ("c.csv", b"id\n\xff\xfe\n", "utf-8"),
+        ("d.jsonl", b'{"id": 1}\n[2]\n', "not a JSON object"),
+        ("e.jsonl", b'{"id": 1\n', "not a JSON object"),
+    ],
+)
+def test_object_that_cannot_be_read_fails_with_the_reason(
+    world: ExportWorld, name: str, body: bytes, said: str
+) -> None:
+    shown = world.run(world.submit(source=put(world, name, body)))
+    assert (shown["status"], said in shown["failed_reason"]) == ("failed", True), shown
+
+
+def test_object_that_is_not_there_fails_with_the_reason(world: ExportWorld) -> None:
+    shown = world.run(world.submit(source={"s3": {"bucket": BUCKET, "key": "gone.csv"}}))
+    assert (shown["status"], shown["attempts"], "404" in shown["failed_reason"]) == ("failed", 1, True)
+
+
+def test_object_replaced_while_it_is_read_is_not_mixed(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_object, "WINDOW", 1000)
+    old = b"id\n" + b"".join(b"%d\n" % n for n in range(1000))
+    source = put(world, "moving.csv", old)
+    task_id = world.submit(source=source, step=100)
+    records, seen = s3_object._Reading.records, list[int]()
+
+    def replaced(self: Any, offset: int, most: int) -> Any:
+        seen.append(offset)
+        if len(seen) == 4:
+            put(world, "moving.csv", old.replace(b"1", b"2"))
+        return records(self, offset, most)
+
+    monkeypatch.setattr(s3_object._Reading, "records", replaced)
+    shown = world.run(task_id)
+    assert (shown["status"], "replaced" in shown["failed_reason"]) == ("failed", True), shown
+
+
+def test_crash_at_any_call_loses_and_doubles_no_row_of_an_object(
+    world: ExportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_plan, "MIN_PAGES", 2)
+    monkeypatch.setattr(s3_object, "WINDOW", 500)
+    source = put(world, "in/orders.csv", b"id\n" + b"".join(b"%d\n" % n for n in range(350)))
+    for calls in range(1, 100, 3):
+        task_id = world.submit(source=source, step=100)
+        state = world.admit(task_id)
+        with killed_at(calls) as died:
+            try:
+                state = world.cloud.app.exports.steps.pull(state, 900)
+                world.lanes(state)
+                state = world.cloud.app.exports.steps.render(state)
+            except Killed:
+                failure = {"Error": "Lambda.Unknown", "Cause": "the sandbox is gone"}
+                state = {**state, "failure": failure}
+        world.cloud.invoke("publish_export", state)
+        world.run(task_id)
+        assert [int(row["id"]) for row in read_csv(world.file(task_id))] == list(range(350)), calls
+        if not died():
+            assert calls > 10
+            return
+    raise AssertionError("so many calls")
+
+
+@pytest.fixture
+def orders(world: ExportWorld) -> Any:
+    made = world.cloud.client("dynamodb")
+    made.create_table(
+        TableName=TABLE,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[
+            {"AttributeName": "shop", "AttributeType": "S"},
+            {"AttributeName": "at", "AttributeType": "N"},
+        ],
+        KeySchema=[{"AttributeName": "shop", "KeyType": "HASH"}, {"AttributeName": "at", "KeyType": "RANGE"}],
+    )
+    for n in range(250):
+        amount = "12345678901234567.89" if n == 3 else f"{n}.50"
+        item = {"shop": {"S": "a"}, "at": {"N": str(n)}, "amount": {"N": amount}, "tags": {"SS": ["y", "x"]}}
+        made.put_item(TableName=TABLE, Item=item)
+    made.put_item(TableName=TABLE, Item={"shop": {"S": "b"}, "at": {"N": "1"}})
+    return made
+
+
+def query(**more: Any) -> dict[str, Any]:
+    return {"dynamodb": {"table": TABLE, "key_condition": "shop = :s", "values": {":s": "a"}, **more}}
+
+
+@pytest.mark.usefixtures("orders")
+def test_rows_of_a_dynamodb_query_in_order_with_their_digits(world: ExportWorld, way: str) -> None:
+    _, data = world.export(source=query(), step=100, template=["at", "amount", "tags"])
+    rows = read_csv(data)
+    assert [int(row["at"]) for row in rows] == list(range(250)), way
+    assert rows[3]["amount"] == "12345678901234567.89"
+    assert json.loads(rows[0]["tags"]) == ["x", "y"]
+
+
+@pytest.mark.usefixtures("orders")
+def test_query_with_filter_attributes_and_order(world: ExportWorld) -> None:
+    more = {
+        "key_condition": "shop = :s AND #at BETWEEN :low AND :high",
+        "values": {":s": "a", ":low": 10, ":high": 200.5, ":amount": 100},
+        "names": {"#at": "at"},
+        "filter": "amount > :amount",
+        "attributes": ["at"],
+        "newest_first": True,
+    }
+    _, data = world.export(source=query(**more), step=100)
+    assert data.split() == [b"at", *(b"%d" % n for n in range(200, 99, -1))]
+
+
+@pytest.mark.usefixtures("orders")
+def test_query_that_dynamodb_refuses_fails_with_its_words(world: ExportWorld) -> None:
+    shown = world.run(world.submit(source=query(key_condition="amount = :s")))
+    assert (shown["status"], shown["attempts"]) == ("failed", 1)
+    assert "ValidationException" in shown["failed_reason"]
+
+
+class Athena:
+    """As much of Athena as its documentation says; moto gives back only what it was fed."""
+
+    def __init__(self, rows: int, states: list[str]) -> None:
+        self.rows, self.states = rows, states
+        self.tokens: dict[str, str] = {}
+        self.failed: set[str] = set()
+        self.asked: list[dict[str, Any]] = []
+
+    def start_query_execution(self, **asked: Any) -> dict[str, str]:
+        self.asked.append(asked)
+        token = asked["ClientRequestToken"]
+        return {"QueryExecutionId": self.tokens.setdefault(token, f"q-{len(self.tokens)}")}
+
+    def get_query_execution(self, QueryExecutionId: str) -> dict[str, Any]:
+        if QueryExecutionId in self.failed:
+            state = "FAILED"
+        else:
+            state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            if state == "FAILED":
+                self.failed.add(QueryExecutionId)
+        return {"QueryExecution": {"Status": {"State": state, "StateChangeReason": "line 1:8: no such column"}}}
+
+    def get_query_results(self, QueryExecutionId: str, MaxResults: int, NextToken: str = "0") -> dict[str, Any]:
+        assert MaxResults <= 1000
+        first = int(NextToken)
+        head = [{"Data": [{"VarCharValue": "id"}, {"VarCharValue": "paid"}, {"VarCharValue": "sum"}, {}]}]
+        head[0]["Data"][3] = {"VarCharValue": "note"}
+        every = head + [
+            {"Data": [{"VarCharValue": str(n)}, {"VarCharValue": "true"}, {"VarCharValue": f"{n}.10"}, {}]}
+            for n in range(self.rows)
+        ]
+        columns = [("id", "bigint"), ("paid", "boolean"), ("sum", "decimal"), ("note", "varchar")]
+        told: dict[str, Any] = {
+            "ResultSet": {
+                "Rows": every[first : first + MaxResults],
+                "ResultSetMetadata": {"ColumnInfo": [{"Name": name, "Type": kind} for name, kind in columns]},
+            }
+        }
+        return told | ({"NextToken": str(first + MaxResults)} if first + MaxResults < len(every) else {})
+
+
+def sql(text: str = "SELECT * FROM orders") -> dict[str, Any]:
+    return {"athena": {"workgroup": WORKGROUP, "database": "shop", "sql": text}}
+
+
+def with_athena(world: ExportWorld, athena: Athena) -> None:
+    reading(world)._readers["athena"] = AthenaQueries(athena, world._sleep, lambda: world.cloud.clock().timestamp())
+
+
+def test_rows_of_sql_with_their_types(world: ExportWorld, way: str) -> None:
+    athena = Athena(450, ["QUEUED", "RUNNING", "SUCCEEDED"])
+    with_athena(world, athena)
+    _, data = world.export(source=sql(), step=100, type="excel")
+    rows = read_sheet(data)
+    assert rows[:2] == [("id", "paid", "sum", "note"), (0, True, 0.1, None)]
+    assert [row[0] for row in rows[1:]] == list(range(450)), way
+    assert len(athena.tokens) == 1
+    assert athena.asked[0]["QueryExecutionContext"] == {"Database": "shop"}
+
+
+def test_query_that_fails_is_told_and_a_retry_asks_anew(world: ExportWorld) -> None:
+    athena = Athena(5, ["RUNNING", "FAILED"])
+    with_athena(world, athena)
+    task_id = world.submit(source=sql(), step=100)
+    shown = world.run(task_id)
+    assert (shown["status"], "no such column" in shown["failed_reason"]) == ("failed", True)
+    athena.states = ["SUCCEEDED"]
+    assert world.cloud.http("POST", f"/v1/requests/{task_id}/retry", key=world.project.key).status == 200
+    assert world.run(task_id)["status"] == "completed"
+    assert len(athena.tokens) == 2
+
+
+def test_slow_query_goes_on_in_the_next_attempt(world: ExportWorld) -> None:
+    athena = Athena(5, ["RUNNING"])
+    with_athena(world, athena)
+    task_id = world.submit(source=sql(), step=100)
+    assert world.attempt(task_id)["status"] == "pending"
+    athena.states = ["SUCCEEDED"]
+    assert world.run(task_id)["status"] == "completed"
+    assert len(athena.tokens) == 1, "the query was not started again"
+
+
+@pytest.mark.parametrize("text", ["DROP TABLE orders", "-- SELECT\nINSERT INTO x SELECT 1", "UNLOAD (SELECT 1) TO 's'"])
+def test_sql_that_writes_is_refused(world: ExportWorld, text: str) -> None:
+    answer = world.order(source=sql(text))
+    assert answer.status == 422
+    assert "reads" in str(answer.json())
+
+
+@pytest.mark.parametrize(
+    ("given", "parameter"),
+    [
+        ({"s3": {"bucket": "elsewhere", "key": "x.csv"}}, "SourceBucket"),
+        ({"dynamodb": {"table": "other", "key_condition": "a = :a", "values": {":a": 1}}}, "SourceTable"),
+        ({"athena": {"workgroup": "primary", "sql": "SELECT 1"}}, "SourceWorkgroup"),
+    ],
+)
+def test_what_the_operator_does_not_allow_is_422(world: ExportWorld, given: dict[str, Any], parameter: str) -> None:
+    refused = world.order(source=given)
+    assert refused.status == 422
+    assert parameter in refused.json()["detail"]
+
+
+def test_own_table_and_bucket_are_never_a_source(world: ExportWorld) -> None:
+    """A pattern that is too wide does not open other projects' records."""
+    allowed, settings = world.cloud.app.exports.allowed_sources, world.cloud.app.settings
+    allowed.bucket = allowed.table = "*"
+    assert world.order(source={"s3": {"bucket": settings.files_bucket, "key": "x.csv"}}).status == 422
+    own = {"table": settings.table_name, "key_condition": "pk = :p", "values": {":p": "x"}}
+    assert world.order(source={"dynamodb": own}).status == 422
+
+
+def test_project_that_may_not_is_refused(world: ExportWorld) -> None:
+    source = put(world, "x.csv", b"id\n1\n")
+    allowed = world.cloud.app.exports.allowed_sources
+    allowed.projects = f"prj-other,{world.project.id}"
+    task_id = world.submit(source=source)
+    allowed.projects = "prj-other"
+    assert world.order(source=source).status == 422
+    shown = world.run(task_id)
+    assert (shown["status"], "SourceProjects" in shown["failed_reason"]) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"source": {}},
+        {"source": {"s3": {"bucket": BUCKET, "key": "noformat"}}},
+        {"source": {"s3": {"bucket": BUCKET, "key": "x.csv"}}, "source_url": "https://shop.example/"},
+        {"source_url": 'direct:{"s3": {"bucket": "acme-data-1", "key": "x.csv"}}'},
+    ],
+)
+def test_source_that_is_not_one_is_refused(world: ExportWorld, fields: dict[str, Any]) -> None:
+    assert world.order(**fields).status == 422
+
+
+def test_direct_source_beside_a_url_and_data(world: ExportWorld) -> None:
+    world.source.rows = [{"id": 2}]
+    fields = {
+        "source": [put(world, "x.csv", b"id\n1\n")],
+        "source_url": [None, world.source.url],
+        "source_data": [None, None, [{"id": 3}]],
+    }
+    _, data = world.export("/v1/task/multiple", type="excel", multi_type="tab", **fields)
+    assert [read_sheet(data, number)[1] for number in range(3)] == [("1",), (2,), (3,)]
+
+
+def test_export_at_once_reads_no_source_directly(world: ExportWorld) -> None:
+    order = {"source": put(world, "x.csv", b"id\n1\n")}
+    refused = world.cloud.http("POST", "/v1/download/sync", json=order, key=world.project.key)
+    assert (refused.status, refused.json()["code"]) == (413, "use_async")

@@ -1,0 +1,201 @@
+"""Recurring exports: each moment of a schedule makes one export, whatever crashes or runs twice."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.support.exports.killing import Killed, killed_at
+from tests.support.exports.paged_source import numbered
+from tests.support.exports.running import ExportWorld, read_csv
+from tests.support.moto.cloud import Answer
+
+HOURLY = "rate(1 hour)"
+
+
+@pytest.fixture
+def world(world: ExportWorld) -> ExportWorld:
+    world.source.rows = numbered(150)
+    return world
+
+
+def call(world: ExportWorld, method: str, path: str = "", key: str | None = None, **options: Any) -> Answer:
+    return world.cloud.http(method, f"/v1/export-schedules{path}", key=key or world.project.key, **options)
+
+
+def made(world: ExportWorld, **fields: Any) -> dict[str, Any]:
+    order = {"name": "orders", "source_url": world.source.url, "step": 100, "schedule": HOURLY, **fields}
+    answer = call(world, "POST", json=order)
+    assert answer.status == 201, answer.body
+    return dict(answer.json())
+
+
+def fired(world: ExportWorld, seconds: float = 3601) -> int:
+    world.cloud.clock.advance(seconds)
+    return int(world.cloud.invoke("start_scheduled_exports", {})["fired"])
+
+
+def runs(world: ExportWorld, schedule_id: str) -> list[dict[str, Any]]:
+    answer = call(world, "GET", f"/{schedule_id}/runs")
+    assert answer.status == 200, answer.body
+    return list(answer.json()["items"])
+
+
+def test_each_moment_makes_one_export_with_its_rows(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    assert fired(world, 3500) == 0
+    assert fired(world, 101) == 1
+    assert fired(world, 0) == 0
+    (run,) = runs(world, schedule_id)
+    shown = world.run(run["task_id"])
+    assert (shown["status"], shown["schedule_id"]) == ("completed", schedule_id)
+    assert len(read_csv(world.file(run["task_id"]))) == 150
+    assert runs(world, schedule_id)[0]["task"]["status"] == "completed"
+    assert call(world, "GET", f"/{schedule_id}").json()["last_task_id"] == run["task_id"]
+
+
+def test_rate_counts_from_the_moment_that_was_due(world: ExportWorld) -> None:
+    schedule = made(world)
+    assert fired(world, 3650) == 1
+    again = call(world, "GET", f"/{schedule['schedule_id']}").json()["next_run"]
+    passed = datetime.fromisoformat(again) - datetime.fromisoformat(schedule["next_run"])
+    assert passed.total_seconds() == 3600
+
+
+def test_missed_moments_are_not_made_up_for(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    assert fired(world, 10 * 3600 + 5) == 1
+    assert fired(world, 0) == 0
+    assert len(runs(world, schedule_id)) == 1
+
+
+def test_crash_at_any_call_makes_one_export_for_the_moment(world: ExportWorld) -> None:
+    for calls in range(1, 30):
+        schedule_id = made(world)["schedule_id"]
+        world.cloud.clock.advance(3601)
+        with killed_at(calls) as died, suppress(Killed):
+            world.cloud.invoke("start_scheduled_exports", {})
+        world.cloud.invoke("start_scheduled_exports", {})
+        (run,) = runs(world, schedule_id)
+        assert world.run(run["task_id"])["status"] == "completed", calls
+        assert len(world.get("/v1/tasks").json()["items"]) == calls
+        assert call(world, "DELETE", f"/{schedule_id}").status == 204
+        if not died():
+            assert calls > 4
+            return
+    raise AssertionError("so many calls")
+
+
+def test_two_at_once_make_one_export(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule_id = made(world)["schedule_id"]
+    schedules = world.cloud.app.exports.schedules
+    order, twins = schedules._store.order, list[int]()
+
+    def meanwhile(*here: str) -> str | None:
+        if not twins:
+            twins.append(0)
+            twins[0] = schedules.fire()
+        return order(*here)
+
+    monkeypatch.setattr(schedules._store, "order", meanwhile)
+    fired(world)
+    assert twins == [1]
+    assert len(runs(world, schedule_id)) == len(world.get("/v1/tasks").json()["items"]) == 1
+
+
+def test_run_is_skipped_while_the_one_before_is_not_over(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    assert (fired(world), fired(world)) == (1, 0)
+    skipped, started = runs(world, schedule_id)
+    assert (started["state"], skipped["state"]) == ("started", "skipped")
+    assert started["task_id"] in skipped["reason"]
+    world.run(started["task_id"])
+    assert fired(world) == 1
+
+
+def test_run_is_skipped_where_the_quota_is_used_up(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    project = f"/v1/projects/{world.project.id}"
+    changed = world.cloud.http("PATCH", project, json={"quotas": {"queued": 1}}, key=world.cloud.admin_key)
+    assert changed.status == 200, changed.body
+    world.submit()
+    assert fired(world) == 0
+    assert [(run["state"], "queued" in run["reason"]) for run in runs(world, schedule_id)] == [("skipped", True)]
+
+
+def test_paused_schedule_does_not_run_and_goes_on_from_its_resume(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    for _ in range(2):
+        paused = call(world, "POST", f"/{schedule_id}/pause")
+        assert (paused.status, paused.json()["status"]) == (200, "paused")
+    assert paused.json().get("next_run") is None
+    assert fired(world) == 0
+    assert call(world, "POST", f"/{schedule_id}/resume").json()["status"] == "active"
+    assert (fired(world, 3000), fired(world, 601)) == (0, 1)
+
+
+def test_deleted_schedule_is_gone_and_its_exports_stay(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    fired(world)
+    (run,) = runs(world, schedule_id)
+    assert call(world, "DELETE", f"/{schedule_id}").status == 204
+    assert call(world, "DELETE", f"/{schedule_id}").status == 404
+    assert call(world, "GET", f"/{schedule_id}/runs").status == 404
+    assert fired(world) == 0
+    assert world.run(run["task_id"])["status"] == "completed"
+    assert call(world, "GET").json()["items"] == []
+
+
+def test_names_and_copies_carry_the_date_of_the_run(world: ExportWorld) -> None:
+    world.s3.create_bucket(Bucket="acme-reports-1")
+    world.cloud.app.exports.deliveries.allowed = "acme-*"
+    deliver = [{"bucket": "acme-reports-1", "key": "daily/{date}-{time}.csv"}]
+    schedule = made(world, file_name="orders-{date}", deliver=deliver, schedule="cron(30 6 * * ? *)")
+    fired(world, 86_400)
+    (run,) = runs(world, schedule["schedule_id"])
+    shown = world.run(run["task_id"])
+    day = schedule["next_run"][:10]
+    assert shown["file_name"] == f"orders-{day}.csv"
+    assert shown["deliveries"][0]["key"] == f"daily/{day}-0630.csv"
+
+
+def test_several_tables_and_exact_decimals_survive(world: ExportWorld) -> None:
+    rows = '[[{"a": 100.00}], null]'
+    body = '{"name": "two", "schedule": "%s", "source_data": %s, "source_url": [null, "%s"]}'
+    sent = body % (HOURLY, rows, world.source.url)
+    answer = world.cloud.http("POST", "/v1/export-schedules/multiple", body=sent, key=world.project.key)
+    assert answer.status == 201, answer.body
+    fired(world)
+    (run,) = runs(world, answer.json()["schedule_id"])
+    world.run(run["task_id"])
+    assert world.file(run["task_id"]).startswith(b"a\n100.00\n")
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"schedule": "every day"}, "schedule"),
+        ({"schedule": "cron(0 0 31 2 ? *)"}, "schedule"),
+        ({"source_url": None}, "source_url"),
+        ({"source_url": "http://169.254.169.254/"}, "source_url"),
+        ({"template": [{"title": "x", "columns": []}]}, "template"),
+        ({"deliver": [{"bucket": "elsewhere", "key": "x"}]}, "deliver"),
+        ({"source_url": None, "source_data": [{"a": "x" * 310_000}]}, "source_data"),
+    ],
+)
+def test_what_no_run_could_do_is_refused_at_once(world: ExportWorld, fields: dict[str, Any], named: str) -> None:
+    order = {"name": "orders", "source_url": world.source.url, "schedule": HOURLY, **fields}
+    answer = call(world, "POST", json=order)
+    assert answer.status == 422, answer.body
+    assert named in str(answer.json())
+
+
+def test_others_project_sees_none_of_it(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    other = world.cloud.project().key
+    for method, path in (("GET", ""), ("GET", "/runs"), ("POST", "/pause"), ("DELETE", "")):
+        assert call(world, method, f"/{schedule_id}{path}", key=other).status == 404
+    assert call(world, "GET", key=other).json()["items"] == []
