@@ -33,7 +33,10 @@ class Projects:
         return ProjectDetail(self._http.get(f"/v1/projects/{path_part(project_id)}"))
 
     def update(self, project_id: str, changes: Mapping[str, Any]) -> ProjectDetail:
-        """Sets what `changes` names of name, group, allow_private_urls, swarm, deliver_to and quotas; None lifts a quota."""
+        """Sets what `changes` names of name, group, allow_private_urls, swarm, deliver_to and quotas.
+
+        A quota of None is lifted.
+        """
         reply = self._http.call("PATCH", f"/v1/projects/{path_part(project_id)}", body=changes, idempotent=True)
         return ProjectDetail(reply.json())
 

@@ -131,7 +131,9 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
     if args.quota:
         changes["quotas"] = quotas_of(args.quota)
     if not changes:
-        raise UsageError("nothing to change: give --name, --group, --allow-private-urls, --swarm, --deliver-to or --quota")
+        raise UsageError(
+            "nothing to change: give --name, --group, --allow-private-urls, --swarm, --deliver-to or --quota"
+        )
     context.output.record(context.client.projects.update(args.project_id, changes))
 
 

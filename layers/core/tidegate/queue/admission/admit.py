@@ -85,14 +85,14 @@ class Admission:
         started: list[Future[None]] = []
         in_time = True
         with ThreadPoolExecutor(_STARTS_TOGETHER, thread_name_prefix="start") as pool:
-            while (group := self._next_group(turns)) or (place := turns.next()) is not None:
-                if group:
+            while in_time:
+                if group := self._next_group(turns):
                     started += [pool.submit(self.start, admitted) for admitted in group]
-                else:
+                elif (place := turns.next()) is not None:
                     self._try_one(place, turns)
-                if turns.admitted and self._monotonic() >= ends_at:
-                    in_time = False
+                else:
                     break
+                in_time = not turns.admitted or self._monotonic() < ends_at
         for future in started:
             future.result()
         return in_time
