@@ -66,7 +66,7 @@ class RequestQueue:
         not_before: datetime | None = None,
         who: str = SYSTEM,
     ) -> Request:
-        """One transaction, then a word to admission. The same `request_id` again is the same request.
+        """One transaction, then a message to admission. The same `request_id` again is the same request.
 
         QuotaExceeded if as many requests of the project wait as its quota allows.
         """
