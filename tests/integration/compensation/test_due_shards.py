@@ -251,7 +251,7 @@ def test_poll_keeps_little_of_each_record_and_hands_on_the_whole(
     cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thousands of records with what callers gave them would not fit into the function's memory."""
-    app, given = cloud.app, []
+    app, given = cloud.app, list[dict[str, Any]]()
     app.table.write(put(_record(cloud, "large") | {"payload": "x" * 100_000}))
     [kept] = _overdue(cloud).found
     assert len(str(kept)) < 500
