@@ -87,8 +87,8 @@ workflow: $(STAMP)  ## the state machines on moto
 faults: $(STAMP)  ## any AWS call fails, any function dies or is late
 	@$(TRY_TWICE) -n 2 tests/faults
 
-faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours
-	@SWEEP_POINTS=0 $(PYTEST) -n 2 -s --timeout 14400 tests/faults
+faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours; goes on where it stopped
+	@$(BIN)/python -m tests.faults --jobs 2
 	@EVERY_POINT=1 $(PYTEST) -n 2 --timeout 3600 tests/integration/exports/test_ranges.py tests/integration/web tests/integration/distribution
 
 mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Browser
 
-from tests.support.console import console
+from tests.support.console import Console, console
 from tests.support.console_seed import fill
 from tests.support.deployed import Deployed
 
@@ -18,21 +18,29 @@ WATCH = """() => {
 }"""
 
 
-def test_the_overview_paints_within_a_second_after_sign_in_with_10_000_records(
+def first_paint(opened: Console, key: str) -> float:
+    """Milliseconds from signing in to figures on the screen."""
+    opened.open()
+    opened.page.locator("input[name=key]").fill(key)
+    opened.page.evaluate(WATCH)
+    opened.page.locator("form button[type=submit]").click()
+    took: float = opened.page.evaluate("window.painted")
+    opened.page.get_by_role("button", name="Sign out").click()
+    opened.page.locator("input[name=key]").wait_for()
+    return took
+
+
+def test_overview_with_10_000_records_paints_about_as_soon_as_an_empty_one(
     browser: Browser, deployed: Deployed
 ) -> None:
-    project = deployed.project()
-    fill(deployed, project.id, requests=4000, jobs=3000, files=3000)
-    times: list[float] = []
+    """Both are measured in turn: what else this machine does meanwhile slows both."""
+    empty, full = deployed.project(), deployed.project()
+    fill(deployed, full.id, requests=4000, jobs=3000, files=3000)
+    times: dict[str, list[float]] = {empty.key: [], full.key: []}
     with console(browser, deployed) as opened:
         for _ in range(ROUNDS):
-            opened.open()
-            opened.page.locator("input[name=key]").fill(project.key)
-            opened.page.evaluate(WATCH)
-            opened.page.locator("form button[type=submit]").click()
-            times.append(opened.page.evaluate("window.painted"))
-            opened.page.get_by_role("button", name="Sign out").click()
-            opened.page.locator("input[name=key]").wait_for()
-    print("first paint, ms:", [round(time) for time in times])
-    # The first round meets cold functions, and others use this machine too.
-    assert min(times) < 1000
+            for key, measured in times.items():
+                measured.append(first_paint(opened, key))
+    print("first paint, ms:", [[round(time) for time in measured] for measured in times.values()])
+    # The first round meets cold functions.
+    assert min(times[full.key]) < 1.5 * min(times[empty.key]) + 150

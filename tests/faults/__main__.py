@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -120,4 +121,5 @@ def main(given: list[str]) -> int:
 
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
+    os.environ.setdefault("POWERTOOLS_METRICS_DISABLED", "true")
     sys.exit(main(sys.argv[1:]))

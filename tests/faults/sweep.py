@@ -52,7 +52,7 @@ def play(
     nap: Nap = SHORT,
     weather: Weather = CALM,
 ) -> Calls:
-    """Answers the calls made; the name of the one that went wrong is in any AssertionError."""
+    """Returns the calls made. An AssertionError names the call that went wrong."""
     with MotoCloud(machines_run=True) as cloud, dying(cloud, at, mode, repeat, scenario.only, nap, weather) as calls:
         try:
             scenario.run(World(cloud, calls))

@@ -25,7 +25,12 @@ SMALL = Scenario("small", lists_files)
 
 def test_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, played = tmp_path / "faults.jsonl", []
-    monkeypatch.setattr(command, "_play", lambda scenario, mode, at, total: played.append(at) or "")
+
+    def survives(scenario: Scenario, mode: str, at: int, total: int) -> str:
+        played.append(at)
+        return ""
+
+    monkeypatch.setattr(command, "_play", survives)
     command.sweep_pair(SMALL, "frozen", Table(path))
     everything = list(played)
     assert len(everything) > 1

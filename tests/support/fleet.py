@@ -152,7 +152,7 @@ class Fleet:
         return self.cloud.http("POST", path, json={"items": results}, key=self.key_of(agent_id))
 
     def deliver_all(self, job_id: str, code: int = 0) -> list[str]:
-        """For large fleets: every agent has reported, written as `report` would write it. Answers who they are."""
+        """For large fleets: every agent has reported, written as `report` would write it. Returns their ids."""
         table, job = self.cloud.app.table, self.cloud.app.distribution.jobs.get(self.project.id, job_key(job_id))
         assert job is not None
         reported = [

@@ -63,7 +63,9 @@ class TestQueue:
         app = self.cloud.app
         now = self.cloud.clock().timestamp()
         for item in CompensationStore(app.table).overdue(now, now - 30, now - 30, 20_000).found:
-            app.due_handlers[item["due_kind"]](item)
+            whole = app.table.get({"pk": item["pk"], "sk": item["sk"]}, consistent=True)
+            if whole:
+                app.due_handlers[item["due_kind"]](whole)
         self.admit()
 
 

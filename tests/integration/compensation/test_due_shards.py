@@ -40,7 +40,7 @@ def _overdue(cloud: MotoCloud, limit: int = 20_000) -> Overdue:
 
 
 def _names(found: Overdue) -> list[str]:
-    return sorted(item["name"] for item in found.found)
+    return sorted(item["pk"].removeprefix("P#x#PROBE#") for item in found.found)
 
 
 def _shards(cloud: MotoCloud) -> Counter[str]:
@@ -245,3 +245,42 @@ def test_poll_compensates_what_lies_in_a_shard(cloud: MotoCloud) -> None:
     queue.admit()
 
     assert queue.statuses(*requests) == ["running"] * 14
+
+
+def test_poll_keeps_little_of_each_record_and_hands_on_the_whole(
+    cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of records with what callers gave them would not fit into the function's memory."""
+    app, given = cloud.app, list[dict[str, Any]]()
+    app.table.write(put(_record(cloud, "large") | {"payload": "x" * 100_000}))
+    [kept] = _overdue(cloud).found
+    assert len(str(kept)) < 500
+
+    monkeypatch.setattr(app.compensation.poll, "_handlers", {"probe": given.append})
+    cloud.clock.advance(60)
+    app.compensation.poll.revive()
+    app.compensation.poll.tick(app.compensation.poll.status()[0])
+
+    [item] = given
+    assert (item["name"], len(item["payload"])) == ("large", 100_000)
+
+
+def test_poll_over_very_large_records_ends_and_reads_every_shard(
+    cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record is a page of its own, as with records of 400 KB; a poll that reads them all would time out."""
+    _write(cloud, _process(cloud, 7), 40, "many")
+    _write(cloud, _process(cloud, 8), 13, "few")
+    monkeypatch.setattr("tidegate.compensation.store._PAGES", 30)
+    query = Table.query
+
+    def one(table: Table, pk: str, **options: Any) -> ItemPage:
+        return query(table, pk, **options | {"limit": 1})
+
+    monkeypatch.setattr(Table, "query", one)
+    with count_calls(cloud.app) as calls:
+        found = _names(_overdue(cloud))
+
+    assert calls["dynamodb.Query"] <= 30 + 2 * 10
+    assert "few012" in found
+    assert "many012" in found

@@ -260,6 +260,26 @@ def test_lost_export_runs_within_60_s_with_10_000_waiting_elsewhere(cloud: MotoC
         assert (cloud.clock() - submitted).total_seconds() <= 60
 
 
+def test_many_of_one_kind_do_not_delay_another_kind(
+    cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when thousands of callbacks are overdue, older than the one request whose message was lost."""
+    found: list[str] = []
+    start = lambda item: found.append(item["name"])  # noqa: E731
+    monkeypatch.setattr(App, "due_handlers", property(lambda app: {"probe": start, "other": start}))
+    monkeypatch.setattr("tidegate.compensation.poll._STARTS", 10)
+    for number in range(40):
+        _stuck(cloud, f"many{number}")
+    cloud.clock.advance(1)
+    _stuck(cloud, "one", kind="other")
+    _stuck(cloud, "head", lane="A")
+
+    _poll(cloud)
+
+    assert {"one", "head"} <= set(found)
+    assert len(found) == 10
+
+
 def test_work_whose_start_always_fails_is_reported_as_overdue_since_it_was_due(
     cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from unittest.mock import patch
 
+import pytest
+
 from tests.integration.notifications.receiving import callbacks, pass_time, receiver, told
 from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud, Project
@@ -62,10 +64,22 @@ def test_put_offs_do_not_grow_with_the_backlog(cloud: MotoCloud, project: Projec
         entry = host.enter(project.id, HOST, now)
         waits += [entry.wait] if entry.wait else []
 
-    later = [sum(1 for wait in waits if second <= wait < second + 5) for second in range(5, 25, 5)]
-    # They come back as fast as a host of so many places works them off, and no faster.
-    assert max(later) <= 5 * (FIRST_LIMIT + 1) / 3.5 + 1
-    assert max(waits) > 15
+    later = [sum(1 for wait in waits if second <= wait < second + 5) for second in range(2, 22, 5)]
+    # They come back as fast as a host works them off that bears as much as is expected by then, and no faster.
+    assert max(later) <= 5 * MOST_AT_ONCE / 3.5 + 1
+    assert max(waits) > 5
+
+
+def test_time_is_reserved_up_to_the_longest_wait_and_no_further(cloud: MotoCloud, project: Project) -> None:
+    host, store, now = breaker(cloud), CircuitStore(cloud.app.table), cloud.clock().timestamp()
+    host.leave(project.id, HOST, now, blamed=False, took=3.5, entry=Entry())
+
+    reserved = [store.reserve(project.id, HOST, now, now + 30, 10) for _ in range(5)]
+
+    assert reserved == [pytest.approx(now + seconds, abs=0.01) for seconds in (10, 20, 30)] + [None, None]
+    # As time goes on there is room again; times that nobody used are skipped.
+    assert store.reserve(project.id, HOST, now + 10, now + 40, 10) == pytest.approx(now + 40, abs=0.01)
+    assert store.reserve(project.id, HOST, now + 100, now + 130, 10) == pytest.approx(now + 110, abs=0.01)
 
 
 def test_limit_halves_with_a_failure_and_grows_with_a_success(cloud: MotoCloud, project: Project) -> None:

@@ -27,7 +27,8 @@ def compensate(cloud: MotoCloud) -> list[str]:
     """What the compensation poll would find now; the kinds that it took care of."""
     now = cloud.clock().timestamp()
     found = cloud.app.compensation.poll._store.overdue(now, now, now, 100).found
-    return [item["due_kind"] for item in found if cloud.app.due_handlers[item["due_kind"]](item) is not False]
+    whole = [cloud.app.table.get({"pk": item["pk"], "sk": item["sk"]}, consistent=True) or {} for item in found]
+    return [item["due_kind"] for item in whole if cloud.app.due_handlers[item["due_kind"]](item) is not False]
 
 
 def left_over(line: Line) -> list[dict[str, Any]]:

@@ -129,23 +129,39 @@ def test_deleting_goes_on_in_the_next_look_if_one_has_no_time_for_all(
     assert app.ingest.store.get(queue.project.id, name) is None
 
 
-def test_figures_cost_the_same_with_3_and_with_10_000_waiting(queue: TestQueue) -> None:
+def test_figures_cost_the_same_with_3_and_with_1_000_000_waiting(queue: TestQueue) -> None:
+    """10,000 places are there and the count says a million. Of the lane only its oldest place is read."""
     cloud, costs = queue.cloud, []
     queue.capacity(no_cookie=1)
     requests = [queue.submit(type="download") for _ in range(3)]
     queue.admit()
-    for waiting in (0, 10_000):
+    asked: list[tuple[str, Any]] = []
+    # The key is known from now on.
+    assert cloud.http("GET", "/v1/stats", key=queue.project.key).status == 200
+
+    def note(params: Any, **_: Any) -> None:
+        request = json.loads(params["body"])
+        asked.append((request["ExpressionAttributeValues"][":h"]["S"], request.get("Limit")))
+
+    for waiting in (0, 999_998):
         if waiting:
-            multiply(cloud, requests[-1].request_id, waiting, by_sort_key=True)
+            multiply(cloud, requests[-1].request_id, 10_000, by_sort_key=True)
             cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=waiting))
+        asked.clear()
+        cloud.app.dynamodb.meta.events.register("before-call.dynamodb.Query", note)
         with count_calls(cloud.app) as calls:
             shown = cloud.http("GET", "/v1/queue/stats", key=queue.project.key).json()
             assert cloud.http("GET", "/v1/stats", key=queue.project.key).status == 200
-        costs.append(calls["dynamodb.Query"])
+        cloud.app.dynamodb.meta.events.unregister("before-call.dynamodb.Query", note)
+        costs.append((calls.total(), sorted(asked, key=str)))
         assert shown["channels"]["no_cookie"]["queued"] == 2 + waiting
+        assert shown["channels"]["no_cookie"]["oldest_wait_s"] is not None
 
+    assert costs[0] == costs[1]
     # The channels, the counts of each and the oldest place of the one where something waits; the counts by hour.
-    assert costs == [1 + len(shown["channels"]) + 1 + 1] * 2
+    assert len(asked) == 1 + len(shown["channels"]) + 1 + 1
+    assert [limit for pk, limit in asked if pk == keys.waiting_by_age("no_cookie")] == [1]
+    assert keys.waiting("no_cookie", queue.project.id) not in [pk for pk, _ in asked]
 
 
 def test_healing_does_not_read_a_long_lane_to_its_end(queue: TestQueue) -> None:

@@ -87,7 +87,7 @@ def test_counts_hold_when_a_write_dies(queue: TestQueue, step: str) -> None:
         queue.submit()
 
     standing = queue.cloud.app.queue.channel_store.standing("no_cookie", queue.project.id)
-    places = len(list(queue.cloud.app.queue.channel_store.waiting("no_cookie", queue.project.id)))
+    places = sum(map(len, queue.cloud.app.queue.channel_store.waiting("no_cookie", queue.project.id)))
     assert usage(queue)["queued"] == places == standing.waiting == (step == "after")
 
 

@@ -16,7 +16,7 @@ def lose_words(queue: TestQueue) -> None:
     queue.cloud.client("sqs").purge_queue(QueueUrl=queue.cloud.names.queues["AdmissionQueue"])
 
 
-def test_a_request_whose_word_to_admission_was_lost_runs(queue: TestQueue) -> None:
+def test_a_request_whose_message_to_admission_was_lost_runs(queue: TestQueue) -> None:
     request = queue.submit()
     lose_words(queue)
 
@@ -38,7 +38,7 @@ def test_a_back_off_whose_wake_up_was_lost_ends(queue: TestQueue) -> None:
     assert queue.statuses(request) == ["running"]
 
 
-def test_a_channel_whose_word_was_lost_goes_on(queue: TestQueue) -> None:
+def test_a_channel_whose_message_was_lost_goes_on(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     first, second = queue.submit(type="download"), queue.submit(type="download")
     queue.admit()
@@ -50,7 +50,7 @@ def test_a_channel_whose_word_was_lost_goes_on(queue: TestQueue) -> None:
     assert queue.statuses(second) == ["running"]
 
 
-def test_a_resumed_channel_whose_word_was_lost_goes_on(queue: TestQueue) -> None:
+def test_a_resumed_channel_whose_message_was_lost_goes_on(queue: TestQueue) -> None:
     queue.cloud.http("POST", "/v1/queue/pause", json={}, key=queue.cloud.admin_key)
     request = queue.submit()
     queue.admit()

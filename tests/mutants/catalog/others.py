@@ -148,9 +148,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "callbacks that wait for a receiver come back every second",
         f"{N}/circuit_breaker.py",
-        "return min(max(1.0, at - now), LONGEST_PUT_OFF_SECONDS)",
-        "return 1.0",
-        (f"{IT}/notifications/test_receiver_limits.py",),
+        "        return max(1.0, at - now)\n",
+        "        return 1.0\n",
+        (f"{IT}/notifications/test_receiver_limits.py", "tests/unit/notifications/test_receiver_pace.py"),
+    ),
+    Mutant(
+        "callbacks beyond the longest wait come back all at once",
+        f"{N}/circuit_breaker.py",
+        "return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)",
+        "return LONGEST_PUT_OFF_SECONDS",
+        ("tests/unit/notifications/test_receiver_pace.py",),
     ),
     # --- the agent's system calls
     Mutant(

@@ -228,7 +228,7 @@ class MotoCloud:
         return jsonlib.loads(jsonlib.dumps(result))
 
     def deliver(self, queue: str, *, limit: int = 10_000) -> int:
-        """Drains a queue (by logical id) into its function as the mapping would. Answers how many were taken."""
+        """Drains a queue (by logical id) into its function as the mapping would. Returns how many were taken."""
         function, mapping = queue_functions()[queue]
         taken = 0
         while taken < limit:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from aws_lambda_powertools import Logger
@@ -23,7 +24,7 @@ logger = Logger(service="tidegate", child=True)
 DueItem = dict[str, Any]
 # What a handler returns where its whole lane has no room, and the channel itself is due from now on.
 LANE_CLOSED = "lane closed"
-# Takes an overdue record as the index holds it. Returns False if it found nothing to do.
+# Takes an overdue record as it was when its start was claimed. Returns False if it found nothing to do.
 DueHandler = Callable[[DueItem], bool | str | None]
 
 # What waits in a lane is read past, so that it hides no other work; a page of the index has about a thousand.
@@ -79,10 +80,8 @@ class Compensator:
         if not self._store.replace(poll, following):
             return None
         self._send(following, now)
-        first = [item for item in overdue if not item.get("due_lane")] + [items[0] for items in lanes.values()]
-        first.sort(key=lambda item: int(item["due_at"]))
         compensated, left = 0, _STARTS
-        for item in first[:_STARTS]:
+        for item in _in_turn(overdue, lanes)[:_STARTS]:
             outcome = self._start(item, now)
             compensated += outcome is True
             if outcome == LANE_CLOSED:
@@ -117,11 +116,12 @@ class Compensator:
         if lane and not self._store.claim_lane(str(lane), now):
             return False
         # Whoever moves the due time on is the one who starts it; if the start dies, it is overdue again.
-        if not self._store.claim(item, now + timedelta(seconds=self._pace.overdue), _since(item)):
+        claimed = self._store.claim(item, now + timedelta(seconds=self._pace.overdue), _since(item))
+        if claimed is None:
             return False
         waited = round(now.timestamp() - _since(item), 1)
         try:
-            outcome = handler(item)
+            outcome = handler(claimed)
         except Exception:
             logger.exception("compensation failed", kind=kind, record=item["pk"], waited_s=waited)
             return False
@@ -182,6 +182,16 @@ def _by_lane(items: Sequence[DueItem]) -> dict[str, list[DueItem]]:
         if item.get("due_lane"):
             lanes[str(item["due_lane"])].append(item)
     return dict(lanes)
+
+
+def _in_turn(overdue: Sequence[DueItem], lanes: Mapping[str, Sequence[DueItem]]) -> list[DueItem]:
+    """The first of each lane, then each kind of work in turn, oldest first. Many of one kind delay no other."""
+    heads = sorted((items[0] for items in lanes.values()), key=lambda item: int(item["due_at"]))
+    kinds: dict[str, list[DueItem]] = defaultdict(list)
+    for item in overdue:
+        if not item.get("due_lane"):
+            kinds[str(item.get("due_kind"))].append(item)
+    return heads + [item for turn in zip_longest(*kinds.values()) for item in turn if item is not None]
 
 
 def _since(item: DueItem) -> int:

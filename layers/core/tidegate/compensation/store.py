@@ -9,13 +9,18 @@ from typing import NamedTuple
 from tidegate.aws import keys
 from tidegate.aws.due_shards import SHARD_KEPT_SECONDS
 from tidegate.aws.serialization import Item
-from tidegate.aws.table import Table
+from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put_new, update
 from tidegate.compensation.interval import LANE_SECONDS, PollState
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 
 _LANE_KEPT_SECONDS = _COUNT_KEPT_SECONDS = 3600
+# What a poll keeps of each record until it is started. Many that wait, with all that callers gave them, are more than
+# a function's memory holds.
+_KEPT = ("pk", "sk", "due_at", "due_kind", "due_lane", "due_claim", "due_since", "shard", "opened_at")
+# Pages of 1 MB in one poll: records may be large, and a poll that reaches its time-out has started nothing.
+_PAGES = 150
 
 
 class Overdue(NamedTuple):
@@ -60,33 +65,43 @@ class CompensationStore:
 
     def overdue(self, now: float, late: float, until: float, limit: int) -> Overdue:
         """What is due since `late` at the latest, oldest first. Shard 0 also lists the others that may hold records."""
-        found, upcoming, entries = self._in_shard(0, late, until, limit)
+        found, upcoming, entries = self._in_shard(0, late, until, limit, _PAGES)
         # What waits in one shard hides nothing in another.
-        most = max(1, limit // (1 + len(entries)))
+        most, pages = max(1, limit // (1 + len(entries))), max(1, _PAGES // (1 + len(entries)))
         found, quiet = found[:most], []
         for entry in entries:
             if len(found) >= limit:
                 break
-            there, at, _ = self._in_shard(int(entry["shard"]), late, until, most)
+            there, at, _ = self._in_shard(int(entry["shard"]), late, until, most, pages)
             found += there
             upcoming = min((moment for moment in (upcoming, at) if moment is not None), default=None)
             if not there and at is None and int(entry["opened_at"]) + SHARD_KEPT_SECONDS < now:
                 quiet.append(entry)
         return Overdue(sorted(found, key=lambda item: int(item["due_at"])), upcoming, quiet)
 
-    def _in_shard(self, shard: int, late: float, until: float, limit: int) -> tuple[list[Item], int | None, list[Item]]:
+    def _in_shard(
+        self, shard: int, late: float, until: float, limit: int, pages: int
+    ) -> tuple[list[Item], int | None, list[Item]]:
         found: list[Item] = []
         entries: list[Item] = []
-        for item in self._table.query_all(keys.due_partition(shard), index="due", sk_between=(0, int(until))):
-            at = int(item["due_at"])
-            if item["due_kind"] == keys.SHARD_KIND:
-                entries.append(item)
-            elif at > late:
-                return found, at, entries
-            elif len(found) >= limit:
+        cursor: str | None = None
+        for _ in range(pages):
+            page = self._table.query(
+                keys.due_partition(shard), index="due", sk_between=(0, int(until)), project=_KEPT, cursor=cursor
+            )
+            for item in page.items:
+                at = int(item["due_at"])
+                if item["due_kind"] == keys.SHARD_KIND:
+                    entries.append(item)
+                elif at > late:
+                    return found, at, entries
+                elif len(found) >= limit:
+                    return found, None, entries
+                else:
+                    found.append(item)
+            cursor = page.cursor
+            if cursor is None:
                 break
-            else:
-                found.append(item)
         return found, None, entries
 
     def close(self, quiet: Sequence[Item]) -> int:
@@ -98,11 +113,14 @@ class CompensationStore:
                 closed += self._table.try_write(delete(_key(entry), same, seen=entry["opened_at"]))
         return closed
 
-    def claim(self, item: Item, until: datetime, since: int) -> bool:
-        """Moves the due time on, and keeps since when the work is due."""
+    def claim(self, item: Item, until: datetime, since: int) -> Item | None:
+        """Moves the due time on, and keeps since when the work is due. The whole record, if nobody was faster."""
         at = int(until.timestamp())
         sets = {"due_at": at, "due_claim": at, "due_since": since}
-        return self._table.try_write(update(_key(item), sets, condition="#due_at = :seen", seen=item["due_at"]))
+        try:
+            return self._table.write(update(_key(item), sets, condition="#due_at = :seen", seen=item["due_at"]))
+        except ConditionFailed:
+            return None
 
     def forget(self, item: Item) -> bool:
         """Takes a record off the index, unless it moved meanwhile."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from random import SystemRandom
 
 from tidegate.notifications.circuit_rules import (
+    EXPECTED_GROWTH,
     FIRST_LIMIT,
     LONGEST_PUT_OFF_SECONDS,
+    MOST_AT_ONCE,
     PLACE_SECONDS,
     SLOW_SECONDS,
     lowered,
@@ -16,7 +18,7 @@ from tidegate.notifications.circuit_rules import (
 )
 from tidegate.notifications.delivery_store import CircuitStore, HostState
 
-_choice = SystemRandom().sample
+_choice, _between = SystemRandom().sample, SystemRandom().uniform
 _TRIES = 3
 
 
@@ -50,11 +52,15 @@ class CircuitBreaker:
     def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
         """Each callback that waits has a time of its own, as far apart as the host works them off.
 
-        So however many wait, no more of them come back in a second than the host can take.
+        So however many wait, no more of them come back in a second than the host can take. Where more wait than it
+        takes in the longest wait, the others ask again at times spread over that wait, and reserve nothing.
         """
-        step = max(0.05, state.took / state.limit)
-        at = self._store.reserve(project_id, host, max(now, state.open_until), step)
-        return min(max(1.0, at - now), LONGEST_PUT_OFF_SECONDS)
+        step = max(0.05, state.took / min(MOST_AT_ONCE, state.limit * EXPECTED_GROWTH))
+        latest = now + LONGEST_PUT_OFF_SECONDS
+        at = self._store.reserve(project_id, host, max(now, state.open_until), latest, step)
+        if at is None:
+            return LONGEST_PUT_OFF_SECONDS * _between(0.5, 1.0)
+        return max(1.0, at - now)
 
     def leave(self, project_id: str, host: str, now: float, *, blamed: bool, took: float, entry: Entry) -> None:
         """What came of a try that `enter` allowed."""

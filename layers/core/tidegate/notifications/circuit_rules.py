@@ -10,6 +10,9 @@ LONGEST_PAUSE_SECONDS = 60.0
 PLACE_SECONDS = 15.0
 # Where a host's parallelism starts once it is slow or failing, and how far it may grow.
 FIRST_LIMIT, MOST_AT_ONCE = 8, 32
+# Whoever waits comes back at a time for which the host is expected to bear this many times as much: its limit grows by
+# one with each success, so it doubles about as often as a callback takes.
+EXPECTED_GROWTH = 4
 # Nothing is put off for longer than this: the host may be back, or bear more, before.
 LONGEST_PUT_OFF_SECONDS = 1800.0
 

@@ -151,13 +151,19 @@ class CircuitStore:
     def free(self, project_id: str, host: str, place: int) -> None:
         self._table.try_write(update(keys.circuit(project_id, host), removes=(f"{_PLACE}{place}",)))
 
-    def reserve(self, project_id: str, host: str, earliest: float, step: float) -> float:
-        """The next time at the host that nobody has reserved, `step` seconds after the one before."""
-        key, after = keys.circuit(project_id, host), round(earliest * 1000)
+    def reserve(self, project_id: str, host: str, earliest: float, latest: float, step: float) -> float | None:
+        """The next time at the host that nobody has reserved, `step` seconds after the one before.
+
+        None if that is after `latest`: nothing is reserved then.
+        """
+        key, after, until = keys.circuit(project_id, host), round(earliest * 1000), round((latest - step) * 1000)
+        within = "#next_at >= :after AND #next_at <= :until"
         try:
-            later = update(key, adds={"next_at": round(step * 1000)}, condition="#next_at >= :after", after=after)
+            later = update(key, adds={"next_at": round(step * 1000)}, condition=within, after=after, until=until)
             return float(self._table.write(later)["next_at"]) / 1000
-        except ConditionFailed:
+        except ConditionFailed as refused:
+            if float((refused.item or {}).get("next_at", 0)) > until:
+                return None
             at = after + round(step * 1000)
             self._table.try_write(update(key, {"next_at": at}))
             return at / 1000

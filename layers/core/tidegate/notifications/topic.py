@@ -25,7 +25,7 @@ class Topic:
         self._arn = arn
 
     def publish(self, notices: Sequence[Notice]) -> list[Notice]:
-        """Answers those that the topic took."""
+        """Returns the notices that the topic took."""
         taken: list[Notice] = []
         for batch in _batches(notices):
             entries: Any = [

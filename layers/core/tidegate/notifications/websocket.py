@@ -115,7 +115,7 @@ class WebSocketClients:
         self._connections.remove(connection_id)
 
     def receive(self, connection_id: str, text: str) -> None:
-        """Answers over the connection itself; what the client did wrong, too."""
+        """Replies over the connection itself, also with what the client did wrong."""
         if text == BEAT:
             # It has a route of its own, without a function; this is for a gateway that does not know the route yet.
             return

@@ -24,10 +24,7 @@ _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed
 
 
 class WebSocketSender:
-    """Implements `services.sockets.Outgoing`, without boto3's client.
-
-    A Job may have hundreds of watchers, and this call is made for each: signed and sent like this it is far cheaper.
-    """
+    """Sends without boto3's client: a Job may have hundreds of watchers, and one signed request each is far cheaper."""
 
     def __init__(self, endpoint: str, region: str, credentials: Callable[[], ReadOnlyCredentials]) -> None:
         self._endpoint = endpoint
@@ -38,13 +35,13 @@ class WebSocketSender:
         )
 
     def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
-        """(connection id, text) pairs, side by side. Answers the connections that are gone."""
+        """(connection id, text) pairs, side by side. Returns the connections that are gone."""
         pending = list(messages)
         statuses = self._call_all("POST", pending)
         return {to for (to, _), status in zip(pending, statuses, strict=True) if status == HTTPStatus.GONE}
 
     def close(self, connection_ids: Collection[str]) -> set[str]:
-        """Ends connections from our side. Answers those that may still be open."""
+        """Ends connections from our side. Returns those that may still be open."""
         statuses = self._call_all("DELETE", [(connection_id, "") for connection_id in connection_ids])
         return {to for to, status in zip(connection_ids, statuses, strict=True) if status not in _SETTLED}
 

@@ -67,7 +67,7 @@ class RequestQueue:
         lane: int = 0,
         who: str = SYSTEM,
     ) -> Request:
-        """One transaction, then a word to admission. The same `request_id` again is the same request.
+        """One transaction, then a message to admission. The same `request_id` again is the same request.
 
         QuotaExceeded if as many requests of the project wait as its quota allows.
         """

@@ -1,4 +1,4 @@
-"""Looks after requests and channels that have been silent: lost words, lost machines, time-outs, leaked slots."""
+"""Recovers requests and channels that have been silent: lost messages, lost machines, time-outs, leaked slots."""
 
 from __future__ import annotations
 

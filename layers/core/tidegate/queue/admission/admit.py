@@ -268,7 +268,7 @@ class Admission:
             return
 
     def _look_again(self, turns: Turns, left: int) -> None:
-        """While something waits for room, the channel itself is due: a lost word does not stop it."""
+        """While something waits for room, the channel itself is due, so that a lost message does not stop it."""
         waits = left > 0 and not turns.channel.paused
         now = self._clock().timestamp()
         due_at = turns.channel.due_at

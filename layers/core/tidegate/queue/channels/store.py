@@ -57,7 +57,7 @@ class ChannelStore:
         self._table.transact([change, audit_write(line)])
 
     def set_paused(self, name: str, paused: bool, now: float, line: AuditLine) -> None:
-        """Due from now: should the word to admission be lost, what waits still moves."""
+        """Due from now on: if the message to admission is lost, compensation runs it."""
         change = update(keys.channel(name), {"paused": paused} | keys.due(name, now, "channel"))
         self._table.transact([change, audit_write(line)])
 
