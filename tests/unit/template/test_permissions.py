@@ -124,6 +124,7 @@ SIGNERS = {
     "PullPagesFunction",
     "RenderRangesFunction",
     "RunBatchSliceFunction",
+    "ScanSubscriptionsFunction",
 }
 
 
