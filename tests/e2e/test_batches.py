@@ -17,6 +17,9 @@ from standardwebhooks import Webhook
 
 from tests.support.deployed import Deployed, DeployedProject, until
 from tests.support.http_servers import Handler, serve
+from tests.support.product import product_on
+from tidegate.aws import keys
+from tidegate.aws.writes import update
 
 pytestmark = pytest.mark.e2e
 
@@ -36,9 +39,9 @@ class Business:
         with self._lock:
             if request.path == "/stopped":
                 self.told.append(said)
-            else:
+            elif "index" in said:
                 self.calls.append((time.monotonic(), said["index"]))
-        gone = request.path == "/abandoned-at-3" and said["index"] == 3
+        gone = request.path == "/abandoned-at-3" and said.get("index") == 3
         request.answer(200, b'{"result": "abandon", "msg": "gone"}' if gone else b'{"result": "ok"}')
 
     def url(self, path: str) -> str:
@@ -106,3 +109,26 @@ def test_batches_spread_over_the_deployed_channels_and_keep_their_outcomes(
         link = project.http("GET", f"/v1/batches/{batch_id}/results").json()["url"]
         with urllib.request.urlopen(link, timeout=10) as answer:
             assert [json.loads(line)["index"] for line in answer] == [3]
+
+
+def test_a_schedule_makes_and_starts_its_batch_with_the_rights_of_its_function(
+    deployed: Deployed, project: DeployedProject, business: Business
+) -> None:
+    entry = {"name": "loyalty", "process_url": business.url("/item"), "before_create_url": business.url("/asked")}
+    biz_id = project.http("POST", "/v1/biz", json=entry).json()["biz_id"]
+    order = {"biz_id": biz_id, "name": "nightly", "total": 5, "rate": 50}
+    made = project.http("POST", "/v1/batch-schedules", json={"schedule": "rate(1 day)", "batch": order})
+    assert made.status == 201, made.body
+    schedule_id = made.json()["schedule_id"]
+    key = keys.batch_schedule(project.id, schedule_id)
+    product_on(deployed).table.write(update(key, keys.batch_scheduled(time.time() - 1)))
+    functions = deployed.client("lambda").list_functions()["Functions"]
+    (name,) = [each["FunctionName"] for each in functions if "ScanSubscriptionsFunction" in each["FunctionName"]]
+    # Every minute besides: whoever comes first makes it, and the other finds it.
+    deployed.client("lambda").invoke(FunctionName=name, Payload=b"{}")
+    path = f"/v1/batch-schedules/{schedule_id}"
+    fired = until(lambda: project.http("GET", path).json(), lambda one: one["last_batch_id"], 90)
+    assert fired["last_error"] is None
+    until(partial(shown, project, fired["last_batch_id"]), lambda batch: batch["status"] == "finished", 60)
+    assert sorted(index for _, index in business.calls) == list(range(5))
+    assert len(project.http("GET", "/v1/batches").json()["items"]) == 1

@@ -12,6 +12,7 @@ from tests.support.moto.bulk import multiply
 from tests.support.queue import TestQueue
 from tests.support.template import load_template, timeout_of
 from tidegate.queue.admission import admit
+from tidegate.queue.admission.together import MOST_TOGETHER
 from tidegate.queue.admission.standings import standing_write
 
 
@@ -98,18 +99,20 @@ def slow(queue: TestQueue, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_run_whose_time_is_up_leaves_the_rest_to_the_next(queue: TestQueue, slow: None) -> None:
-    queue.capacity(no_cookie=5)
-    requests = [queue.submit() for _ in range(5)]
+    """Twice as many as one transaction admits are started in a run, as the clock of this test goes."""
+    in_time = 2 * MOST_TOGETHER
+    queue.capacity(no_cookie=in_time + 3)
+    requests = [queue.submit() for _ in range(in_time + 3)]
     sqs, url = queue.cloud.client("sqs"), queue.cloud.names.queues["AdmissionQueue"]
     sqs.purge_queue(QueueUrl=url)
 
-    assert queue.cloud.app.queue.admission.admit("no_cookie") == 2
-    assert queue.statuses(*requests).count("running") == 2
+    assert queue.cloud.app.queue.admission.admit("no_cookie") == in_time
+    assert queue.statuses(*requests).count("running") == in_time
     # Should its message be lost, the channel itself is due.
     assert queue.channel().due_at is not None
 
     queue.admit()
-    assert queue.statuses(*requests) == ["running"] * 5
+    assert set(queue.statuses(*requests)) == {"running"}
 
 
 def test_killed_admission_blocks_its_channel_for_a_minute_at_most() -> None:

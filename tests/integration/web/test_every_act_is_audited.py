@@ -125,6 +125,13 @@ class World:
             self.batches.act(batch_id, act)
         return batch_id
 
+    def schedule_body(self) -> dict[str, Any]:
+        batch = {"biz_id": self.batches.register(), "name": "n", "total": 3, "rate": 1}
+        return {"schedule": "rate(1 day)", "batch": batch}
+
+    def batch_schedule(self) -> str:
+        return self.made("/v1/batch-schedules", self.schedule_body(), "schedule_id")
+
     def batch_with_failures(self) -> str:
         part = self.cloud.app.batches
         batch = part.store.get(self.project_id, self.batch())
@@ -212,6 +219,12 @@ CALLS: dict[str, Call] = {
     "POST /v1/batches/{batch_id}/data": lambda w: (f"/v1/batches/{w.waiting_batch()}/data", {"job_data": {"v": 2}}),
     "POST /v1/batches/{batch_id}/redrive": lambda w: (f"/v1/batches/{w.batch_with_failures()}/redrive", None),
     "POST /v1/batches/{batch_id}/logs/export": lambda w: (f"/v1/batches/{w.batch()}/logs/export", None),
+    "POST /v1/batch-schedules": lambda w: ("/v1/batch-schedules", w.schedule_body()),
+    "PATCH /v1/batch-schedules/{schedule_id}": lambda w: (
+        f"/v1/batch-schedules/{w.batch_schedule()}",
+        {"enabled": False},
+    ),
+    "DELETE /v1/batch-schedules/{schedule_id}": lambda w: (f"/v1/batch-schedules/{w.batch_schedule()}", None),
     "POST /v1/queue/capacity": lambda w: ("/v1/queue/capacity", {"export": 3}),
     "POST /v1/queue/pause": lambda w: ("/v1/queue/pause", {"scope": "export"}),
     "POST /v1/queue/resume": lambda w: ("/v1/queue/resume", None),

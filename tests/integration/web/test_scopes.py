@@ -40,6 +40,11 @@ agent  POST   /v1/agents/{agent_id}/results
 agent  GET    /v1/agents/{agent_id}/transfers
 read   GET    /v1/archive
 read   GET    /v1/audit
+read   GET    /v1/batch-schedules
+write  POST   /v1/batch-schedules
+write  DELETE /v1/batch-schedules/{schedule_id}
+read   GET    /v1/batch-schedules/{schedule_id}
+write  PATCH  /v1/batch-schedules/{schedule_id}
 read   GET    /v1/batches
 write  POST   /v1/batches
 read   GET    /v1/batches/{batch_id}

@@ -292,6 +292,7 @@ class BatchTour(Tour):
             self.world = BatchWorld(self.cloud, self.project, business)
             self._registry(business)
             self._run(business)
+            self._recurring()
             self._business_side(business)
         return self.record.printed()
 
@@ -331,6 +332,16 @@ class BatchTour(Tour):
         self.call("GET /v1/batches/{batch_id}/logs", query={"index": 1}, **of)
         self.call("POST /v1/batches/{batch_id}/logs/export", status=202, **of)
         self.call("POST /v1/batches/{batch_id}/redrive", {"states": ["failed"]}, status=201, **of)
+
+    def _recurring(self) -> None:
+        batch = {"biz_id": self.biz_id, "name": "points", "total": 3, "rate": 50}
+        body = {"schedule": "cron(0 2 * * ? *)", "batch": batch}
+        made = self.call("POST /v1/batch-schedules", body, status=201)
+        of: dict[str, Any] = {"schedule_id": made["schedule_id"]}
+        self.call("GET /v1/batch-schedules")
+        self.call("GET /v1/batch-schedules/{schedule_id}", **of)
+        self.call("PATCH /v1/batch-schedules/{schedule_id}", {"enabled": False}, **of)
+        self.call("DELETE /v1/batch-schedules/{schedule_id}", status=204, **of)
 
     def _business_side(self, business: Business) -> None:
         biz_id = self.world.register("before_run", auth_code="4711")

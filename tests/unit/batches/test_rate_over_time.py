@@ -20,7 +20,9 @@ JITTER = 0.004
 CALL_SECONDS = 0.02
 
 
-def one_runner(rate: float, seconds: float, slice_seconds: float, seed: int, items_per_call: int = 1) -> list[float]:
+def one_runner(
+    rate: float, seconds: float, slice_seconds: float, seed: int, items_per_call: int = 1, most_gap: float = 0.05
+) -> list[float]:
     """When each item is called: slice after slice, each going on from what the last one left."""
     chance = random.Random(seed)
     moments: list[float] = []
@@ -45,7 +47,7 @@ def one_runner(rate: float, seconds: float, slice_seconds: float, seed: int, ite
         for _, index in under_way:
             state.record(ItemCall(index, 1), ItemAnswer("ok"), now)
         # To end a function and to start the next takes a moment.
-        now += chance.uniform(0, 0.05)
+        now += chance.uniform(most_gap / 2, most_gap)
         window, carried = state.window.state(), state.carry()
     return [moment for moment in moments if moment < seconds]
 
@@ -70,6 +72,14 @@ def test_any_ten_seconds_hold_the_rate_within_five_percent_across_slices(rate: f
     # A whole call may fall on either side of the edge.
     assert most <= math.ceil(rate * WINDOW * 1.05) + 1
     assert fewest >= math.floor(rate * WINDOW * 0.95) - 1
+
+
+@pytest.mark.parametrize("rate", [10, 700])
+def test_a_slow_hand_over_is_not_made_up_for_by_a_burst(rate: float) -> None:
+    """As on AWS: slices of minutes, and nearly half a second from the last call of one to the first of the next."""
+    moments = one_runner(rate, seconds=95, slice_seconds=30, seed=7, most_gap=0.45)
+    fewest, most = counts_in_any_window(moments, WINDOW)
+    assert rate * WINDOW * 0.95 - 1 <= fewest <= most <= rate * WINDOW * 1.05 + 1
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.5])

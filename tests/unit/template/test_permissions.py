@@ -125,6 +125,7 @@ SIGNERS = {
     "PullPagesFunction",
     "RenderRangesFunction",
     "RunBatchSliceFunction",
+    "ScanSubscriptionsFunction",
 }
 
 

@@ -13,6 +13,8 @@ from tidegate.batches.logs import BatchLogs
 from tidegate.batches.milestones import Milestones
 from tidegate.batches.outcomes import Outcomes
 from tidegate.batches.preparations import Preparations
+from tidegate.batches.recurring.schedules import BatchSchedules
+from tidegate.batches.recurring.store import BatchScheduleStore
 from tidegate.batches.registry import Registry
 from tidegate.batches.results import ItemResults
 from tidegate.batches.rows.files import RowFiles
@@ -70,6 +72,7 @@ class BatchesPart:
         self.machine = BatchSteps(
             self.store, runner, prepare, queue.queue, runs, progress, clock, settings.batch_rounds
         )
+        self.schedules = BatchSchedules(BatchScheduleStore(app.table), self.batches, self.control, clock)
         self.ends = BatchEnds(self.store, runs, clock)
 
     def _runner_loads(self) -> Mapping[str, tuple[int, int]]:

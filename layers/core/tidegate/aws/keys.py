@@ -244,6 +244,22 @@ def batches_list(project_id: str) -> str:
     return partition(project_id, "BATCHES")
 
 
+def batch_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH_SCHEDULE", schedule_id)
+
+
+def batch_schedules_list(project_id: str) -> str:
+    return partition(project_id, "BATCH_SCHEDULES")
+
+
+# Of the sparse index: when each schedule of batches makes its next one. Read once a minute.
+BATCH_SCHEDULES_DUE = "BATCH_SCHEDULES"
+
+
+def batch_scheduled(at: float) -> dict[str, str | int]:
+    return {"due_pk": BATCH_SCHEDULES_DUE, "due_at": int(at), "due_kind": "batch_schedule"}
+
+
 def batch_log(project_id: str, batch_id: str, time: str, log_id: str) -> dict[str, str]:
     return _key(project_id, "BATCH_LOG", batch_id, sk=f"{time}#{log_id}")
 

@@ -28,7 +28,7 @@ from tidegate.batches.store import BatchStore
 from tidegate.batches.view import about, shown
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.errors import RecordNotFound, WrongAuthCode, WrongState
+from tidegate.errors import Conflict, RecordNotFound, WrongAuthCode, WrongState
 from tidegate.files.library import Library
 from tidegate.files.model import READY
 from tidegate.projects.audit import SYSTEM, act
@@ -56,29 +56,43 @@ class Batches:
         self._results = results
         self._clock = clock
 
-    def create(self, project_id: str, new: NewBatch, *, who: str = SYSTEM) -> Batch:
-        """The business is asked first; what it refuses is never stored."""
+    def check(self, project_id: str, new: NewBatch) -> None:
+        """Raises as `create` would, but does not ask the business and stores nothing."""
+        self._made(project_id, new, "")
+
+    def create(self, project_id: str, new: NewBatch, *, who: str = SYSTEM, batch_id: str | None = None) -> Batch:
+        """The business is asked first; what it refuses is never stored. With an id: the batch of that id, if it is
+        there already."""
+        batch = self._made(project_id, new, batch_id or new_id("bat", self._clock()))
         business = self._registry.get(project_id, new.biz_id)
-        now = self._clock()
+        if business.before_create_url:
+            what = about(batch) | {"job_data": new.job_data}
+            self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
+        line = act(project_id, batch.batch_id, self._clock(), who, "batch.create", new.name, states=(None, CREATED))
+        try:
+            self._store.add(batch, new.job_data, line)
+        except Conflict:
+            if batch_id is None:
+                raise
+            return self.get(project_id, batch_id)
+        return batch
+
+    def _made(self, project_id: str, new: NewBatch, batch_id: str) -> Batch:
+        self._registry.get(project_id, new.biz_id)
         batch = Batch(
-            batch_id=new_id("bat", now),
+            batch_id=batch_id,
             project_id=project_id,
             biz_id=new.biz_id,
             name=new.name,
             total=total_of(new),
             status=CREATED,
-            created_at=iso(now),
+            created_at=iso(self._clock()),
             start_index=new.start_index,
             source=self._source(project_id, new),
             **{name: getattr(new, name) for name in OPTIONS},
         )
         check_new(new)
         self._registry.check_url(project_id, new.progress_url, "progress_url")
-        if business.before_create_url:
-            what = about(batch) | {"job_data": new.job_data}
-            self._calls.ask(project_id, business.before_create_url, f"{batch.batch_id}.create", what)
-        line = act(project_id, batch.batch_id, now, who, "batch.create", new.name, states=(None, CREATED))
-        self._store.add(batch, new.job_data, line)
         return batch
 
     def _source(self, project_id: str, new: NewBatch) -> RowSource | None:

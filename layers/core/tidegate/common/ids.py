@@ -24,6 +24,12 @@ def new_id(prefix: str, now: datetime) -> str:
     return f"{prefix}-{_base32(int(now.timestamp() * 1000), _TIME_DIGITS)}{_base32(random, 16)}"
 
 
+def named_id(prefix: str, at: datetime, *parts: str) -> str:
+    """Like `new_id`, but the same parts at the same moment give the same id."""
+    tail = int(digest(*parts, length=20), 16)
+    return f"{prefix}-{_base32(int(at.timestamp() * 1000), _TIME_DIGITS)}{_base32(tail, 16)}"
+
+
 def digest(*parts: str, length: int = 64) -> str:
     """A stable name made of several values; lengths are hashed too, so ("a", "bc") is not ("ab", "c")."""
     hashed = hashlib.sha256()

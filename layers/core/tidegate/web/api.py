@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate.web import system
 from tidegate.web.batches import businesses
 from tidegate.web.batches import routes as batches
+from tidegate.web.batches import schedules as batch_schedules
 from tidegate.web.console import routes as console
 from tidegate.web.console import system as console_system
 from tidegate.web.distribution import agents, fleet, jobs, submits
@@ -43,6 +44,7 @@ def build_api() -> Api:
             export_schedules.router,
             businesses.router,
             batches.router,
+            batch_schedules.router,
             queue.router,
             requests.router,
             operations.router,

@@ -32,6 +32,7 @@ logger = Logger(service="tidegate", child=True)
 
 # Where many wait, the first of them are told why in each run; the rest is told as it moves up.
 _NOTES_PER_RUN = 25
+_FEW_NOTES, _NOTES_TOGETHER = 4, 8
 _LOOK_AGAIN_SECONDS = 60
 # Machines are started while the next requests are admitted: to start one takes longer than to admit it.
 _STARTS_TOGETHER = 16
@@ -237,17 +238,27 @@ class Admission:
 
     def _tell(self, turns: Turns) -> int:
         """Tells the first of what waits why it does. Returns how many wait for something else than their back-off."""
-        notes = backing_off = 0
+        backing_off = 0
+        notes: list[tuple[Place, str]] = []
         extra = turns.next_extra_slot()
         for place, reason in turns.rest():
             backing_off += reason == BACKOFF
-            if notes < _NOTES_PER_RUN and _is_news(place, reason):
-                notes += 1
-                self._note(place, reason)
+            if len(notes) < _NOTES_PER_RUN and _is_news(place, reason):
+                notes.append((place, reason))
                 if extra is not None and place == extra[0]:
                     now = self._clock()
                     self._admission_queue.wake(place.channel, datetime.fromtimestamp(extra[1], UTC), now)
+        self._note_all(notes)
         return max(0, turns.waiting - backing_off)
+
+    def _note_all(self, notes: Sequence[tuple[Place, str]]) -> None:
+        if len(notes) < _FEW_NOTES:
+            for note in notes:
+                self._note(*note)
+            return
+        # Where many wait they must not hold up the next run.
+        with ThreadPoolExecutor(_NOTES_TOGETHER, thread_name_prefix="note") as pool:
+            list(pool.map(self._note, *zip(*notes, strict=True)))
 
     def _note(self, place: Place, reason: str) -> None:
         if place.status != PENDING or reason == BACKOFF:

@@ -8,7 +8,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 
 from tidegate.app import app
-from tidegate.batches.model import Batch, NewBatch
+from tidegate.batches.model import Batch
 from tidegate.web.batches.schemas import (
     BatchAnswer,
     BatchBody,
@@ -33,6 +33,7 @@ from tidegate.web.batches.schemas import (
     ResultBody,
     ResultsAnswer,
     ResultTaken,
+    new_batch,
 )
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
@@ -49,11 +50,8 @@ def _shown(batch: Batch) -> BatchAnswer:
     "/v1/batches", scope="write", tags=_TAGS, summary="Make a batch", status_code=201, middlewares=[idempotent]
 )
 def create(body: BatchBody) -> Response[BatchAnswer]:
-    told = body.model_dump(exclude={"source", "pause_windows"})
-    told["pause_windows"] = tuple(window.seconds for window in body.pause_windows)
-    source = body.source.model_dump() if body.source else {}
     caller = router.caller
-    made = app().batches.batches.create(caller.project_id, NewBatch(**told, **source), who=caller.key_id)
+    made = app().batches.batches.create(caller.project_id, new_batch(body), who=caller.key_id)
     return answer(_shown(made), 201)
 
 

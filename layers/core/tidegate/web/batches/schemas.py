@@ -13,6 +13,7 @@ from tidegate.batches.model import (
     MOST_ITEMS_PER_CALL,
     MOST_RUNNERS,
     MOST_WORKERS,
+    NewBatch,
 )
 from tidegate.batches.pause_windows import seconds_of_day
 from tidegate.web.schemas import Answer, Body, Priority, Text
@@ -129,6 +130,12 @@ class BatchBody(Body):
     )
     progress_every_items: Annotated[int, Field(ge=1, le=10**15)] | None = None
     progress_every_percent: Annotated[float, Field(ge=1, le=100)] | None = None
+
+
+def new_batch(body: BatchBody) -> NewBatch:
+    told = body.model_dump(exclude={"source", "pause_windows"})
+    told["pause_windows"] = tuple(window.seconds for window in body.pause_windows)
+    return NewBatch(**told, **(body.source.model_dump() if body.source else {}))
 
 
 class BatchPatch(Body):

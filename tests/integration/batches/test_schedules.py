@@ -1,0 +1,253 @@
+"""Recurring batches: one batch for each moment of the schedule, whoever dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from tests.support.batches.world import BatchWorld, batch_world
+from tests.support.moto.cloud import MotoCloud
+from tidegate.batches.control import BatchControl
+from tidegate.batches.recurring.store import BatchScheduleStore
+
+LOST = EndpointConnectionError(endpoint_url="http://table")
+
+
+@pytest.fixture
+def world(cloud: MotoCloud) -> Iterator[BatchWorld]:
+    with batch_world(cloud) as made:
+        # Signatures carry the time of the tests' clock, which is moved by hours here.
+        made.business.secret = None
+        yield made
+
+
+def new_schedule(world: BatchWorld, *hooks: str, schedule: str = "cron(0 2 * * ? *)", **more: Any) -> dict[str, Any]:
+    batch = {"biz_id": world.register(*hooks), "name": "nightly", "total": 5, "rate": 10} | more
+    made = world.http("POST", "/v1/batch-schedules", {"schedule": schedule, "batch": batch})
+    assert made.status == 201, made.body
+    return dict(made.json())
+
+
+def now(world: BatchWorld, made: dict[str, Any]) -> dict[str, Any]:
+    shown = world.http("GET", f"/v1/batch-schedules/{made['schedule_id']}")
+    assert shown.status == 200, shown.body
+    return dict(shown.json())
+
+
+def to_next_run(world: BatchWorld, made: dict[str, Any]) -> None:
+    moment = datetime.fromisoformat(now(world, made)["next_run"])
+    world.cloud.clock.advance((moment - world.cloud.clock()).total_seconds())
+
+
+def fire(world: BatchWorld) -> None:
+    world.cloud.invoke("scan_subscriptions", {})
+
+
+def batches(world: BatchWorld) -> list[dict[str, Any]]:
+    return list(world.http("GET", "/v1/batches").json()["items"])
+
+
+def test_each_moment_makes_and_starts_one_batch(world: BatchWorld) -> None:
+    made = new_schedule(world, pause_windows=[{"start": "22:00", "end": "23:00"}], job_data={"points": 1})
+    assert made["next_run"].endswith("T02:00:00.000Z")
+    fire(world)
+    assert batches(world) == []
+    to_next_run(world, made)
+    fire(world)
+    fire(world)
+    (batch,) = batches(world)
+    assert (batch["status"], batch["name"], batch["total"]) == ("running", "nightly", 5)
+    assert batch["pause_windows"] == [{"start": "22:00", "end": "23:00"}]
+    shown = now(world, made)
+    assert (shown["last_batch_id"], shown["last_error"]) == (batch["batch_id"], None)
+    assert shown["next_run"] > made["next_run"]
+    world.act(batch["batch_id"], "stop")
+    to_next_run(world, made)
+    fire(world)
+    assert [one["status"] for one in batches(world)] == ["running", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(BatchControl, "start"), (BatchScheduleStore, "fired")],
+    ids=["made and not started", "started and not moved on"],
+)
+def test_a_function_that_dies_in_between_leaves_one_batch_that_starts_once(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
+) -> None:
+    made = new_schedule(world)
+    to_next_run(world, made)
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise LOST
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, step, dies)
+        fire(world)
+    assert now(world, made)["next_run"] == made["next_run"]
+    world.cloud.clock.advance(60)
+    fire(world)
+    (batch,) = batches(world)
+    stored = world.cloud.app.batches.batches.get(world.project.id, batch["batch_id"])
+    assert (stored.status, stored.run) == ("running", 1)
+    assert now(world, made)["last_batch_id"] == batch["batch_id"]
+    assert now(world, made)["next_run"] > made["next_run"]
+
+
+def test_a_batch_that_ended_before_the_second_try_is_not_started_again(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = new_schedule(world)
+    to_next_run(world, made)
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchScheduleStore, "fired", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        fire(world)
+    world.act(batches(world)[0]["batch_id"], "stop")
+    fire(world)
+    (batch,) = batches(world)
+    assert batch["status"] == "stopped"
+    assert now(world, made)["next_run"] > made["next_run"]
+
+
+def test_two_functions_that_read_the_same_moment_make_one_batch(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = new_schedule(world)
+    to_next_run(world, made)
+    schedules = world.cloud.app.batches.schedules
+    seen = schedules.get(world.project.id, made["schedule_id"])
+    start = BatchControl.start
+
+    def slow(control: BatchControl, *rest: Any) -> Any:
+        """Another function does all of it while this one is about to start the batch."""
+        monkeypatch.undo()
+        assert schedules._try_fire(seen)
+        return start(control, *rest)
+
+    monkeypatch.setattr(BatchControl, "start", slow)
+    schedules._try_fire(seen)
+    (batch,) = batches(world)
+    assert world.cloud.app.batches.batches.get(world.project.id, batch["batch_id"]).run == 1
+    moved_on = now(world, made)["next_run"]
+    assert moved_on > made["next_run"]
+    assert not schedules._try_fire(seen)
+    assert now(world, made)["next_run"] == moved_on
+
+
+def test_a_schedule_deleted_or_disabled_since_the_index_was_read_makes_nothing(world: BatchWorld) -> None:
+    made = new_schedule(world)
+    to_next_run(world, made)
+    schedules = world.cloud.app.batches.schedules
+    seen = schedules.get(world.project.id, made["schedule_id"])
+    path = f"/v1/batch-schedules/{made['schedule_id']}"
+    assert world.http("PATCH", path, {"enabled": False}).status == 200
+    assert not schedules._try_fire(seen)
+    assert world.http("DELETE", path).status == 204
+    assert not schedules._try_fire(seen)
+    assert batches(world) == []
+
+
+def test_a_moment_is_left_out_while_the_batch_before_still_runs(world: BatchWorld) -> None:
+    made = new_schedule(world, schedule="rate(1 hour)")
+    for _ in range(2):
+        to_next_run(world, made)
+        fire(world)
+    (batch,) = batches(world)
+    shown = now(world, made)
+    assert shown["last_batch_id"] == batch["batch_id"]
+    assert "still ran" in shown["last_error"]
+
+
+def test_moments_that_passed_while_nothing_ran_are_one_batch(world: BatchWorld) -> None:
+    made = new_schedule(world, schedule="rate(1 hour)")
+    world.cloud.clock.advance(5 * 3600)
+    fire(world)
+    fire(world)
+    assert len(batches(world)) == 1
+    assert now(world, made)["next_run"] > made["next_run"]
+
+
+def test_a_business_that_refuses_leaves_the_reason_and_the_next_moment_comes(world: BatchWorld) -> None:
+    world.business.answers["/before-create"] = lambda _: (200, {"result": "error", "msg": "closed today"})
+    made = new_schedule(world, "before_create")
+    to_next_run(world, made)
+    fire(world)
+    shown = now(world, made)
+    assert batches(world) == []
+    assert "closed today" in shown["last_error"]
+    world.business.answers.clear()
+    to_next_run(world, made)
+    fire(world)
+    assert len(batches(world)) == 1
+    assert now(world, made)["last_error"] is None
+
+
+def test_a_business_that_cannot_be_reached_is_asked_again_in_a_minute(world: BatchWorld) -> None:
+    world.business.answers["/before-create"] = lambda _: (503, {})
+    made = new_schedule(world, "before_create")
+    to_next_run(world, made)
+    fire(world)
+    assert (batches(world), now(world, made)["next_run"]) == ([], made["next_run"])
+    world.business.answers.clear()
+    world.cloud.clock.advance(60)
+    fire(world)
+    assert len(batches(world)) == 1
+    ids = {world.business.heard[0][1]["batch_id"], world.business.heard[1][1]["batch_id"]}
+    assert ids == {batches(world)[0]["batch_id"]}
+
+
+def test_a_disabled_schedule_makes_nothing_and_catches_up_on_nothing(world: BatchWorld) -> None:
+    made = new_schedule(world)
+    path = f"/v1/batch-schedules/{made['schedule_id']}"
+    assert world.http("PATCH", path, {"enabled": False}).json()["next_run"] is None
+    world.cloud.clock.advance(3 * 86400)
+    fire(world)
+    enabled = world.http("PATCH", path, {"enabled": True, "schedule": "cron(30 3 * * ? *)"}).json()
+    assert enabled["next_run"].endswith("T03:30:00.000Z")
+    fire(world)
+    assert batches(world) == []
+    to_next_run(world, made)
+    fire(world)
+    assert len(batches(world)) == 1
+
+
+def test_a_deleted_schedule_makes_nothing_and_its_batches_stay(world: BatchWorld) -> None:
+    made = new_schedule(world)
+    to_next_run(world, made)
+    fire(world)
+    path = f"/v1/batch-schedules/{made['schedule_id']}"
+    assert world.http("DELETE", path).status == 204
+    assert world.http("GET", path).status == 404
+    world.cloud.clock.advance(2 * 86400)
+    fire(world)
+    assert len(batches(world)) == 1
+    assert world.http("GET", "/v1/batch-schedules").json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"schedule": "every day"},
+        {"schedule": "cron(0 2 31 2 ? *)"},
+        {"schedule": "cron(0 2 * * ? 1999)"},
+        {"batch": {"biz_id": "biz-none", "name": "n", "total": 1, "rate": 1}},
+        {"batch": {"name": "n", "rate": 1}},
+    ],
+)
+def test_what_could_never_make_a_batch_is_refused(world: BatchWorld, body: dict[str, Any]) -> None:
+    whole = {"schedule": "rate(1 hour)", "batch": {"biz_id": world.register(), "name": "n", "total": 1, "rate": 1}}
+    assert world.http("POST", "/v1/batch-schedules", whole | body).status in (404, 422)
+    assert world.http("GET", "/v1/batch-schedules").json()["items"] == []
+
+
+def test_another_project_sees_no_schedule(world: BatchWorld) -> None:
+    made = new_schedule(world)
+    other = world.cloud.project("other")
+    for method in ("GET", "PATCH", "DELETE"):
+        body = {"enabled": False} if method == "PATCH" else None
+        answer = world.cloud.http(method, f"/v1/batch-schedules/{made['schedule_id']}", json=body, key=other.key)
+        assert answer.status == 404

@@ -1,0 +1,116 @@
+"""Runners in processes of their own, on the moto table of this one: to be measured, or killed.
+
+A runner writes to the table about five times a second, through a socket.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.managers import BaseManager
+from types import SimpleNamespace
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from tests.support.batches.lab import PROJECT, Lab
+from tests.support.batches.receiver import ROOT
+from tidegate.aws.table import Table
+from tidegate.batches.model import Batch
+from tidegate.batches.run.slice import ENDED, Pace
+
+_KEY = b"runners"
+_CALLS = ("get_item", "put_item", "update_item", "query", "batch_get_item", "batch_write_item", "transact_write_items")
+
+
+class _Manager(BaseManager):
+    pass
+
+
+class _Client:
+    """The client of the other process. Errors come from there without their own classes."""
+
+    exceptions = SimpleNamespace(ConditionalCheckFailedException=ClientError, TransactionCanceledException=ClientError)
+
+    def __init__(self, proxy: Any) -> None:
+        self._proxy = proxy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._proxy, name)
+
+
+class RunnerProcess:
+    def __init__(self, address: str, lab: Lab, url: str, batch: Batch, runner: int) -> None:
+        words = [address, lab.table.name, url, batch.batch_id, str(runner), str(lab.pace.lease_seconds)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.batches.processes", *words],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        assert self._process.stdout
+        assert self._process.stdout.readline() == "ready\n"
+
+    def go(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def cpu_seconds(self) -> float:
+        """Waits for its end."""
+        assert self._process.stdout
+        return float(self._process.stdout.readline())
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait(10)
+
+    def close(self) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+
+@contextmanager
+def served_table(table: Table) -> Iterator[str]:
+    """The address at which runners in other processes reach it."""
+    client: Any = table._client
+    _Manager.register("client", lambda: client, exposed=_CALLS)
+    server = _Manager(("127.0.0.1", 0), authkey=_KEY).get_server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    host, port = server.address  # type: ignore[misc, str-unpack]
+    yield f"{host!s}:{port!s}"
+
+
+def _run_one(address: str, table: str, url: str, batch_id: str, runner: int, lease_seconds: float) -> None:
+    """Says that it is ready, waits for the word, tells its CPU seconds at the end."""
+    _Manager.register("client", exposed=_CALLS)
+    host, port = address.split(":")
+    manager = _Manager((host, int(port)), authkey=_KEY)
+    manager.connect()
+    client: Any = _Client(manager.client())  # type: ignore[attr-defined]
+    lab = Lab(Table(client, table), url, Pace(lease_seconds=lease_seconds))
+    batch = lab.batches.get(PROJECT, batch_id)
+    assert batch
+    print("ready", flush=True)
+    sys.stdin.readline()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    # While a dead one's lease lasts; and of two that end at once one ends the batch, the other finds it ended.
+    while lab.run(batch, runner) != ENDED:
+        time.sleep(0.1)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    print(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, flush=True)
+
+
+if __name__ == "__main__":
+    _run_one(*sys.argv[1:5], int(sys.argv[5]), float(sys.argv[6]))
