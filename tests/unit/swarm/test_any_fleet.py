@@ -126,9 +126,10 @@ def test_host_on_a_slow_line_asks_for_few_pieces_at_once() -> None:
             chooser.told(place, (1 << 64) - 1, 0)
         assert len(chooser.next(0.0)) == expected
         if line is not None:
-            # As long as the line needs for all of them, none is overdue, and no further one is asked for.
+            # As long as the line needs for all of them none is overdue: nobody else is asked, nor the store.
             needed = max(5.0, expected * MIB / line)
-            assert all(step.source == ORIGIN for step in chooser.next(needed))
+            chooser.received(int(5 * line), needed - 0.1, from_peer=True)
+            assert chooser.next(needed) == []
 
 
 def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
