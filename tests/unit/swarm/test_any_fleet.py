@@ -120,15 +120,16 @@ def test_host_on_a_slow_line_asks_for_few_pieces_at_once() -> None:
     for line, expected in ((125_000.0, 2), (1_000_000.0, 4), (2_500_000.0, 8), (None, 8)):
         rules = Rules(ranks=0, hold=0.5, patience=5.0, line=line, lasts=600.0)
         neighbours = [Neighbour() for _ in range(16)]
-        chooser = Chooser(Layout(64 * MIB, MIB), Ranks(0, 100, 7, 64), rules, neighbours, 0.0, rng=random.Random(1))
+        chooser = Chooser(Layout(16 * MIB, MIB), Ranks(0, 100, 7, 16), rules, neighbours, 0.0, rng=random.Random(1))
         for place in range(16):
             chooser.linked(place, Link.UP)
-            chooser.told(place, (1 << 64) - 1, 0)
+            chooser.told(place, (1 << 16) - 1, 0)
         assert len(chooser.next(0.0)) == expected
         if line is not None:
-            # As long as the line needs for all of them, none is overdue, and no further one is asked for.
+            # As long as the line needs for all of them none is overdue: nobody else is asked, nor the store.
             needed = max(5.0, expected * MIB / line)
-            assert all(step.source == ORIGIN for step in chooser.next(needed))
+            chooser.received(int(5 * line), needed - 0.1, from_peer=True)
+            assert chooser.next(needed) == []
 
 
 def test_host_that_would_be_late_takes_everything_from_the_store() -> None:

@@ -40,7 +40,7 @@ class Scripted:
         await self.go.wait()
         return 200
 
-    async def body(self, length: int) -> AsyncIterator[bytes]:
+    async def body(self, length: int, _most: int) -> AsyncIterator[bytes]:
         yield self._content[: length // 2]
         self.sent.set()
         await asyncio.sleep(0)

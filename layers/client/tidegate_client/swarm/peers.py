@@ -62,15 +62,15 @@ class Connection:
         length = _LENGTH.search(head)
         return int(status[1]), int(length[1]) if length else None
 
-    async def body(self, length: int) -> AsyncIterator[memoryview]:
+    async def body(self, length: int, most: int = BUFFER_BYTES) -> AsyncIterator[memoryview]:
         """In large chunks, as each goes to a thread and back. A chunk is valid until the next one is asked for."""
         while length:
-            wanted = min(length, _LARGE)
+            wanted = min(length, most, _LARGE)
             with _translated():
                 while self._wire.waiting < wanted:
                     async with asyncio.timeout(STALL_SECONDS):
                         await self._wire.more()
-            chunk = self._wire.take(length)
+            chunk = self._wire.take(min(length, most))
             yield chunk
             length -= len(chunk)
             self._wire.give_back(len(chunk))

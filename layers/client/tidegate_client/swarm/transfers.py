@@ -19,10 +19,14 @@ from tidegate_client.swarm.peers import Broken, Connection, NotStarted, Peer, St
 from tidegate_client.swarm.store import PieceStore, Sink, StaleFile
 from tidegate_client.swarm.tasks import Tasks, Tools
 from tidegate_client.swarm.terms import Terms
+from tidegate_client.swarm.wire import BUFFER_BYTES
 
 log = logging.getLogger("tidegate.agent")
 
 _MOST_BAD_PEERS = 4
+# With a limited rate a chunk is at most what comes in an eighth of a second: a sender gives up on who takes nothing for
+# ten, and several pieces wait in turn.
+_CHUNKS_A_SECOND, _SMALLEST_CHUNK = 8, 16 * 1024
 
 
 @dataclass(slots=True)
@@ -82,6 +86,8 @@ class Transfers:
         self._flights: dict[tuple[int, int], _Flight] = {}
         # Neighbours of an older version, which know no ranges.
         self._whole_only: set[int] = set()
+        limit = tools.download
+        self._chunk = max(_SMALLEST_CHUNK, int(limit.bytes_a_second / _CHUNKS_A_SECOND)) if limit else BUFFER_BYTES
         self.figures = Figures()
         self.last_byte = time.monotonic()
         self.store: PieceStore | None = None
@@ -155,7 +161,7 @@ class Transfers:
             await self._finish(flight)
 
     async def _receive(self, flight: _Flight, connection: Connection, length: int) -> None:
-        async for chunk in connection.body(length):
+        async for chunk in connection.body(length, self._chunk):
             await self._tools.on_disk(flight.sink.write, chunk)
             self._note_bytes(len(chunk), True)
             if self._tools.download is not None:

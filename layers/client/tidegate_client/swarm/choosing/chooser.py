@@ -183,10 +183,14 @@ class Chooser:
     def _flying(self, now: float) -> int:
         """What is on its way. A few peers that take far too long do not keep others from being asked."""
         began = self._flights.began()
-        slow = max(self.rules.patience, 4 * self._usual)
-        if self._pace.line:
-            slow = max(slow, 2 * self._places() * self.layout.piece_size / self._pace.line)
+        slow = max(self._patience(), 4 * self._usual)
         return len(began) - min(self._places(), sum(now - moment > slow for moment in began))
+
+    def _patience(self) -> float:
+        """As the order says; longer on a line that needs longer for the pieces that are on their way."""
+        if self._pace.line is None:
+            return self.rules.patience
+        return max(self.rules.patience, 2 * self._places() * self.layout.piece_size / self._pace.line)
 
     def _places(self) -> int:
         """So many that each piece takes about as long as a neighbour is waited for."""
@@ -260,7 +264,7 @@ class Chooser:
     def _wanted_from_origin(self, now: float, *, late: bool) -> Iterable[int]:
         missing = self._missing()
         if late:
-            return pieces_in(missing | self._flights.overdue(now - self.rules.patience))
+            return pieces_in(missing | self._flights.overdue(now - self._patience()))
         return dict.fromkeys([*self._own_turn(missing, now), *self._ladder(missing, now)])
 
     def _own_turn(self, missing: int, now: float) -> Iterable[int]:
@@ -292,12 +296,12 @@ class Chooser:
         return offered, coming
 
     def _ladder(self, missing: int, now: float) -> Iterable[int]:
-        stuck = now - self.progress - self.rules.patience
+        stuck = now - self.progress - self._patience()
         if stuck <= 0:
             return ()
         # One host for each piece at first, and no piece that a neighbour has or brings; then more, then any piece.
         allowed = 4.0 ** min(stuck, 64.0)
-        wanted = missing | self._flights.overdue(now - self.rules.patience)
+        wanted = missing | self._flights.overdue(now - self._patience())
         if stuck < LADDER_BELIEVES:
             offered, coming = self._known(now)
             wanted &= ~(offered | coming)
