@@ -93,7 +93,7 @@ def _check_parameters(values: Mapping[str, str], region: str) -> None:
     """What CloudFormation would find out only while it makes things."""
     if values.get("Tracing") == "yes" and region.startswith("cn-"):
         raise Failure(f"X-Ray traces no functions in {region}", 'PARAMS="Tracing=no" make deploy')
-    needed = {name: others for name, others in NEEDED.items() if values.get(name)}
+    needed: dict[str, tuple[str, ...]] = {name: others for name, others in NEEDED.items() if values.get(name)}
     if values.get("TransferEngine") == "gse":
         needed["TransferEngine=gse"] = NEEDED_BY_GSE
     for name, others in needed.items():
