@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -104,7 +105,7 @@ def shop(server: HTTPServer) -> None:
 def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> Shown:
     """Some of everything: done, failed, running and waiting."""
 
-    def made(path: str, body: dict[str, object]) -> dict[str, str]:
+    def made(path: str, body: Mapping[str, object]) -> dict[str, str]:
         answer = project.http("POST", path, json=body)
         assert answer.status in (201, 202), answer.body
         found: dict[str, str] = answer.json()
