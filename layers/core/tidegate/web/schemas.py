@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from tidegate.common.schedules import check_schedule
+from tidegate.errors import Invalid
 from tidegate.files.model import path_fault
 
 
@@ -41,6 +43,14 @@ def plain_name(value: str) -> str:
     return _clean(value)
 
 
+def _fires(value: str) -> str:
+    try:
+        check_schedule(value)
+    except Invalid as error:
+        raise ValueError(error.detail) from error
+    return value
+
+
 FilePath = Annotated[str, Field(min_length=1), AfterValidator(_safe_path)]
 FileName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(plain_name)]
 Text = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_clean)]
@@ -48,5 +58,6 @@ Signature = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(s
 # S3's largest object.
 FileSize = Annotated[int, Field(ge=0, le=5 * 1024**4)]
 Number = Annotated[int, Field(ge=0, le=2**32 - 1)]
+Schedule = Annotated[str, Field(max_length=200), AfterValidator(_fires)]
 Priority = Annotated[int, Field(ge=1, le=10)]
 JsonObject = dict[str, Any]

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
-
-from tidegate.common.schedules import check_schedule
-from tidegate.errors import Invalid
 from tidegate.web.exports.schemas import MultipleBody, TaskAnswer, TaskBody
-from tidegate.web.schemas import Answer
-
-
-def _fires(value: str) -> str:
-    try:
-        check_schedule(value)
-    except Invalid as error:
-        raise ValueError(error.detail) from error
-    return value
-
-
-Schedule = Annotated[str, Field(max_length=200), AfterValidator(_fires)]
+from tidegate.web.schemas import Answer, Schedule
 
 
 class ExportScheduleBody(TaskBody):

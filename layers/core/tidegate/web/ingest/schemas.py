@@ -4,23 +4,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tidegate.common.schedules import check_schedule
-from tidegate.errors import Invalid
 from tidegate.http.credentials import read_origin
 from tidegate.ingest.feeds.choice import template_fault
 from tidegate.web.queue.request_payloads import CredentialName, PolitenessBody, Url
-from tidegate.web.schemas import Answer, Body, Number, Priority, Text
+from tidegate.web.schemas import Answer, Body, Number, Priority, Schedule, Text
 
-
-def _fires(value: str) -> str:
-    try:
-        check_schedule(value)
-    except Invalid as error:
-        raise ValueError(error.detail) from error
-    return value
-
-
-Schedule = Annotated[str, Field(max_length=200), AfterValidator(_fires)]
 # They say where a message ends and whom it is for: not a secret, and dangerous in a caller's hand.
 _FRAMING = frozenset(
     [
