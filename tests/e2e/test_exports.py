@@ -190,6 +190,8 @@ def test_rows_of_an_object_and_of_a_table_need_no_endpoint(deployed: Deployed, p
         dynamodb.put_item(TableName=name, Item={"shop": {"S": "a"}, "id": {"N": str(number)}})
     query = {"table": name, "key_condition": "shop = :s", "values": {":s": "a"}, "attributes": ["id"]}
     sources = {250: {"s3": {"bucket": name, "key": "orders.csv"}}, 3: {"dynamodb": query}}
+    grant = {"read_from": [f"s3://{name}/*", f"dynamodb://{name}"]}
+    assert deployed.http("PATCH", f"/v1/projects/{project.id}", json=grant, key=deployed.admin_key).status == 200
     tasks = {count: ordered(project, source=source, step=100) for count, source in sources.items()}
     for count, task_id in tasks.items():
         shown = ended(project, task_id)

@@ -34,6 +34,7 @@ class ProjectDetail(Project):
     allow_private_urls: bool
     swarm: str
     deliver_to: list[str]
+    read_from: list[str]
     quotas: Quotas
     usage: Model
 

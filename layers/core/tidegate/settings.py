@@ -69,8 +69,6 @@ class Settings:
     source_bucket: str = "-"
     source_table: str = "-"
     source_workgroup: str = "-"
-    # The projects that may do so, by id, separated by commas; *: all of this deployment.
-    source_projects: str = "*"
     batch_slice_seconds: int = 240
     batch_lease_seconds: int = 15
     # JSON: what differs from queue/policies.py, e.g. {"download": {"retries": 5}}.

@@ -22,7 +22,15 @@ def world(world: ExportWorld) -> ExportWorld:
     allowed = world.cloud.app.exports.allowed_sources
     allowed.bucket, allowed.table, allowed.workgroup = "acme-data-*", TABLE, WORKGROUP
     world.s3.create_bucket(Bucket=BUCKET)
+    grant(world, f"s3://{BUCKET}/*", f"dynamodb://{TABLE}", f"athena://{WORKGROUP}")
     return world
+
+
+def grant(world: ExportWorld, *patterns: str) -> None:
+    path = f"/v1/projects/{world.project.id}"
+    answer = world.cloud.http("PATCH", path, json={"read_from": list(patterns)}, key=world.cloud.admin_key)
+    assert answer.status == 200, answer.body
+    assert answer.json()["read_from"] == list(patterns)
 
 
 def put(world: ExportWorld, key: str, body: bytes) -> dict[str, Any]:
@@ -308,15 +316,21 @@ def test_own_table_and_bucket_are_never_a_source(world: ExportWorld) -> None:
     assert world.order(source={"dynamodb": own}).status == 422
 
 
-def test_project_that_may_not_is_refused(world: ExportWorld) -> None:
-    source = put(world, "x.csv", b"id\n1\n")
-    allowed = world.cloud.app.exports.allowed_sources
-    allowed.projects = f"prj-other,{world.project.id}"
+def test_project_reads_only_what_an_admin_lets_it(world: ExportWorld) -> None:
+    source = put(world, "shop/x.csv", b"id\n1\n")
     task_id = world.submit(source=source)
-    allowed.projects = "prj-other"
-    assert world.order(source=source).status == 422
+    grant(world, f"s3://{BUCKET}/bank/*")
+    refused = world.order(source=source)
+    assert (refused.status, "read_from" in refused.json()["detail"]) == (422, True)
     shown = world.run(task_id)
-    assert (shown["status"], "SourceProjects" in shown["failed_reason"]) == ("failed", True)
+    assert (shown["status"], "read_from" in shown["failed_reason"]) == ("failed", True)
+
+
+def test_grant_names_its_bucket_and_table_in_full(world: ExportWorld) -> None:
+    path = f"/v1/projects/{world.project.id}"
+    for pattern in ("s3://*/x", "s3://acme-*/x", "dynamodb://*", "athena://a*", "s3://bucket", "http://x/y"):
+        refused = world.cloud.http("PATCH", path, json={"read_from": [pattern]}, key=world.cloud.admin_key)
+        assert refused.status == 422, pattern
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from tests.support.moto.bulk import multiply
 from tests.support.queue import TestQueue
 from tests.support.template import load_template, timeout_of
 from tidegate.queue.admission import admit
-from tidegate.queue.admission.together import MOST_TOGETHER
 from tidegate.queue.admission.standings import standing_write
+from tidegate.queue.admission.together import MOST_TOGETHER
 
 
 def admission_of(queue: TestQueue) -> Counter[str]:

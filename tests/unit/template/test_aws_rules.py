@@ -183,6 +183,7 @@ ENDPOINTS = {
     "secretsmanager": "Secrets Manager",
     "cloudwatch": "`monitoring`",
     "execute-api": "@connections",
+    "athena": "`athena`",
 }
 
 
@@ -190,9 +191,9 @@ def test_operators_are_told_every_service_that_private_functions_must_reach() ->
     page = (ROOT / ".github/docs/operations.md").read_text()
     section = page.partition("## Private networks")[2].partition("\n## ")[0]
     private = [name for name in FUNCTIONS if "VpcConfig" in of_type("AWS::Lambda::Function")[name]]
-    # Lambda itself writes the logs and makes the network interfaces.
+    # Lambda itself writes the logs and makes the network interfaces; Athena reads Glue with the function's rights.
     called = {a.split(":")[0] for n in private for s in statements(role_of(n)) for a in listed(s["Action"])}
-    assert called - {"logs", "xray", "ec2"} == set(ENDPOINTS)
+    assert called - {"logs", "xray", "ec2", "glue"} == set(ENDPOINTS)
     assert [service for service, name in ENDPOINTS.items() if name not in section] == []
 
 

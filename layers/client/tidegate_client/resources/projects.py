@@ -33,7 +33,7 @@ class Projects:
         return ProjectDetail(self._http.get(f"/v1/projects/{path_part(project_id)}"))
 
     def update(self, project_id: str, changes: Mapping[str, Any]) -> ProjectDetail:
-        """Sets what `changes` names of name, group, allow_private_urls, swarm, deliver_to and quotas.
+        """Sets what `changes` names of name, group, allow_private_urls, swarm, deliver_to, read_from and quotas.
 
         A quota of None is lifted.
         """

@@ -45,8 +45,8 @@ class ExportsPart:
             settings.source_bucket,
             settings.source_table,
             settings.source_workgroup,
-            settings.source_projects,
             frozenset([settings.files_bucket, settings.table_name]),
+            app.projects.projects.get,
         )
         self.mail = LinkMail(
             lazy_client("sesv2"), self.objects, settings.email_sender, settings.email_recipients, settings.api_url

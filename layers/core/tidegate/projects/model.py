@@ -44,6 +44,8 @@ class Project:
     swarm: str = "auto"
     # Where its exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`.
     deliver_to: tuple[str, ...] = ()
+    # What its exports may read without an endpoint: patterns such as `s3://acme-data/shop/*`, `dynamodb://orders`.
+    read_from: tuple[str, ...] = ()
     # Rises with every change that an operator makes.
     revision: int = 0
 

@@ -28,6 +28,7 @@ def _project(item: dict[str, Any]) -> Project:
         quotas=Quotas(**item.get("quotas", {})),
         swarm=item.get("swarm", "auto"),
         deliver_to=tuple(item.get("deliver_to", ())),
+        read_from=tuple(item.get("read_from", ())),
         revision=int(item.get("revision", 0)),
     )
 
@@ -80,6 +81,7 @@ class ProjectStore:
                 "allow_private_urls": now.allow_private_urls,
                 "quotas": _limits(now.quotas),
                 "deliver_to": list(now.deliver_to),
+                "read_from": list(now.read_from),
                 # Only if it changes: the settings for swarms have a route of their own, too.
                 **({"swarm": now.swarm} if now.swarm != was.swarm else {}),
                 "revision": was.revision + 1,

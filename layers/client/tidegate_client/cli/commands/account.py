@@ -47,6 +47,13 @@ def register(subparsers: Subparsers) -> None:
         help="where its exports may be copied; name all places, an empty text for none",
     )
     update.add_argument(
+        "--read-from",
+        action="append",
+        metavar="SOURCE",
+        help="what its exports may read without an endpoint: s3://BUCKET/KEY*, dynamodb://TABLE, athena://WORKGROUP; "
+        "name all, an empty text for none",
+    )
+    update.add_argument(
         "--quota",
         action="append",
         default=[],
@@ -123,7 +130,8 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
         "name": args.name,
         "allow_private_urls": args.allow_private_urls,
         "swarm": args.swarm,
-        "deliver_to": None if args.deliver_to is None else [place for place in args.deliver_to if place],
+        "deliver_to": _named(args.deliver_to),
+        "read_from": _named(args.read_from),
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     if args.group is not None:
@@ -132,9 +140,14 @@ def _update_project(context: Context, args: argparse.Namespace) -> None:
         changes["quotas"] = quotas_of(args.quota)
     if not changes:
         raise UsageError(
-            "nothing to change: give --name, --group, --allow-private-urls, --swarm, --deliver-to or --quota"
+            "nothing to change: give --name, --group, --allow-private-urls, --swarm, --deliver-to, --read-from "
+            "or --quota"
         )
     context.output.record(context.client.projects.update(args.project_id, changes))
+
+
+def _named(places: Sequence[str] | None) -> list[str] | None:
+    return None if places is None else [place for place in places if place]
 
 
 def quotas_of(given: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Sources that are read without an endpoint: an S3 object, a DynamoDB query, SQL by Athena.
 
 They are behind the same page interface as a source's URL and answer in its words, with cursors. What may be read is
-the operator's decision: parameters of the stack name the buckets, tables and the workgroup, and the functions' roles
-allow no others.
+the operator's decision, twice: parameters of the stack name the buckets, tables and the workgroup, and the functions'
+roles allow no others; a project's `read_from` says which of them this project may read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tidegate.errors import ConnectionFailed, Invalid, ServiceUnavailable, SourceBroken
 from tidegate.exports.model import DIRECT
 from tidegate.exports.source_page import Place
+from tidegate.projects.model import Project
 
 NOTHING = "-"
 # What AWS answers where another try may succeed.
@@ -39,14 +40,14 @@ _RETRYABLE = frozenset(
 
 @dataclass(slots=True)
 class AllowedSources:
-    """Names or patterns of names; `-` allows none. `projects` is `*` or ids separated by commas."""
+    """Names or patterns of names; `-` allows none."""
 
-    bucket: str = NOTHING
-    table: str = NOTHING
-    workgroup: str = NOTHING
-    projects: str = "*"
+    bucket: str
+    table: str
+    workgroup: str
     # This system's own, which hold the records and files of every project.
-    own: frozenset[str] = frozenset()
+    own: frozenset[str]
+    project_of: Callable[[str], Project]
 
     def check(self, project_id: str, source: Mapping[str, Any], field: str) -> None:
         kind, options = next(iter(source.items()))
@@ -58,11 +59,23 @@ class AllowedSources:
         name = str(options[part])
         if allowed == NOTHING or not fnmatchcase(name, allowed) or name in self.own:
             said = f"the {part} {name} may not be read: whoever runs this system allows it by the parameter {parameter}"
-        elif self.projects != "*" and project_id not in self.projects.split(","):
-            said = "this project may not read sources directly: whoever runs this system sets SourceProjects"
+        elif not self._is_granted(project_id, place := _place(kind, options)):
+            said = (
+                f"this project may not read {place}: an admin allows it by read_from of PATCH /v1/projects/"
+                "{project_id}"
+            )
         else:
             return
         raise Invalid(said, errors=[{"loc": ["body", field, kind, part], "msg": said}])
+
+    def _is_granted(self, project_id: str, place: str) -> bool:
+        return any(fnmatchcase(place, pattern) for pattern in self.project_of(project_id).read_from)
+
+
+def _place(kind: str, options: Mapping[str, Any]) -> str:
+    if kind == "s3":
+        return f"s3://{options['bucket']}/{options['key']}"
+    return f"dynamodb://{options['table']}" if kind == "dynamodb" else f"athena://{options['workgroup']}"
 
 
 class Reader(Protocol):

@@ -13,6 +13,7 @@ from tidegate.web.schemas import Answer, Body, Text
 
 Scope = Literal["read", "write", "agent"]
 CopyPattern = Annotated[str, Field(min_length=5, max_length=300, pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/.+$")]
+SourcePattern = Annotated[str, Field(max_length=300, pattern=r"^(s3://[^/*?\[]+/.+|(dynamodb|athena)://[^/*?\[]+)$")]
 ProjectName = Annotated[Text, Field(min_length=2, max_length=60)]
 _TEN_YEARS = 10 * 365 * 86400
 _NINETY_DAYS = 90 * 86400
@@ -46,11 +47,12 @@ class ProjectChange(Body):
     allow_private_urls: bool = False
     swarm: Annotated[Literal["auto", "off"], Field(description="whether its hosts feed each other")] = "auto"
     deliver_to: Annotated[list[CopyPattern], Field(max_length=20)] = []
+    read_from: Annotated[list[SourcePattern], Field(max_length=20)] = []
     quotas: QuotasBody = QuotasBody()
 
     def fields(self) -> dict[str, Any]:
         named = self.model_dump(exclude_unset=True, exclude={"quotas"})
-        return named | ({"deliver_to": tuple(self.deliver_to)} if "deliver_to" in named else {})
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
 
     def limits(self) -> dict[str, Any]:
         return self.quotas.model_dump(exclude_unset=True)
@@ -74,6 +76,7 @@ class QuotasAnswer(Answer):
 class ProjectDetail(ProjectAnswer):
     swarm: str
     deliver_to: list[str]
+    read_from: list[str]
     quotas: QuotasAnswer
     usage: dict[str, Any]
 
@@ -81,7 +84,8 @@ class ProjectDetail(ProjectAnswer):
     def of(cls, project: Project, usage: dict[str, Any]) -> ProjectDetail:
         shown = ProjectAnswer.model_validate(project).model_dump()
         quotas = QuotasAnswer.model_validate(project.quotas)
-        return cls(**shown, swarm=project.swarm, deliver_to=list(project.deliver_to), quotas=quotas, usage=usage)
+        granted = {"deliver_to": list(project.deliver_to), "read_from": list(project.read_from)}
+        return cls(**shown, **granted, swarm=project.swarm, quotas=quotas, usage=usage)
 
 
 class ProjectList(Answer):
