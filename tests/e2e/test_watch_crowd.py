@@ -58,8 +58,11 @@ def report_success(project: DeployedProject) -> None:
     assert done.status == 200, done.body
 
 
-async def watching(project: DeployedProject, ticket: str, job_id: str, few: asyncio.Semaphore) -> ClientConnection:
+async def watching(project: DeployedProject, job_id: str, few: asyncio.Semaphore) -> ClientConnection:
+    tickets, holder = product_on(project.cloud).notifications.tickets, Holder(project.id, project.key.split("_")[1])
     async with few:
+        # Made when its turn has come: a ticket lasts a minute.
+        ticket = (await asyncio.to_thread(tickets.issue, holder)).ticket
         socket = await connect(f"{project.cloud.ws_url}?ticket={ticket}", open_timeout=60, ping_interval=None)
         await socket.send(json.dumps({"action": "watch", "task_ids": [job_id]}))
         ack = json.loads(await socket.recv())
@@ -96,13 +99,8 @@ async def sent_to_all(cloud: Deployed, sockets: list[ClientConnection]) -> float
 
 async def crowd(project: DeployedProject, job_id: str, size: int) -> tuple[float, float]:
     """(a bare message to all, the Job's end to all): the seconds until the last of them heard it."""
-    tickets, key_id = product_on(project.cloud).notifications.tickets, project.key.split("_")[1]
     few = asyncio.Semaphore(8)
-    sockets = [
-        asyncio.create_task(watching(project, tickets.issue(Holder(project.id, key_id)).ticket, job_id, few))
-        for _ in range(size)
-    ]
-    joined = await asyncio.gather(*sockets)
+    joined = await asyncio.gather(*(watching(project, job_id, few) for _ in range(size)))
     bare = await sent_to_all(project.cloud, joined)
     listening = [asyncio.create_task(end_heard(socket)) for socket in joined]
     await asyncio.to_thread(report_success, project)

@@ -48,7 +48,10 @@ def try_mutant(mutant: Mutant, tree: Path) -> str:
 
 def _killer(mutant: Mutant, tree: Path) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *mutant.tests]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    # For processes that a test starts: they would import what is installed, without the fault.
+    paths = os.pathsep.join(str(tree / name) for name in ("layers/core", "layers/client", "."))
+    environment = os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
     found = _FAILED.search(done.stdout)
     if found:
         return found[1]

@@ -12,7 +12,7 @@ from tests.support.calls import count_calls
 from tests.support.moto.cloud import MotoCloud
 from tests.support.queue import TestQueue
 from tidegate.aws import keys
-from tidegate.aws.due_shards import SHARD_KEPT_SECONDS, DueShards
+from tidegate.aws.due_shards import SHARD_KEPT_SECONDS, DueShards, _entry
 from tidegate.aws.table import ItemPage, Table
 from tidegate.aws.writes import delete, put, update
 from tidegate.compensation.store import CompensationStore, Overdue
@@ -174,6 +174,20 @@ def test_shard_that_was_opened_again_is_not_closed(cloud: MotoCloud) -> None:
 
     assert CompensationStore(cloud.app.table).close(quiet) == 0
     assert set(names) <= set(_names(_overdue(cloud)))
+
+
+def test_shard_that_was_opened_again_and_has_no_record_yet_is_not_closed(cloud: MotoCloud) -> None:
+    """The entry is renewed, and the record that it was renewed for comes next."""
+    _write(cloud, _process(cloud, 7), 13)
+    [item] = cloud.app.table.query(keys.due_partition(7), index="due").items
+    cloud.app.table.write(delete({"pk": item["pk"], "sk": item["sk"]}))
+    cloud.clock.advance(SHARD_KEPT_SECONDS + 1)
+    quiet = _overdue(cloud).quiet
+    cloud.app.table.write(_entry(7, cloud.clock().timestamp()))
+
+    assert len(quiet) == 1
+    assert CompensationStore(cloud.app.table).close(quiet) == 0
+    assert cloud.app.table.get(keys.due_shard(7)) is not None
 
 
 def test_stale_index_hides_a_record_only_until_it_catches_up(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
