@@ -113,4 +113,5 @@ def _run_one(address: str, table: str, url: str, batch_id: str, runner: int, lea
 
 
 if __name__ == "__main__":
-    _run_one(*sys.argv[1:5], int(sys.argv[5]), float(sys.argv[6]))
+    address, table, url, batch_id, runner, lease_seconds = sys.argv[1:]
+    _run_one(address, table, url, batch_id, int(runner), float(lease_seconds))

@@ -78,18 +78,18 @@ class BatchSchedules:
         return sum(self._try_fire(schedule) for schedule in self._store.due(self._clock().timestamp()))
 
     def _try_fire(self, schedule: BatchSchedule) -> bool:
-        told = {"schedule_id": schedule.schedule_id}
+        schedule_id = schedule.schedule_id
         try:
             return self._fire(schedule)
         except (BotoCoreError, ClientError):
-            logger.exception("a scheduled batch is tried again", **told)
+            logger.exception("a scheduled batch is tried again", schedule_id=schedule_id)
             return False
         except DomainError as error:
             late = self._clock().timestamp() - (schedule.due_at or 0)
             if error.retryable and late < _TRIED_SECONDS:
-                logger.warning("a scheduled batch is tried again", **told, why=error.detail)
+                logger.warning("a scheduled batch is tried again", schedule_id=schedule_id, why=error.detail)
                 return False
-            logger.warning("a scheduled batch was not made", **told, code=error.code, why=error.detail)
+            logger.warning("a scheduled batch was not made", schedule_id=schedule_id, code=error.code, why=error.detail)
             self._store.fired(schedule, self._after(schedule), None, f"{error.code}: {error.detail}"[:500])
             return False
 
@@ -98,8 +98,8 @@ class BatchSchedules:
         if self._store.get(schedule.project_id, schedule.schedule_id).due_at != schedule.due_at:
             return False
         if self._still_runs(schedule):
-            error = f"the batch before, {schedule.last_batch_id}, still ran"
-            self._store.fired(schedule, self._after(schedule), None, error)
+            why = f"the batch before, {schedule.last_batch_id}, still ran"
+            self._store.fired(schedule, self._after(schedule), None, why)
             return False
         batch = self._batch_of_moment(schedule)
         error = self._start(batch, schedule.created_by)
