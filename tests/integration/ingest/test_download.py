@@ -214,6 +214,21 @@ def test_the_same_content_arriving_twice_is_stored_once(library: Library, source
     assert ("/c.bin", "") not in source.seen, "content that is here is not fetched"
 
 
+def test_file_whose_announced_content_is_stored_has_its_size_and_is_not_fetched(
+    library: Library, source: FileSource
+) -> None:
+    source.files["/a.bin"] = Hosted(SMALL)
+    library.ask(source.url("/a.bin"))
+    library.run()
+    source.seen.clear()
+
+    asked = library.ask(source.url("/a.bin"), file_path="/in/again.bin", signature=sha(SMALL))
+    library.run()
+
+    file = library.file(asked["file_id"])
+    assert (file["state"], file["size"], source.seen) == ("ready", len(SMALL), [])
+
+
 def test_a_source_that_changes_meanwhile_is_not_stitched_together(
     library: Library, source: FileSource, large: bytes
 ) -> None:

@@ -129,6 +129,17 @@ def test_profiles_are_kept_apart_and_a_logout_forgets_one(url: str, capsys: pyte
     assert "no profile gone" in capsys.readouterr().err
 
 
+def test_logout_names_the_profile_of_the_environment(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["login", "--api-url", url, "--key", "k", "--profile", "staging"])
+    monkeypatch.setenv("TIDEGATE_PROFILE", "staging")
+    capsys.readouterr()
+
+    assert main(["logout", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"logged_out": "staging"}
+
+
 def test_fields_and_debug_show_what_was_asked_for(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

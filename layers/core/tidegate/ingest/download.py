@@ -55,8 +55,8 @@ class Download:
         file = self._files.get(request.project_id, str(request.payload["file_id"]))
         if file is None:
             raise RecordNotFound("the file's record is gone")
-        if file.signature and self._is_here(request.project_id, file.signature):
-            return self._done(request, file, file.signature, file.size, etag=None, fetched=0)
+        if file.signature and (here := self._stored(request.project_id, file.signature)):
+            return self._done(request, file, file.signature, here.size, etag=None, fetched=0)
         wanted = Wanted(
             request,
             ingested_object(request.project_id, request.request_id),
@@ -102,8 +102,12 @@ class Download:
         )
 
     def _is_here(self, project_id: str, signature: str) -> bool:
+        return self._stored(project_id, signature) is not None
+
+    def _stored(self, project_id: str, signature: str) -> StoredObject | None:
+        """The project's object with this content, if it has one."""
         known = self._files.has_content(project_id, signature)
-        return known and self._parts.head(self._files.object_of(project_id, signature)) is not None
+        return self._parts.head(self._files.object_of(project_id, signature)) if known else None
 
     def _keep(self, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None]:
         """Checks what was fetched. Returns its digest and its object; no object if the content was stored before."""

@@ -82,10 +82,10 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
 
 
 def _logout(context: Context, args: argparse.Namespace) -> None:
-    profile = getattr(args, "profile", None)
+    profile = getattr(args, "profile", None) or os.environ.get("TIDEGATE_PROFILE") or config.DEFAULT_PROFILE
     if not config.forget(profile=profile):
-        raise UsageError(f"nobody is logged in under the profile {profile or config.DEFAULT_PROFILE}")
-    context.output.record({"logged_out": profile or config.DEFAULT_PROFILE})
+        raise UsageError(f"nobody is logged in under the profile {profile}")
+    context.output.record({"logged_out": profile})
 
 
 def _check(client: Client) -> None:
