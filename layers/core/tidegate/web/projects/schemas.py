@@ -82,10 +82,14 @@ class ProjectDetail(ProjectAnswer):
 
     @classmethod
     def of(cls, project: Project, usage: dict[str, Any]) -> ProjectDetail:
-        shown = ProjectAnswer.model_validate(project).model_dump()
-        quotas = QuotasAnswer.model_validate(project.quotas)
-        granted = {"deliver_to": list(project.deliver_to), "read_from": list(project.read_from)}
-        return cls(**shown, **granted, swarm=project.swarm, quotas=quotas, usage=usage)
+        return cls(
+            **ProjectAnswer.model_validate(project).model_dump(),
+            swarm=project.swarm,
+            deliver_to=list(project.deliver_to),
+            read_from=list(project.read_from),
+            quotas=QuotasAnswer.model_validate(project.quotas),
+            usage=usage,
+        )
 
 
 class ProjectList(Answer):
