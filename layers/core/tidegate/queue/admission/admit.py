@@ -78,11 +78,14 @@ class Admission:
         """False if the time was up before all were admitted that there is room for."""
         started: list[Future[None]] = []
         with ThreadPoolExecutor(_STARTS_TOGETHER, thread_name_prefix="start") as pool:
-            while (group := self._next_group(turns)) or (place := turns.next()) is not None:
-                if group:
-                    started += [pool.submit(self.start, admitted) for admitted in group]
-                else:
+            while True:
+                group = self._next_group(turns)
+                place = None if group else turns.next()
+                if place is not None:
                     self._try_one(place, turns)
+                elif not group:
+                    break
+                started += [pool.submit(self.start, admitted) for admitted in group]
                 if time.monotonic() > until:
                     break
         for future in started:
