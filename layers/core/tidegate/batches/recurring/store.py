@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -76,7 +76,7 @@ class BatchScheduleStore:
         except ConditionFailed as error:
             raise RecordNotFound("no such schedule") from error
 
-    def due(self, now: float) -> list[BatchSchedule]:
+    def due(self, now: float) -> Sequence[BatchSchedule]:
         """All at once: those that fire leave the index while it is read."""
         found = self._table.query_all(keys.BATCH_SCHEDULES_DUE, index="due", sk_between=(0, int(now)))
         return [_schedule(item) for item in found]

@@ -36,6 +36,7 @@ _WORTH_SLEEPING = 10.0
 _LONGEST_SLEEP = 60
 _LONGEST_SLEEP_FOR_RESULTS = 15
 _LOG_SECONDS = 20.0
+_LOG_SECONDS_BEFORE_THE_END = 1.0
 # Outcomes are merged in memory, a kilobyte or so each.
 _MOST_MERGED = 500_000
 
@@ -148,6 +149,9 @@ class SliceRunner:
         log.start()
         try:
             self._keep_up(run, asked_at + self._slice_seconds(batch))
+            if run.pool.verdict is not None:
+                # Whoever sees that the batch is over is to see its last lines too, unless they take too long.
+                log.close(_LOG_SECONDS_BEFORE_THE_END)
             return self._hand_over(run)
         finally:
             log.close(_LOG_SECONDS)
