@@ -81,10 +81,12 @@ def test_time_that_a_callback_waits_for_its_turn_is_not_its_receivers(cloud: Mot
             told(project, at.url, f"req-{number}")
         began = time.monotonic()
         cloud.deliver("CallbacksQueue")
-        assert time.monotonic() - began > 1, "one a second is free"
+        took = time.monotonic() - began
+    assert took > 1, "one a second is free"
     shown = callbacks(project)
     assert len(shown) == 3
-    assert max(attempt["duration_ms"] for each in shown for attempt in each["attempts"]) < 500
+    # The last one waited for a second at least, whatever the machine's load.
+    assert max(attempt["duration_ms"] for each in shown for attempt in each["attempts"]) < 1000 * (took - 0.9)
 
 
 def test_callback_that_was_held_back_spends_no_attempt_and_blames_no_host(
