@@ -62,7 +62,7 @@ def test_admin_makes_an_admin_key_and_revokes_it(office: Console) -> None:
     box = office.page.get_by_role("dialog")
     box.locator("input[name=name]").fill("second operator")
     confirm(office, "Create")
-    expect(box).to_contain_text("tga_")
+    expect(box).to_contain_text("tg_key")
     box.get_by_role("button", name="Close").last.click()
     row = office.page.locator("tbody tr", has_text="second operator")
     row.get_by_role("button", name="Revoke").click()
@@ -81,7 +81,7 @@ def test_admin_cleans_up_and_sees_the_week(office: Console) -> None:
 
 
 def test_source_is_paused_resumed_changed_and_deleted(desk: Console, project: DeployedProject) -> None:
-    wanted = {"name": "Mirror", "source_url": "https://files.example/list.json"}
+    wanted = {"name": "Mirror", "source_url": "https://files.example/list.json", "schedule": "rate(1 day)"}
     source = made(project, "/v1/subscriptions", wanted)["subscription_id"]
     badge = desk.page.locator(".page-head .badge")
     desk.go(f"ingest/{source}")
@@ -164,7 +164,7 @@ def test_ended_batch_gives_its_outcomes_logs_and_a_redrive(
     press(desk, "Logs as CSV")
     expect(desk.page.locator(".crumbs")).to_contain_text("Exports")
     desk.go(f"batches/{batch}")
-    press(desk, "Redrive failed items")
+    press(desk, "Redrive abandoned items")
     expect(desk.page.locator("[data-key=details]")).to_contain_text("Redrive of")
 
 

@@ -52,7 +52,9 @@ function actions(batch, refresh) {
   if (["running", "waiting_biz"].includes(batch.status)) made.push(button(t("batches.stop"), () => act(() => post(`${path}/stop`), t("batches.stopped"), refresh), { kind: "danger", key: "stop" }));
   if (["stopped", "finished"].includes(batch.status) && batch.progress?.errors) {
     made.push(button(t("batches.results"), () => act(async () => window.open((await get(`${path}/results`)).url, "_blank", "noopener")), { key: "results" }));
-    made.push(button(t("batches.redrive"), () => act(async () => { location.hash = `#/batches/${at((await post(`${path}/redrive`)).batch_id)}`; }, t("batches.redriven"), refresh), { key: "redrive" }));
+    for (const [state, label] of [["failed", "batches.redrive"], ["abandoned", "batches.redriveAbandoned"]]) {
+      if (batch.progress[state]) made.push(button(t(label), () => act(async () => { location.hash = `#/batches/${at((await post(`${path}/redrive`, { states: [state] })).batch_id)}`; }, t("batches.redriven"), refresh), { key: `redrive-${state}` }));
+    }
   }
   made.push(button(t("batches.exportLogs"), () => act(async () => { location.hash = `#/exports/${at((await post(`${path}/logs/export`)).task_id)}`; }), { key: "logs" }));
   if (batch.status !== "finished") made.push(button(t("action.change"), () => changeBatchDialog(batch, refresh), { key: "change" }));
