@@ -16,7 +16,7 @@ export const enSchedules = {
   },
   projects: {
     access: "Buckets and tables of exports", deliver_to: "Copies may go to", read_from: "Rows may come from", nowhere: "nowhere", badPattern: "“{line}” is not such a pattern. {hint}",
-    deliver_toHint: "One pattern a line: bucket/key, * stands for anything. The parameter DeliveryBucket must allow the bucket too.", read_fromHint: "One pattern a line: s3://bucket/key, dynamodb://table or athena://workgroup. In a key, * stands for anything.",
+    deliver_toHint: "One pattern a line: bucket/key, * stands for anything. The parameter DeliveryBucket must allow the bucket too.", read_fromHint: "One pattern a line: s3://bucket/key, dynamodb://table or athena://workgroup. In a key, * stands for anything. The parameters SourceBucket, SourceTable and SourceWorkgroup must allow it too.",
   },
   polite: { host_downloads: "Downloads from the host at once" },
   files: { mirrors: "Other addresses of it", mirrorsHint: "One a line, at most 10. Used where the first fails or is slow." },

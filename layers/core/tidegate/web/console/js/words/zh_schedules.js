@@ -15,7 +15,7 @@ export const zhSchedules = {
   },
   projects: {
     access: "导出可用的存储桶与表", deliver_to: "副本可存到", read_from: "数据可取自", nowhere: "无", badPattern: "“{line}”不符合格式。{hint}",
-    deliver_toHint: "每行一个：桶/键，* 代表任意内容。参数 DeliveryBucket 也须允许该桶。", read_fromHint: "每行一个：s3://桶/键、dynamodb://表 或 athena://工作组。键中 * 代表任意内容。",
+    deliver_toHint: "每行一个：桶/键，* 代表任意内容。参数 DeliveryBucket 也须允许该桶。", read_fromHint: "每行一个：s3://桶/键、dynamodb://表 或 athena://工作组。键中 * 代表任意内容。参数 SourceBucket、SourceTable、SourceWorkgroup 也须允许。",
   },
   polite: { host_downloads: "对该主机的并发下载数" },
   files: { mirrors: "其他地址", mirrorsHint: "每行一个，最多 10 个。首个地址失败或过慢时使用。" },
