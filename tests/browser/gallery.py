@@ -18,6 +18,7 @@ from playwright.sync_api import Browser
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+from tests.browser.schedules import BATCHES, EXPORTS, fire
 from tests.browser.screenshots import CONTENT, SIGNATURE, report, submit
 from tests.support.console import Console, chromium, console
 from tests.support.console_seed import fill
@@ -40,6 +41,8 @@ class Shown:
     subscription: str
     request: str
     project: str
+    export_schedule: str
+    batch_schedule: str
 
     def pages(self) -> dict[str, str]:
         return {
@@ -58,7 +61,12 @@ class Shown:
             "export": f"exports/{self.export}",
             "failed-export": f"exports/{self.failed_export}",
             "new-export": "exports/new",
+            "export-schedules": "export-schedules",
+            "export-schedule": f"export-schedules/{self.export_schedule}",
+            "new-export-schedule": "export-schedules/new",
             "batches": "batches",
+            "batch-schedules": "batch-schedules",
+            "batch-schedule": f"batch-schedules/{self.batch_schedule}",
             "batch": f"batches/{self.batch}",
             "businesses": "businesses",
             "queue": "queue",
@@ -126,13 +134,22 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> 
     wanted_batch = {"biz_id": biz, "name": "Points for autumn", "total": 5000, "rate": 12, "on_item_failure": "skip"}
     batch = made("/v1/batches", wanted_batch)["batch_id"]
     made(f"/v1/batches/{batch}/start", {})
+    nightly = {"name": "Orders of the day", "source_url": orders, "file_name": "orders-{date}.csv"}
+    daily = made("/v1/export-schedules", nightly | {"schedule": "cron(0 2 * * ? *)"})["schedule_id"]
+    weekly = made("/v1/export-schedules", wanted | {"schedule": "cron(30 4 ? * MON-FRI *)"})["schedule_id"]
+    project.http("POST", f"/v1/export-schedules/{weekly}/pause")
+    points = {"biz_id": biz, "name": "Points of the day", "total": 40, "rate": 20, "on_item_failure": "skip"}
+    repeated = made("/v1/batch-schedules", {"schedule": "rate(1 hour)", "batch": points})["schedule_id"]
+    fire(deployed, daily, EXPORTS)
+    fire(deployed, repeated, BATCHES)
     source = {"name": "Mirror of releases", "source_url": server.url_for("/list.json"), "schedule": "cron(0 3 * * ? *)"}
     subscription = made("/v1/subscriptions", source)["subscription_id"]
     project.http("POST", f"/v1/subscriptions/{subscription}/download")
     stored = {"headers": {"Authorization": "Bearer secret"}, "origins": ["https://files.example"]}
     assert project.http("PUT", "/v1/credentials/vendor", json=stored).status in (200, 201, 204)
     quotas = {"quotas": {"stored_bytes": 5_000_000_000, "queued": 500, "requests_per_s": 200}}
-    deployed.http("PATCH", f"/v1/projects/{project.id}", json=quotas, key=deployed.admin_key)
+    places = {"deliver_to": ["acme-reports/shop/*"], "read_from": ["s3://acme-data/orders/*", "dynamodb://orders"]}
+    deployed.http("PATCH", f"/v1/projects/{project.id}", json=quotas | places, key=deployed.admin_key)
     for number, host in enumerate(hosts[:24]):
         report(project, number, host)
         project.http("PATCH", f"/v1/agents/{host}", json={"groups": ["canary" if number % 6 == 0 else "north"]})
@@ -143,7 +160,19 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> 
         lambda: project.http("GET", "/v1/task", query={"task_id": export}).json()["status"],
         lambda at: at == "completed",
     )
-    return Shown(job, task.rsplit(":", 1)[-1], hosts[0], export, failed, batch, subscription, request, project.id)
+    return Shown(
+        job=job,
+        task=task.rsplit(":", 1)[-1],
+        host=hosts[0],
+        export=export,
+        failed_export=failed,
+        batch=batch,
+        subscription=subscription,
+        request=request,
+        project=project.id,
+        export_schedule=daily,
+        batch_schedule=repeated,
+    )
 
 
 def take(tab: Console, name: str, route: str, look: str) -> None:

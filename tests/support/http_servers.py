@@ -44,7 +44,7 @@ def serve(route: Callable[[Handler], None], context: ssl.SSLContext | None = Non
         def do_GET(self) -> None:
             route(self)
 
-        do_POST = do_HEAD = do_PUT = do_GET
+        do_POST = do_HEAD = do_PUT = do_PATCH = do_DELETE = do_GET
 
     server = _Server(("127.0.0.1", 0), Routed)
     if context:

@@ -328,6 +328,30 @@ class Export(Model):
     finish_time: str | None
 
 
+class ExportSchedule(Model):
+    """A recurring export; times are UTC."""
+
+    schedule_id: str
+    name: str
+    type: str
+    schedule: str
+    status: str
+    next_run: str | None
+    last_task_id: str | None
+    created_at: str
+    created_by: str
+
+
+class ExportRun(Model):
+    """One moment of a recurring export: `started`, or `skipped` with the reason."""
+
+    due: str
+    state: str
+    task_id: str | None
+    reason: str | None
+    task: Export | None
+
+
 class BatchProgress(Model):
     processed: int
     total: int | None
@@ -352,6 +376,20 @@ class Batch(Model):
     progress: BatchProgress
     stop_reason: str | None
     redrive_of: str | None
+
+
+class BatchSchedule(Model):
+    """A recurring batch; times are UTC."""
+
+    schedule_id: str
+    schedule: str
+    enabled: bool
+    biz_id: str
+    name: str
+    next_run: str | None
+    last_batch_id: str | None
+    last_error: str | None
+    created_at: str
 
 
 class BatchItem(Model):

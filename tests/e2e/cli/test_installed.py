@@ -60,7 +60,7 @@ def test_examples_of_the_page_run_with_the_wheel_alone(
 
     printed = run(installed / "python", str(script), home=tmp_path).splitlines()
 
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
     assert "True 4" in printed
     assert "rss ['/pod/one.mp3']" in printed
     assert "/in/moon.txt pending" in printed

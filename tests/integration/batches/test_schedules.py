@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -11,8 +12,10 @@ from botocore.exceptions import EndpointConnectionError
 
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
+from tidegate.aws import keys
+from tidegate.aws.writes import update
 from tidegate.batches.control import BatchControl
-from tidegate.batches.recurring.store import BatchScheduleStore
+from tidegate.batches.recurring.store import BatchSchedule, BatchScheduleStore
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 
@@ -251,3 +254,96 @@ def test_another_project_sees_no_schedule(world: BatchWorld) -> None:
         body = {"enabled": False} if method == "PATCH" else None
         answer = world.cloud.http(method, f"/v1/batch-schedules/{made['schedule_id']}", json=body, key=other.key)
         assert answer.status == 404
+
+
+def test_a_record_that_cannot_be_read_does_not_stop_the_others(world: BatchWorld) -> None:
+    broken, whole = new_schedule(world), new_schedule(world)
+    key = keys.batch_schedule(world.project.id, broken["schedule_id"])
+    world.cloud.app.table.write(update(key, {"batch": '{"of a later release": 1}'}, condition=""))
+    to_next_run(world, whole)
+    fire(world)
+    (batch,) = batches(world)
+    assert now(world, whole)["last_batch_id"] == batch["batch_id"]
+
+
+def test_a_refusal_that_cannot_be_noted_does_not_stop_the_others(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.business.answers["/before-create"] = lambda _: (200, {"result": "error", "msg": "closed today"})
+    refused, whole = new_schedule(world, "before_create"), new_schedule(world)
+    to_next_run(world, whole)
+    noted = BatchScheduleStore.fired
+
+    def lost(store: BatchScheduleStore, schedule: BatchSchedule, *rest: Any) -> None:
+        if schedule.schedule_id == refused["schedule_id"]:
+            raise LOST
+        noted(store, schedule, *rest)
+
+    monkeypatch.setattr(BatchScheduleStore, "fired", lost)
+    fire(world)
+    assert len(batches(world)) == 1
+    assert now(world, whole)["next_run"] > whole["next_run"]
+    assert now(world, refused)["next_run"] == refused["next_run"]
+
+
+def test_a_slow_business_does_not_delay_the_schedules_of_others(world: BatchWorld) -> None:
+    both = threading.Barrier(2, timeout=8)
+
+    def waits_for_the_other(_: Any) -> tuple[int, dict[str, Any]]:
+        both.wait()
+        return 200, {"result": "ok"}
+
+    world.business.answers["/before-create"] = waits_for_the_other
+    made = [new_schedule(world, "before_create") for _ in range(2)]
+    to_next_run(world, made[0])
+    fire(world)
+    assert len(batches(world)) == 2
+
+
+def test_a_late_run_does_not_shift_the_runs_after_it(world: BatchWorld) -> None:
+    made = new_schedule(world, schedule="rate(1 hour)")
+    to_next_run(world, made)
+    world.cloud.clock.advance(45)
+    fire(world)
+    passed = datetime.fromisoformat(now(world, made)["next_run"]) - datetime.fromisoformat(made["next_run"])
+    assert passed.total_seconds() == 3600
+
+
+def test_a_change_that_changes_nothing_keeps_the_next_run(world: BatchWorld) -> None:
+    made = new_schedule(world, schedule="rate(1 hour)")
+    path = f"/v1/batch-schedules/{made['schedule_id']}"
+    to_next_run(world, made)
+    for body in ({"enabled": True}, {"schedule": "rate(1 hour)"}):
+        assert world.http("PATCH", path, body).json()["next_run"] == made["next_run"]
+    fire(world)
+    assert len(batches(world)) == 1
+
+
+def test_a_schedule_without_further_moments_can_be_disabled(world: BatchWorld) -> None:
+    year = world.cloud.clock().year + 1
+    made = new_schedule(world, schedule=f"cron(0 2 1 1 ? {year})")
+    path = f"/v1/batch-schedules/{made['schedule_id']}"
+    to_next_run(world, made)
+    fire(world)
+    assert now(world, made)["next_run"] is None
+    disabled = world.http("PATCH", path, {"enabled": False})
+    assert (disabled.status, disabled.json().get("enabled")) == (200, False)
+    assert world.http("PATCH", path, {"enabled": True}).status == 422
+
+
+def test_a_schedule_changed_after_a_crash_knows_the_batch_that_runs(
+    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = new_schedule(world)
+    to_next_run(world, made)
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchScheduleStore, "fired", lambda *_, **__: (_ for _ in ()).throw(LOST))
+        fire(world)
+    path = f"/v1/batch-schedules/{made['schedule_id']}"
+    changed = world.http("PATCH", path, {"schedule": "rate(1 hour)"}).json()
+    (batch,) = batches(world)
+    assert changed["last_batch_id"] == batch["batch_id"]
+    to_next_run(world, made)
+    fire(world)
+    assert len(batches(world)) == 1
+    assert "still ran" in now(world, made)["last_error"]

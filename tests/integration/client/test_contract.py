@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.support.moto.cloud import MotoCloud
-from tidegate_client import Client
+from tidegate_client import Client, models
 
 FILE: dict[str, Any] = {"biz_id": 1, "app_id": 2, "file_path": "/a", "file_name": "a"}
 SENT: dict[str, Any] = FILE | {
@@ -99,6 +99,11 @@ CALLS: dict[str, Callable[[Client], object]] = {
         pause_windows=[{"start": "22:00", "end": "06:00"}],
     ),
     "batches.get": lambda c: c.batches.get("b"),
+    "batches.repeat": lambda c: c.batches.repeat("rate(1 hour)", biz_id="b", name="n", total=1, rate=1, retries=1),
+    "batches.schedules": lambda c: c.batches.schedules(limit=1, cursor="c"),
+    "batches.schedule": lambda c: c.batches.schedule("s"),
+    "batches.update_schedule": lambda c: c.batches.update_schedule("s", schedule="rate(1 hour)", enabled=True),
+    "batches.delete_schedule": lambda c: c.batches.delete_schedule("s"),
     "batches.list": lambda c: c.batches.list(status="running", limit=1, cursor="c"),
     "batches.start": lambda c: c.batches.start("b"),
     "batches.stop": lambda c: c.batches.stop("b"),
@@ -207,3 +212,15 @@ def body_fields(contract: Any, operation: Mapping[str, Any]) -> set[str] | None:
     if "$ref" in schema:
         schema = contract["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     return set(schema["properties"]) if "properties" in schema else None
+
+
+@pytest.mark.parametrize(
+    ("model", "schema"),
+    [
+        (models.BatchSchedule, "BatchScheduleAnswer"),
+        (models.ExportSchedule, "ExportScheduleAnswer"),
+        (models.ExportRun, "RunAnswer"),
+    ],
+)
+def test_models_of_schedules_have_the_fields_of_the_answers(contract: Any, model: type, schema: str) -> None:
+    assert set(model.__annotations__) == set(contract["components"]["schemas"][schema]["properties"])

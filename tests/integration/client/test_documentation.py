@@ -51,8 +51,9 @@ def test_examples_of_the_page_run(
         exec(compile(example, str(PAGE), "exec"), names)
 
     printed = capsys.readouterr().out
-    assert len(EXAMPLES) == 5, "those that need the whole stack are in tests/e2e/cli/test_installed.py"
+    assert len(EXAMPLES) == 6, "those that need the whole stack are in tests/e2e/cli/test_installed.py"
     assert "/in/moon.txt pending" in printed
     assert "rss ['/pod/one.mp3']" in printed
+    assert "[None]" in printed, "the schedule of batches"
     assert "not_found 404" in printed
     assert "pending 5" in printed

@@ -12,6 +12,10 @@ from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld, read_csv
 from tests.support.moto.cloud import Answer
+from tidegate.aws import keys
+from tidegate.aws.writes import update
+from tidegate.errors import Busy, Invalid
+from tidegate.exports.exports import Exports
 
 HOURLY = "rate(1 hour)"
 
@@ -106,6 +110,58 @@ def test_two_at_once_make_one_export(world: ExportWorld, monkeypatch: pytest.Mon
     assert len(runs(world, schedule_id)) == len(world.get("/v1/tasks").json()["items"]) == 1
 
 
+def test_stale_index_runs_nothing_again(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    schedules = world.cloud.app.exports.schedules
+    seen = schedules.get(world.project.id, schedule_id)
+    assert fired(world) == 1
+    (run,) = runs(world, schedule_id)
+    assert not schedules._fire(seen, world.cloud.clock())
+    assert world.run(run["task_id"])["status"] == "completed"
+    assert not schedules._fire(seen, world.cloud.clock())
+    assert runs(world, schedule_id)[0]["state"] == "started"
+    assert call(world, "POST", f"/{schedule_id}/pause").status == 200
+    assert not schedules._fire(seen, world.cloud.clock())
+
+
+def test_record_that_cannot_be_read_does_not_stop_the_others(world: ExportWorld) -> None:
+    broken, whole = made(world)["schedule_id"], made(world)["schedule_id"]
+    key = keys.export_schedule(world.project.id, broken)
+    world.cloud.app.table.write(update(key, {}, removes=["name"], condition=""))
+    assert fired(world) == 1
+    assert [run["state"] for run in runs(world, whole)] == ["started"]
+
+
+def test_run_that_is_refused_for_good_is_noted_and_the_next_one_comes(
+    world: ExportWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule_id = made(world)["schedule_id"]
+
+    def refuses(*_: Any, **__: Any) -> str:
+        raise Invalid("there is no type export")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Exports, "place", refuses)
+        assert fired(world) == 0
+    assert [(run["state"], run["reason"]) for run in runs(world, schedule_id)] == [
+        ("skipped", "there is no type export")
+    ]
+    assert fired(world) == 1
+
+
+def test_run_that_meets_a_busy_table_is_tried_again(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule_id = made(world)["schedule_id"]
+
+    def busy(*_: Any, **__: Any) -> str:
+        raise Busy("the table is throttled")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Exports, "place", busy)
+        assert fired(world) == 0
+    assert runs(world, schedule_id) == []
+    assert fired(world, 60) == 1
+
+
 def test_run_is_skipped_while_the_one_before_is_not_over(world: ExportWorld) -> None:
     schedule_id = made(world)["schedule_id"]
     assert (fired(world), fired(world)) == (1, 0)
@@ -152,6 +208,9 @@ def test_deleted_schedule_is_gone_and_its_exports_stay(world: ExportWorld) -> No
 def test_names_and_copies_carry_the_date_of_the_run(world: ExportWorld) -> None:
     world.s3.create_bucket(Bucket="acme-reports-1")
     world.cloud.app.exports.deliveries.allowed = "acme-*"
+    granted = {"deliver_to": ["acme-reports-1/daily/*"]}
+    project = f"/v1/projects/{world.project.id}"
+    assert world.cloud.http("PATCH", project, json=granted, key=world.cloud.admin_key).status == 200
     deliver = [{"bucket": "acme-reports-1", "key": "daily/{date}-{time}.csv"}]
     schedule = made(world, file_name="orders-{date}", deliver=deliver, schedule="cron(30 6 * * ? *)")
     fired(world, 86_400)

@@ -204,6 +204,15 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
             "/v1/batches",
             {"biz_id": "b", "name": "n", "rate": 2.5, "source": {"file_id": "f-1", "format": "csv"}},
         ),
+        (
+            "batch schedule create daily --biz b --name n --rate 5 --total 10 --retries 2",
+            "POST",
+            "/v1/batch-schedules",
+            {"schedule": "daily", "batch": {"biz_id": "b", "name": "n", "rate": 5, "total": 10, "retries": 2}},
+        ),
+        ("batch schedule change s1 hourly", "PATCH", "/v1/batch-schedules/s1", {"schedule": "hourly"}),
+        ("batch schedule disable s1", "PATCH", "/v1/batch-schedules/s1", {"enabled": False}),
+        ("batch schedule enable s1", "PATCH", "/v1/batch-schedules/s1", {"enabled": True}),
         ("key create p1 --scope read --scope write", "POST", "/v1/projects/p1/keys", {"scopes": ["read", "write"]}),
         (
             "key create p1 --scope read --name ci --expires-in 60",
@@ -264,6 +273,7 @@ def test_each_command_calls_its_route(
         ("key delete k1", "/v1/keys/k1"),
         ("subscription delete s1", "/v1/subscriptions/s1"),
         ("export unschedule s1", "/v1/export-schedules/s1"),
+        ("batch schedule delete s1", "/v1/batch-schedules/s1"),
         ("credential delete shop", "/v1/credentials/shop"),
         ("project retire-secret p1", "/v1/projects/p1/callback-secrets/previous"),
     ],
@@ -283,6 +293,8 @@ def test_each_deletion_deletes(api: HTTPServer, command: str, path: str) -> None
         ("project show p1", "/v1/projects/p1"),
         ("export schedules", "/v1/export-schedules"),
         ("export runs s1", "/v1/export-schedules/s1/runs"),
+        ("batch schedule list", "/v1/batch-schedules"),
+        ("batch schedule show s1", "/v1/batch-schedules/s1"),
     ],
 )
 def test_each_view_reads_its_route(api: HTTPServer, command: str, path: str) -> None:

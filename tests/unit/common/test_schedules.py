@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.common.schedules import following_run, next_run
+from tidegate.common.schedules import following_run, next_run, run_after
 from tidegate.errors import Invalid
 
 NOW = datetime(2026, 11, 16, 5, 30, 20, tzinfo=UTC)
@@ -55,3 +55,25 @@ def test_one_shot_has_no_run_after_its_moment() -> None:
     once = "cron(33 14 16 11 ? 2026)"
     assert following_run(once, NOW) == datetime(2026, 11, 16, 14, 33, tzinfo=UTC)
     assert following_run(once, datetime(2026, 11, 16, 14, 33, tzinfo=UTC)) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "late", "expected"),
+    [
+        ("rate(1 minute)", 0, 60),
+        ("rate(1 minute)", 59, 60),
+        ("rate(1 minute)", 60, 120),
+        ("rate(1 hour)", 40, 3600),
+        ("rate(1 hour)", 5 * 3600 + 40, 6 * 3600),
+        ("cron(0/15 * * * ? *)", 40, 900),
+        ("cron(0/15 * * * ? *)", 1000, 1800),
+    ],
+)
+def test_a_late_run_does_not_shift_the_runs_after_it(expression: str, late: int, expected: int) -> None:
+    due = datetime(2026, 11, 16, 5, 30, tzinfo=UTC)
+    assert run_after(expression, int(due.timestamp()), due + timedelta(seconds=late)) == due.timestamp() + expected
+
+
+def test_no_run_after_the_last_moment() -> None:
+    due = datetime(2026, 11, 16, 14, 33, tzinfo=UTC)
+    assert run_after("cron(33 14 16 11 ? 2026)", int(due.timestamp()), due) is None

@@ -80,6 +80,10 @@ class Group:
         """A command's former name: it works, and no help shows it."""
         self._inner.choices[name] = parser
 
+    def group(self, name: str, help_text: str) -> Group:
+        """A word below this one that has subcommands of its own."""
+        return Group(self._inner, name, help_text)
+
     def command(self, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
         return add_command(self._inner, name, run, help_text)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Batch, BatchItem, Business, DryRunItem, Page
+from tidegate_client.models import Batch, BatchItem, BatchSchedule, Business, DryRunItem, Page
 from tidegate_client.resources.paging import one_page
 
 
@@ -25,6 +25,15 @@ class Businesses:
         return one_page(self._http, "/v1/biz", {}, limit, cursor, Business)
 
 
+def _schedule_path(schedule_id: str) -> str:
+    return f"/v1/batch-schedules/{path_part(schedule_id)}"
+
+
+def _order(biz_id: str, name: str, total: int | None, rate: float, optional: dict[str, Any]) -> dict[str, Any]:
+    whole = {"biz_id": biz_id, "name": name, "total": total, "rate": rate} | optional
+    return {field: value for field, value in whole.items() if value is not None}
+
+
 class Batches:
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -33,11 +42,7 @@ class Batches:
         """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
         on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
         concurrency_key, pause_windows, progress_url with progress_every_items or progress_every_percent."""
-        body: dict[str, Any] = {"biz_id": biz_id, "name": name, "rate": rate}
-        if total is not None:
-            body["total"] = total
-        body |= {field: value for field, value in optional.items() if value is not None}
-        return Batch(self._http.create("/v1/batches", body))
+        return Batch(self._http.create("/v1/batches", _order(biz_id, name, total, rate, optional)))
 
     def get(self, batch_id: str) -> Batch:
         return Batch(self._http.get(f"/v1/batches/{path_part(batch_id)}"))
@@ -92,6 +97,41 @@ class Batches:
     def export_logs(self, batch_id: str) -> str:
         """All log lines as CSV; gives the id of the export."""
         return str(self._http.create(f"/v1/batches/{path_part(batch_id)}/logs/export", {})["task_id"])
+
+    def repeat(
+        self,
+        schedule: str,
+        *,
+        biz_id: str,
+        name: str,
+        total: int | None,
+        rate: float,
+        idempotency_key: str | None = None,
+        **optional: Any,
+    ) -> BatchSchedule:
+        """Makes and starts it again and again: `schedule` is `rate(6 hours)` or `cron(0 2 * * ? *)`, in UTC.
+
+        `optional` as for `create`."""
+        body = {"schedule": schedule, "batch": _order(biz_id, name, total, rate, optional)}
+        return BatchSchedule(self._http.create("/v1/batch-schedules", body, idempotency_key=idempotency_key))
+
+    def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[BatchSchedule]:
+        return one_page(self._http, "/v1/batch-schedules", {}, limit, cursor, BatchSchedule)
+
+    def schedule(self, schedule_id: str) -> BatchSchedule:
+        return BatchSchedule(self._http.get(_schedule_path(schedule_id)))
+
+    def update_schedule(
+        self, schedule_id: str, *, schedule: str | None = None, enabled: bool | None = None
+    ) -> BatchSchedule:
+        """Moments that pass while it is disabled are not made up for."""
+        given = {"schedule": schedule, "enabled": enabled}
+        body = {field: value for field, value in given.items() if value is not None}
+        return BatchSchedule(self._http.call("PATCH", _schedule_path(schedule_id), body=body, idempotent=True).json())
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Batches that it has made stay."""
+        self._http.call("DELETE", _schedule_path(schedule_id), idempotent=True)
 
     def _act(self, batch_id: str, action: str) -> Batch:
         return Batch(self._http.act(f"/v1/batches/{path_part(batch_id)}/{action}"))

@@ -8,7 +8,7 @@ from tidegate_client.content import Progress
 from tidegate_client.download import download_to
 from tidegate_client.errors import problem_of
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Export, Link, Model, Page
+from tidegate_client.models import Export, ExportRun, ExportSchedule, Link, Model, Page
 from tidegate_client.resources.paging import one_page
 
 
@@ -29,26 +29,27 @@ class Exports:
 
     def repeat(
         self, fields: Mapping[str, Any], schedule: str, *, multiple: bool = False, idempotency_key: str | None = None
-    ) -> Model:
+    ) -> ExportSchedule:
         """Orders it again and again: `schedule` is `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
         path = "/v1/export-schedules/multiple" if multiple else "/v1/export-schedules"
-        return Model(self._http.create(path, {**fields, "schedule": schedule}, idempotency_key=idempotency_key))
+        body = {**fields, "schedule": schedule}
+        return ExportSchedule(self._http.create(path, body, idempotency_key=idempotency_key))
 
-    def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[Model]:
-        return one_page(self._http, "/v1/export-schedules", {}, limit, cursor, Model)
+    def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[ExportSchedule]:
+        return one_page(self._http, "/v1/export-schedules", {}, limit, cursor, ExportSchedule)
 
-    def schedule(self, schedule_id: str) -> Model:
-        return Model(self._http.get(_schedule_path(schedule_id)))
+    def schedule(self, schedule_id: str) -> ExportSchedule:
+        return ExportSchedule(self._http.get(_schedule_path(schedule_id)))
 
-    def runs(self, schedule_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Model]:
+    def runs(self, schedule_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[ExportRun]:
         """The history of a recurring export, newest first."""
-        return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, Model)
+        return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
 
-    def pause_schedule(self, schedule_id: str) -> Model:
-        return Model(self._http.act(f"{_schedule_path(schedule_id)}/pause", idempotent=True))
+    def pause_schedule(self, schedule_id: str) -> ExportSchedule:
+        return ExportSchedule(self._http.act(f"{_schedule_path(schedule_id)}/pause", idempotent=True))
 
-    def resume_schedule(self, schedule_id: str) -> Model:
-        return Model(self._http.act(f"{_schedule_path(schedule_id)}/resume", idempotent=True))
+    def resume_schedule(self, schedule_id: str) -> ExportSchedule:
+        return ExportSchedule(self._http.act(f"{_schedule_path(schedule_id)}/resume", idempotent=True))
 
     def delete_schedule(self, schedule_id: str) -> None:
         """Exports that it has ordered stay."""

@@ -60,6 +60,20 @@ def following_run(expression: str, after: datetime) -> datetime | None:
     return _on(cron, day, start) if day else None
 
 
+def run_after(expression: str, due_at: int, now: datetime) -> int | None:
+    """When a schedule that was due at `due_at` (seconds since 1970) is due next; None if that was its last moment.
+
+    A rate counts from the moment that was due, so it does not drift. Moments that were missed are not made up for.
+    """
+    rate = _RATE.fullmatch(expression.strip())
+    if rate:
+        period = int(rate[1]) * _SECONDS[rate[2]]
+        missed = max(0, int(now.timestamp()) - due_at) // period
+        return due_at + (missed + 1) * period
+    found = following_run(expression, max(now, datetime.fromtimestamp(due_at, UTC)))
+    return int(found.timestamp()) if found else None
+
+
 def check_schedule(expression: str) -> None:
     """Invalid if the expression cannot be read, or names a day that no year has."""
     next_run(expression, datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC))

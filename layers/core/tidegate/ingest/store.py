@@ -15,6 +15,7 @@ from tidegate.ingest.feeds.entry import Entry
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, Subscription
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.queue.due_schedules import due_items
 
 _FIELDS = tuple(field.name for field in fields(Subscription))
 
@@ -22,7 +23,7 @@ _FIELDS = tuple(field.name for field in fields(Subscription))
 Writes = list[Write]
 
 
-def _subscription(item: Item) -> Subscription:
+def subscription_from(item: Item) -> Subscription:
     return Subscription(**{name: item[name] for name in _FIELDS if item.get(name) is not None})
 
 
@@ -46,12 +47,12 @@ class SubscriptionStore:
 
     def get(self, project_id: str, subscription_id: str) -> Subscription | None:
         item = self._table.get(keys.subscription(project_id, subscription_id), consistent=True)
-        return _subscription(item) if item else None
+        return subscription_from(item) if item else None
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[Subscription]:
         pk = keys.subscriptions_list(project_id)
         page = self._table.find(pk, limit=limit, cursor=cursor, wanted={})
-        found = [_subscription(item) for item in page.items]
+        found = [subscription_from(item) for item in page.items]
         return Listed([one for one in found if one.status != DELETING], page.cursor)
 
     def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
@@ -73,12 +74,10 @@ class SubscriptionStore:
             return False
         return True
 
-    def due(self, now: float) -> Iterator[Subscription]:
+    def due(self, now: float) -> Iterator[Item]:
+        """Records as the index has them, which may be behind."""
         for shard in range(keys.SCHEDULE_SHARDS):
-            pk = keys.schedule_partition(shard)
-            # All at once: those that are fired leave the index while it is read.
-            found = list(self._table.query_all(pk, index="due", sk_between=(0, int(now))))
-            yield from map(_subscription, found)
+            yield from due_items(self._table, keys.schedule_partition(shard), now)
 
     def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
         """Sets the next run, in the transaction that queues the scan: of two concurrent runs, one succeeds."""

@@ -10,19 +10,19 @@ from itertools import islice
 from typing import Any
 
 from aws_lambda_powertools import Logger
-from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.common.schedules import following_run, next_run
-from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound, WrongState
+from tidegate.common.schedules import next_run, run_after
+from tidegate.errors import Conflict, Invalid, QuotaExceeded, RecordNotFound, WrongState
 from tidegate.http.model import Limits
 from tidegate.ingest.source_list import Selection, SourceList, SourceReader
-from tidegate.ingest.store import SubscriptionStore
+from tidegate.ingest.store import SubscriptionStore, subscription_from
 from tidegate.ingest.submit import IngestSubmit
 from tidegate.ingest.subscription_model import ACTIVE, DELETING, PAUSED, Subscription
 from tidegate.projects.audit import SYSTEM, act, named_at
 from tidegate.queue.control import Control
+from tidegate.queue.due_schedules import fire_all
 from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.store import RequestStore
@@ -31,7 +31,6 @@ from tidegate.queue.store import RequestStore
 _PREVIEW_LIMITS = Limits(total=20, max_bytes=32 * 1024 * 1024)
 logger = Logger(service="tidegate", child=True)
 
-_SCANS_TOGETHER = 8
 _PAGE = 100
 # Requests of a deleted subscription that the caller's own call cancels; compensation cancels the rest.
 CANCELLED_AT_ONCE = 5
@@ -128,19 +127,8 @@ class Subscriptions:
 
     def fire(self) -> int:
         """Once a minute: queues a scan for each subscription whose time has come. Returns how many."""
-        due = list(self._store.due(self._clock().timestamp()))
-        if len(due) <= 1:
-            return sum(map(self._try_fire, due))
-        with ThreadPoolExecutor(_SCANS_TOGETHER) as threads:
-            return sum(threads.map(self._try_fire, due))
-
-    def _try_fire(self, subscription: Subscription) -> bool:
-        try:
-            return self._fire(subscription)
-        except (DomainError, BotoCoreError, ClientError):
-            # It stays due and is tried again in a minute; the scans of everybody else go on.
-            logger.exception("a scheduled scan was not queued", subscription_id=subscription.subscription_id)
-            return False
+        due = self._store.due(self._clock().timestamp())
+        return fire_all(due, lambda item: self._fire(subscription_from(item)))
 
     def _fire(self, subscription: Subscription) -> bool:
         due_at = self._after(subscription)
@@ -174,11 +162,10 @@ class Subscriptions:
     def _after(self, subscription: Subscription) -> int | None:
         """When the next scan is due; None after the last one of a one-shot schedule."""
         try:
-            following = following_run(str(subscription.schedule), self._clock())
+            return run_after(str(subscription.schedule), subscription.due_at or 0, self._clock())
         except Invalid:
             logger.exception("the schedule cannot be read", subscription_id=subscription.subscription_id)
             return None
-        return int(following.timestamp()) if following else None
 
     def _still_scanning(self, subscription: Subscription) -> bool:
         if not subscription.last_request_id:

@@ -1,5 +1,6 @@
 """batch create · start · stop · show · list · watch · rate · items · results · redrive · logs · export-logs
 
+batch schedule create · list · show · change · disable · enable · delete
 biz create · list
 """
 
@@ -15,6 +16,8 @@ from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, 
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.views import follow
 
+_WHEN = "'rate(6 hours)' or 'cron(0 2 * * ? *)', in UTC"
+
 
 def register(subparsers: Subparsers) -> None:
     biz = Group(subparsers, "biz", "businesses whose callbacks process batches")
@@ -28,27 +31,7 @@ def register(subparsers: Subparsers) -> None:
 
     batch = Group(subparsers, "batch", "many items through a business callback, at a rate")
     create = batch.command("create", _create, "make a batch; it does not run yet")
-    create.add_argument("--biz", required=True, metavar="BIZ_ID", dest="biz_id")
-    create.add_argument("--name", required=True)
-    create.add_argument("--total", type=int, help="how many items")
-    create.add_argument("--rate", type=float, required=True, help="items a second")
-    create.add_argument("--concurrency", type=int)
-    create.add_argument("--start-index", type=int)
-    create.add_argument("--job-data", type=_json, metavar="JSON")
-    create.add_argument("--max-errors", type=int)
-    create.add_argument("--retries", type=int)
-    create.add_argument("--retry-delay", type=float)
-    create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
-    create.add_argument("--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library: its rows are the items")
-    create.add_argument("--rows-format", choices=("csv", "ndjson"))
-    create.add_argument("--on-item-failure", choices=("stop", "skip"), help="what an item without retries left does")
-    create.add_argument("--max-failed", type=int, help="tolerate so many items that did not succeed")
-    create.add_argument("--max-failed-percent", type=float, help="the same, as a share of the total")
-    create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="1 to 900")
-    create.add_argument("--ack", choices=("sync", "async"), help="async: the result comes by a call of its own")
-    create.add_argument("--items-per-call", type=int, metavar="N", help="1 to 100")
-    create.add_argument("--runners", type=int, metavar="N", help="1 to 32 functions share the items and the rate")
-    create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
+    _add_order(create)
     create.add_argument("--start", action="store_true", help="start it at once")
 
     start = _with_id(batch.command("start", _start, "start, or go on where it stopped"))
@@ -76,6 +59,59 @@ def register(subparsers: Subparsers) -> None:
     listing = batch.command("list", _list, "list batches, newest first")
     listing.add_argument("--status")
     add_paging(listing)
+    _register_schedules(batch.group("schedule", "batches that are made and started again and again; times are UTC"))
+
+
+def _register_schedules(schedule: Group) -> None:
+    create = schedule.command("create", _repeat, "make and start a batch at each moment of a schedule")
+    create.add_argument("schedule", metavar="WHEN", help=_WHEN)
+    _add_order(create)
+    add_paging(schedule.command("list", _schedules, "list recurring batches"))
+    change = schedule.command("change", _reschedule, "change when it runs")
+    for name, run, text in (
+        ("show", _schedule, "one recurring batch"),
+        ("disable", _disable, "stop repeating a batch; what is missed is not made up for"),
+        ("enable", _enable, "repeat it again"),
+        ("delete", _unschedule, "forget a recurring batch; batches that it made stay"),
+    ):
+        schedule.command(name, run, text).add_argument("schedule_id")
+    change.add_argument("schedule_id")
+    change.add_argument("schedule", metavar="WHEN", help=_WHEN)
+
+
+def _add_order(create: argparse.ArgumentParser) -> None:
+    create.add_argument("--biz", required=True, metavar="BIZ_ID", dest="biz_id")
+    create.add_argument("--name", required=True)
+    create.add_argument("--total", type=int, help="how many items")
+    create.add_argument("--rate", type=float, required=True, help="items a second")
+    create.add_argument("--concurrency", type=int)
+    create.add_argument("--start-index", type=int)
+    create.add_argument("--job-data", type=_json, metavar="JSON")
+    create.add_argument("--max-errors", type=int)
+    create.add_argument("--retries", type=int)
+    create.add_argument("--retry-delay", type=float)
+    create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
+    create.add_argument("--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library: its rows are the items")
+    create.add_argument("--rows-format", choices=("csv", "ndjson"))
+    create.add_argument("--on-item-failure", choices=("stop", "skip"), help="what an item without retries left does")
+    create.add_argument("--max-failed", type=int, help="tolerate so many items that did not succeed")
+    create.add_argument("--max-failed-percent", type=float, help="the same, as a share of the total")
+    create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="1 to 900")
+    create.add_argument("--ack", choices=("sync", "async"), help="async: the result comes by a call of its own")
+    create.add_argument("--items-per-call", type=int, metavar="N", help="1 to 100")
+    create.add_argument("--runners", type=int, metavar="N", help="1 to 32 functions share the items and the rate")
+    create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
+
+
+def _order(args: argparse.Namespace) -> dict[str, Any]:
+    """The batch that the options of `_add_order` describe, as the SDK takes it."""
+    needed = {"biz_id": args.biz_id, "name": args.name, "total": args.total, "rate": _whole(args.rate)}
+    simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
+    failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
+    source = {}
+    if args.rows:
+        source = {"source": {"file_id": args.rows} | ({"format": args.rows_format} if args.rows_format else {})}
+    return {**needed, **given(args, *simple, *failures, "runners", "concurrency_key"), **source}
 
 
 def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -107,14 +143,7 @@ def _list_businesses(context: Context, args: argparse.Namespace) -> None:
 
 
 def _create(context: Context, args: argparse.Namespace) -> None:
-    simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
-    failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
-    optional = dict(given(args, *simple, *failures, "runners", "concurrency_key"))
-    if args.rows:
-        optional["source"] = {"file_id": args.rows} | ({"format": args.rows_format} if args.rows_format else {})
-    made = context.client.batches.create(
-        biz_id=args.biz_id, name=args.name, total=args.total, rate=_whole(args.rate), **optional
-    )
+    made = context.client.batches.create(**_order(args))
     if args.start:
         made = context.client.batches.start(made["batch_id"])
     context.output.record(made)
@@ -181,3 +210,35 @@ def _list(context: Context, args: argparse.Namespace) -> None:
         lambda cursor: context.client.batches.list(status=args.status, limit=args.limit, cursor=cursor),
         ("batch_id", "name", "status", "progress", "stop_reason"),
     )
+
+
+def _repeat(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.repeat(args.schedule, **_order(args)))
+
+
+def _schedules(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.batches.schedules(limit=args.limit, cursor=cursor),
+        ("schedule_id", "name", "schedule", "enabled", "next_run", "last_batch_id", "last_error"),
+    )
+
+
+def _schedule(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.schedule(args.schedule_id))
+
+
+def _reschedule(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.update_schedule(args.schedule_id, schedule=args.schedule))
+
+
+def _disable(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.update_schedule(args.schedule_id, enabled=False))
+
+
+def _enable(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.update_schedule(args.schedule_id, enabled=True))
+
+
+def _unschedule(context: Context, args: argparse.Namespace) -> None:
+    context.client.batches.delete_schedule(args.schedule_id)
+    context.output.record({"deleted": args.schedule_id})

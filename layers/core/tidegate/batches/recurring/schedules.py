@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from aws_lambda_powertools import Logger
-from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.batches.batches import Batches
 from tidegate.batches.control import BatchControl
 from tidegate.batches.model import CREATED, FINISHED, STOPPED, Batch, NewBatch
-from tidegate.batches.recurring.store import BatchSchedule, BatchScheduleStore
+from tidegate.batches.recurring.store import BatchSchedule, BatchScheduleStore, schedule_from
 from tidegate.common.ids import Clock, iso, named_id, new_id
 from tidegate.common.listing import Listed
-from tidegate.common.schedules import following_run, next_run
+from tidegate.common.schedules import next_run, run_after
 from tidegate.errors import DomainError, RecordNotFound, WrongState
 from tidegate.projects.audit import act
+from tidegate.queue.due_schedules import fire_all
 
 logger = Logger(service="tidegate", child=True)
 
@@ -62,8 +63,11 @@ class BatchSchedules:
             schedule=old.schedule if schedule is None else schedule,
             enabled=old.enabled if enabled is None else enabled,
         )
-        following = next_run(new.schedule, now)
-        new = replace(new, due_at=int(following.timestamp()) if new.enabled else None)
+        if not new.enabled:
+            new = replace(new, due_at=None)
+        elif not old.enabled or new.schedule != old.schedule:
+            new = replace(new, due_at=int(next_run(new.schedule, now).timestamp()))
+        new = replace(new, last_batch_id=self._made_already(old) or old.last_batch_id)
         why = f"{new.schedule}, {'enabled' if new.enabled else 'disabled'}"
         self._store.replace(old, new, act(project_id, schedule_id, now, who, "batch_schedule.change", why))
         return new
@@ -75,28 +79,29 @@ class BatchSchedules:
 
     def fire(self) -> int:
         """Once a minute: makes and starts the batches whose moment has come. Returns how many."""
-        return sum(self._try_fire(schedule) for schedule in self._store.due(self._clock().timestamp()))
+        due = self._store.due(self._clock().timestamp())
+        return fire_all(due, lambda item: self._try_fire(schedule_from(item)))
 
-    def _try_fire(self, schedule: BatchSchedule) -> bool:
-        schedule_id = schedule.schedule_id
+    def _try_fire(self, seen: BatchSchedule) -> bool:
+        try:
+            # The index may be behind: it was disabled, changed or deleted, or another function has fired it.
+            schedule = self._store.get(seen.project_id, seen.schedule_id)
+        except RecordNotFound:
+            return False
+        if schedule.due_at is None or schedule.due_at != seen.due_at:
+            return False
         try:
             return self._fire(schedule)
-        except (BotoCoreError, ClientError):
-            logger.exception("a scheduled batch is tried again", schedule_id=schedule_id)
-            return False
         except DomainError as error:
-            late = self._clock().timestamp() - (schedule.due_at or 0)
-            if error.retryable and late < _TRIED_SECONDS:
-                logger.warning("a scheduled batch is tried again", schedule_id=schedule_id, why=error.detail)
+            told: dict[str, Any] = {"schedule_id": schedule.schedule_id, "code": error.code, "why": error.detail}
+            if error.retryable and self._clock().timestamp() - schedule.due_at < _TRIED_SECONDS:
+                logger.warning("a scheduled batch is tried again", **told)
                 return False
-            logger.warning("a scheduled batch was not made", schedule_id=schedule_id, code=error.code, why=error.detail)
+            logger.warning("a scheduled batch was not made", **told)
             self._store.fired(schedule, self._after(schedule), None, f"{error.code}: {error.detail}"[:500])
             return False
 
     def _fire(self, schedule: BatchSchedule) -> bool:
-        # The index may be behind: it was disabled, changed or deleted, or another function has fired it.
-        if self._store.get(schedule.project_id, schedule.schedule_id).due_at != schedule.due_at:
-            return False
         if self._still_runs(schedule):
             why = f"the batch before, {schedule.last_batch_id}, still ran"
             self._store.fired(schedule, self._after(schedule), None, why)
@@ -137,9 +142,17 @@ class BatchSchedules:
             return False
         return last.status not in (CREATED, FINISHED, STOPPED)
 
+    def _made_already(self, schedule: BatchSchedule) -> str | None:
+        """The batch of a moment that has come, if a function made it and died before it noted that."""
+        if schedule.due_at is None or schedule.due_at > self._clock().timestamp():
+            return None
+        try:
+            return self._batches.get(schedule.project_id, self._name(schedule)).batch_id
+        except RecordNotFound:
+            return None
+
     def _after(self, schedule: BatchSchedule) -> int | None:
-        following = following_run(schedule.schedule, self._clock())
-        return int(following.timestamp()) if following else None
+        return run_after(schedule.schedule, schedule.due_at or 0, self._clock())
 
     @staticmethod
     def _name(schedule: BatchSchedule) -> str:

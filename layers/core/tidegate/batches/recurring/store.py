@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tidegate.aws import keys
+from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import delete, put, put_new, update
 from tidegate.batches.model import NewBatch
@@ -15,6 +16,7 @@ from tidegate.common.listing import Listed
 from tidegate.errors import RecordNotFound, WrongState
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.queue.due_schedules import due_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ class BatchScheduleStore:
         item = self._table.get(keys.batch_schedule(project_id, schedule_id), consistent=True)
         if item is None:
             raise RecordNotFound("no such schedule")
-        return _schedule(item)
+        return schedule_from(item)
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[BatchSchedule]:
         page = self._table.find(keys.batch_schedules_list(project_id), limit=limit, cursor=cursor, wanted={})
-        return Listed([_schedule(item) for item in page.items], page.cursor)
+        return Listed([schedule_from(item) for item in page.items], page.cursor)
 
     def replace(self, old: BatchSchedule, new: BatchSchedule, line: AuditLine) -> None:
         """Unless it has fired or was changed meanwhile."""
@@ -76,10 +78,9 @@ class BatchScheduleStore:
         except ConditionFailed as error:
             raise RecordNotFound("no such schedule") from error
 
-    def due(self, now: float) -> Sequence[BatchSchedule]:
-        """All at once: those that fire leave the index while it is read."""
-        found = self._table.query_all(keys.BATCH_SCHEDULES_DUE, index="due", sk_between=(0, int(now)))
-        return [_schedule(item) for item in found]
+    def due(self, now: float) -> Iterator[Item]:
+        """Records as the index has them, which may be behind."""
+        return due_items(self._table, keys.BATCH_SCHEDULES_DUE, now)
 
     def fired(self, schedule: BatchSchedule, due_at: int | None, batch_id: str | None, error: str | None) -> None:
         """Moves on to the next moment. Of two that try, the first does it; a change of the schedule wins over both."""
@@ -108,7 +109,7 @@ def _item(schedule: BatchSchedule) -> dict[str, Any]:
     return key | listing | told | kept | due | {"batch": json.dumps(asdict(schedule.batch))}
 
 
-def _schedule(item: Mapping[str, Any]) -> BatchSchedule:
+def schedule_from(item: Mapping[str, Any]) -> BatchSchedule:
     names = ("schedule_id", "project_id", "schedule", "created_at", "created_by", "enabled", "last_batch_id")
     told = {name: item[name] for name in (*names, "last_error") if name in item}
     batch = NewBatch(**json.loads(item["batch"]))

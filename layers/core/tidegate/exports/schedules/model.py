@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.common.ids import iso
-from tidegate.common.schedules import following_run
 from tidegate.exports.model import Delivery, ExportOptions
 
 PREFIX = "xsc"
@@ -53,18 +52,6 @@ class Run:
 
 def run_of(schedule: ExportSchedule, state: str, task_id: str | None = None, reason: str | None = None) -> Run:
     return Run(_moment(schedule.due_at or 0), state, task_id, reason)
-
-
-def following(schedule: ExportSchedule, now: datetime) -> int | None:
-    """The run after the one that is due. A rate counts from the run that was due, so it does not drift.
-
-    Runs that were missed while nothing ran are not made up for. None: this was the last.
-    """
-    due = datetime.fromtimestamp(schedule.due_at or now.timestamp(), now.tzinfo)
-    found = following_run(schedule.schedule, due)
-    if found is not None and found <= now:
-        found = following_run(schedule.schedule, now)
-    return int(found.timestamp()) if found else None
 
 
 def options_as_data(options: ExportOptions) -> dict[str, Any]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
-from botocore.exceptions import BotoCoreError, ClientError
 
 from tidegate.common.ids import Clock, digest, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.common.schedules import next_run
+from tidegate.common.schedules import next_run, run_after
 from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound
 from tidegate.exports import model as domain
 from tidegate.exports.model import ExportOptions, ExportSpec
@@ -24,22 +22,20 @@ from tidegate.exports.schedules.model import (
     SKIPPED,
     STARTED,
     ExportSchedule,
-    following,
     options_as_data,
     options_from,
     run_of,
 )
-from tidegate.exports.schedules.store import ScheduleStore
+from tidegate.exports.schedules.store import ScheduleStore, schedule_from
 from tidegate.exports.source_json import plain, read_exact, write_exact
 from tidegate.projects.audit import act
+from tidegate.queue.due_schedules import fire_all
 
 if TYPE_CHECKING:
     from tidegate.exports.exports import Exports
     from tidegate.queue.queue import RequestQueue
 
 logger = Logger(service="tidegate", child=True)
-
-_TOGETHER = 8
 
 
 class ExportSchedules:
@@ -120,34 +116,27 @@ class ExportSchedules:
 
     def fire(self) -> int:
         """Once a minute: orders an export for each schedule whose time has come. Returns how many."""
-        due = list(self._store.due(self._clock().timestamp()))
-        if len(due) <= 1:
-            return sum(map(self._try_fire, due))
-        with ThreadPoolExecutor(_TOGETHER) as threads:
-            return sum(threads.map(self._try_fire, due))
+        due = self._store.due(self._clock().timestamp())
+        return fire_all(due, lambda item: self._fire(schedule_from(item), self._clock()))
 
-    def _try_fire(self, schedule: ExportSchedule) -> bool:
-        try:
-            return self._fire(schedule, self._clock())
-        except (DomainError, BotoCoreError, ClientError):
-            # It stays due and is tried again in a minute; the exports of everybody else go on.
-            logger.exception("a scheduled export was not ordered", schedule_id=schedule.schedule_id)
+    def _fire(self, seen: ExportSchedule, now: datetime) -> bool:
+        # The index may be behind: it was paused, resumed or deleted, or another function has run it.
+        schedule = self._store.get(seen.project_id, seen.schedule_id)
+        if schedule is None or schedule.due_at is None or schedule.due_at != seen.due_at:
             return False
-
-    def _fire(self, schedule: ExportSchedule, now: datetime) -> bool:
-        due_at = following(schedule, now)
+        due_at = run_after(schedule.schedule, schedule.due_at, now)
         if self._still_runs(schedule):
             self._skip(schedule, due_at, now, f"{schedule.last_task_id} of the run before was not over")
             return False
         kept = self._store.order(schedule.project_id, schedule.schedule_id)
         if kept is None:
-            # Deleted since the index was read.
+            # Deleted meanwhile.
             return False
         order = read_exact(kept)
         # The same moment has the same id: a run that is repeated after a crash is the same export.
         task_id = f"{domain.PREFIX}-{digest(schedule.schedule_id, str(schedule.due_at), length=26)}"
         moved = self._store.run_writes(schedule, due_at, run_of(schedule, STARTED, task_id), now)
-        options = options_from(plain(order["options"]), schedule.due_at or 0)
+        options = options_from(plain(order["options"]), schedule.due_at)
         try:
             self._exports.place(
                 schedule.project_id,
@@ -161,14 +150,16 @@ class ExportSchedules:
         except Conflict:
             # Another invocation did it, or it was paused or deleted meanwhile.
             return False
-        except QuotaExceeded as error:
+        except DomainError as error:
+            if error.retryable and not isinstance(error, QuotaExceeded):
+                raise
             self._skip(schedule, due_at, now, error.detail)
             return False
         return True
 
     def _skip(self, schedule: ExportSchedule, due_at: int | None, now: datetime, reason: str) -> None:
-        logger.warning("a scheduled export was skipped", schedule_id=schedule.schedule_id, why=reason)
-        self._store.skip(schedule, due_at, run_of(schedule, SKIPPED, reason=reason[:300]), now)
+        if self._store.skip(schedule, due_at, run_of(schedule, SKIPPED, reason=reason[:300]), now):
+            logger.warning("a scheduled export was skipped", schedule_id=schedule.schedule_id, why=reason)
 
     def _still_runs(self, schedule: ExportSchedule) -> bool:
         if not schedule.last_task_id:

@@ -15,6 +15,7 @@ from tidegate.common.listing import Listed
 from tidegate.exports.schedules.model import ACTIVE, ExportSchedule, Run
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.queue.due_schedules import due_items
 
 _FIELDS = tuple(field.name for field in fields(ExportSchedule))
 _RUN_FIELDS = tuple(field.name for field in fields(Run))
@@ -41,7 +42,7 @@ class ScheduleStore:
 
     def get(self, project_id: str, schedule_id: str) -> ExportSchedule | None:
         item = self._table.get(keys.export_schedule(project_id, schedule_id), consistent=True)
-        return _schedule(item) if item else None
+        return schedule_from(item) if item else None
 
     def order(self, project_id: str, schedule_id: str) -> str | None:
         item = self._table.get(keys.export_schedule_order(project_id, schedule_id), consistent=True)
@@ -49,12 +50,11 @@ class ScheduleStore:
 
     def page(self, project_id: str, limit: int, cursor: str | None) -> Listed[ExportSchedule]:
         page = self._table.find(keys.export_schedules_list(project_id), limit=limit, cursor=cursor, wanted={})
-        return Listed([_schedule(item) for item in page.items], page.cursor)
+        return Listed([schedule_from(item) for item in page.items], page.cursor)
 
-    def due(self, now: float) -> Iterator[ExportSchedule]:
-        """All at once: those that run leave the index while it is read."""
-        found = self._table.query_all(keys.EXPORT_SCHEDULES_DUE, index="due", sk_between=(0, int(now)))
-        return iter([_schedule(item) for item in found])
+    def due(self, now: float) -> Iterator[Item]:
+        """Records as the index has them, which may be behind."""
+        return due_items(self._table, keys.EXPORT_SCHEDULES_DUE, now)
 
     def set_state(self, old: ExportSchedule, status: str, due_at: int | None, line: AuditLine) -> bool:
         """False if it was paused, resumed or deleted meanwhile."""
@@ -101,5 +101,5 @@ class ScheduleStore:
         self._table.transact(writes)
 
 
-def _schedule(item: Item) -> ExportSchedule:
+def schedule_from(item: Item) -> ExportSchedule:
     return ExportSchedule(**{name: item[name] for name in _FIELDS if item.get(name) is not None})

@@ -6,44 +6,30 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from tidegate.app import app
 from tidegate.batches.recurring.store import BatchSchedule
 from tidegate.common.ids import iso
-from tidegate.common.schedules import check_schedule
-from tidegate.errors import Invalid
 from tidegate.web.batches.schemas import BatchBody, new_batch
 from tidegate.web.idempotency import idempotent
 from tidegate.web.routing import Cursor, Limit, Router, answer
-from tidegate.web.schemas import Answer, Body
+from tidegate.web.schemas import Answer, Body, Schedule
 
 router = Router()
 _TAGS = ["Batches"]
 
 
-def _readable(expression: str) -> str:
-    try:
-        check_schedule(expression)
-    except Invalid as error:
-        raise ValueError(error.detail) from error
-    return expression
-
-
-Schedule = Annotated[
-    str,
-    Field(min_length=1, max_length=200, description="`cron(0 2 * * ? *)` or `rate(6 hours)`, UTC"),
-    AfterValidator(_readable),
-]
+When = Annotated[Schedule, Field(min_length=1, description="`cron(0 2 * * ? *)` or `rate(6 hours)`, UTC")]
 
 
 class BatchScheduleBody(Body):
-    schedule: Schedule
+    schedule: When
     batch: Annotated[BatchBody, Field(description="the batch that is made each time, as for POST /v1/batches")]
 
 
 class BatchSchedulePatch(Body):
-    schedule: Schedule | None = None
+    schedule: When | None = None
     enabled: Annotated[bool, Field(description="a disabled schedule makes no batch")] | None = None
 
 

@@ -1,10 +1,12 @@
 // The page's words, by the browser's language or the person's choice.
 import { en } from "./words/en.js";
 import { enPages } from "./words/en_pages.js";
+import { enSchedules } from "./words/en_schedules.js";
 import { zh } from "./words/zh.js";
 import { zhPages } from "./words/zh_pages.js";
+import { zhSchedules } from "./words/zh_schedules.js";
 
-const DICTIONARIES = { en: together(en, enPages), zh: together(zh, zhPages) };
+const DICTIONARIES = { en: together(en, enPages, enSchedules), zh: together(zh, zhPages, zhSchedules) };
 const CHOICE = "tidegate.language";
 let current = null;
 
@@ -35,9 +37,9 @@ export function named(group, value) {
   return word(DICTIONARIES[language()], `${group}.${text}`) ?? text;
 }
 
-function together(one, other) {
-  const groups = [...new Set([...Object.keys(one), ...Object.keys(other)])];
-  return Object.fromEntries(groups.map((name) => [name, { ...one[name], ...other[name] }]));
+function together(...parts) {
+  const groups = [...new Set(parts.flatMap(Object.keys))];
+  return Object.fromEntries(groups.map((name) => [name, Object.assign({}, ...parts.map((part) => part[name]))]));
 }
 
 function word(dictionary, key) {

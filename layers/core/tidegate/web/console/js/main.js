@@ -9,11 +9,13 @@ import { go, here } from "./router.js";
 import { session } from "./session.js";
 import { shell, switches, wearTheme } from "./shell.js";
 import { batchPage } from "./views/batch.js";
+import { batchSchedule, batchSchedules } from "./views/batch_schedules.js";
 import { batches } from "./views/batches.js";
 import { businesses } from "./views/businesses.js";
 import { callbacks } from "./views/callbacks.js";
-import { exportForm } from "./views/export_form.js";
+import { exportForm, newExportSchedule } from "./views/export_form.js";
 import { exportPage } from "./views/export.js";
+import { exportSchedule, exportSchedules } from "./views/export_schedules.js";
 import { exportsList } from "./views/exports.js";
 import { files } from "./views/files.js";
 import { fleet } from "./views/fleet.js";
@@ -40,7 +42,9 @@ const VIEWS = {
   fleet: { list: fleet, one: host },
   ingest: { list: subscriptions, one: subscription, new: newSubscription, change: changeSubscription },
   exports: { list: exportsList, one: exportPage, new: exportForm },
+  "export-schedules": { list: exportSchedules, one: exportSchedule, new: newExportSchedule, under: "exports" },
   batches: { list: batches, one: batchPage },
+  "batch-schedules": { list: batchSchedules, one: batchSchedule, under: "batches" },
   businesses: { list: businesses, under: "batches" },
   queue: { list: queue, one: requestPage },
   callbacks: { list: callbacks },

@@ -13,7 +13,9 @@ const KINDS = [
   ["files", "v1/files", (file) => [file.file_name, `#/files?path=${at(file.file_path)}`, file.file_id, file.file_path, file.signature]],
   ["fleet", "v1/agents", (agent) => [agent.agent_id, `#/fleet/${at(agent.agent_id)}`, agent.groups.join(" ")]],
   ["exports", "v1/tasks", (task) => [task.name, `#/exports/${at(task.task_id)}`, task.task_id, task.file_name]],
+  ["exports", "v1/export-schedules", (item) => [item.name, `#/export-schedules/${at(item.schedule_id)}`, item.schedule_id, item.schedule]],
   ["batches", "v1/batches", (batch) => [batch.name, `#/batches/${at(batch.batch_id)}`, batch.batch_id]],
+  ["batches", "v1/batch-schedules", (item) => [item.name, `#/batch-schedules/${at(item.schedule_id)}`, item.schedule_id, item.schedule]],
   ["ingest", "v1/subscriptions", (item) => [item.name, `#/ingest/${at(item.subscription_id)}`, item.subscription_id, item.source_url]],
 ];
 const EXACT = [

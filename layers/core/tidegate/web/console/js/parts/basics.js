@@ -6,7 +6,7 @@ import { named, t } from "../i18n.js";
 const TONES = {
   good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok"],
   bad: ["failed", "dead", "error", "expired", "abandoned", "revoked", "alarm"],
-  warn: ["timeout", "stopping", "paused", "retrying", "waiting_biz", "offline"],
+  warn: ["timeout", "stopping", "paused", "retrying", "waiting_biz", "offline", "skipped"],
   busy: ["running", "downloading", "coming", "verifying", "sending"],
 };
 

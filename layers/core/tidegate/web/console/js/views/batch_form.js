@@ -5,6 +5,7 @@ import { t } from "../i18n.js";
 import { code } from "../parts/basics.js";
 import { act, dialog, toast } from "../parts/dialog.js";
 import { field, FieldError, form, readJson } from "../parts/form.js";
+import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
 const NUMBERS = ["total", "rate", "max_errors", "start_index", "retries", "retry_delay", "priority", "max_failed", "max_failed_percent", "concurrency", "items_per_call", "item_timeout", "runners", "progress_every_items", "progress_every_percent"];
@@ -14,9 +15,11 @@ const DRY_ITEMS = 3;
 const number = (name, label, more) => field(name, t(`batches.${label}`), { type: "number", min: 1, ...more });
 const pauses = (value = "") => field("pause_windows", t("batches.pauses"), { rows: 2, value, hint: t("batches.pausesHint"), placeholder: "08:00-10:30" });
 
-export async function batchDialog(businesses, go) {
+// With `repeat`, what is made is a schedule in any case.
+export async function batchDialog(businesses, go, { repeat = false } = {}) {
   const files = await get("v1/files", { limit: 100 }).then(({ items }) => items.filter((file) => file.state === "ready"), () => []);
-  const close = dialog(t("batches.new"), () => form([
+  const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", { label: t("schedules.repeatBatch"), none: repeat ? undefined : t("schedules.onceBatch"), hint: t("schedules.batchHint") });
+  const close = dialog(t(repeat ? "schedules.new" : "batches.new"), () => form([
     field("biz_id", t("batches.business"), { options: businesses.map((biz) => [biz.biz_id, biz.name]), required: true }),
     field("name", t("field.name"), { required: true }),
     h("div", { class: "pair" }, number("total", "total", { hint: t("batches.totalHint") }), number("rate", "rate", { min: 0.001, step: "any", value: "10", required: true, hint: t("batches.rateHint") })),
@@ -25,12 +28,14 @@ export async function batchDialog(businesses, go) {
     h("div", { class: "pair" },
       field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]] }),
       number("retries", "retries", { max: 100, value: "5" })),
+    schedule,
     h("details", null, h("summary", null, t("exports.moreFields")), h("div", null, details())),
   ], t("batches.create"), async (given, once) => {
-    const made = await create("v1/batches", bodyOf(given), once);
+    const repeated = scheduleOf(given);
+    const made = repeated ? await create("v1/batch-schedules", { schedule: repeated, batch: bodyOf(given) }, once) : await create("v1/batches", bodyOf(given), once);
     close();
-    toast(t("batches.made"));
-    go(`batches/${at(made.batch_id)}`);
+    toast(t(repeated ? "schedules.saved" : "batches.made"));
+    go(repeated ? `batch-schedules/${at(made.schedule_id)}` : `batches/${at(made.batch_id)}`);
   }));
 }
 

@@ -4,7 +4,8 @@ import { at, get } from "../api.js";
 import { count, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
-import { badge, button, chips, copyable, empty, link, pageHead, titled, when } from "../parts/basics.js";
+import { batchTabs } from "../parts/area_tabs.js";
+import { badge, button, chips, copyable, empty, pageHead, titled, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
@@ -23,7 +24,8 @@ export function batches(root, { query, go }) {
     },
     watch: (data) => data.items.map((batch) => [batch.batch_id, batch.status]),
     view: (data, refresh) => [
-      pageHead(t("nav.batches"), t("batches.lead"), link(t("batches.businesses"), "#/businesses", "button"), session.can("write") && tools(data, refresh, go)),
+      pageHead(t("nav.batches"), t("batches.lead"), session.can("write") && tools(data, refresh, go)),
+      batchTabs("batches"),
       chips(t("batches.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), status, (chosen) => go("batches", chosen ? { status: chosen } : {})),
       data.items.length ? list(data.items, new Map(data.businesses.map((biz) => [biz.biz_id, biz.name]))) : empty(t("batches.none"), data.businesses.length ? t("batches.noneAdvice") : t("batches.noBusiness"), session.can("write") && tools(data, refresh, go)),
       pages.moreButton(data, refresh),

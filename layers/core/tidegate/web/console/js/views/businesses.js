@@ -2,7 +2,8 @@
 import { h } from "../dom.js";
 import { at, create, get, put } from "../api.js";
 import { t } from "../i18n.js";
-import { button, code, copyable, crumbs, empty, link, pageHead, when } from "../parts/basics.js";
+import { batchTabs } from "../parts/area_tabs.js";
+import { button, code, copyable, empty, pageHead, when } from "../parts/basics.js";
 import { dialog, toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
@@ -18,8 +19,8 @@ export function businesses(root) {
     view: (data, refresh) => {
       const add = session.can("write") && button(t("batches.newBusiness"), () => businessDialog(refresh), { kind: "primary" });
       return [
-        crumbs(link(t("nav.batches"), "#/batches")),
         pageHead(t("batches.businesses"), t("batches.businessesLead"), add),
+        batchTabs("businesses"),
         data.items.length ? list(data.items, refresh) : empty(t("batches.noBusinesses"), t("batches.noBusiness"), add && button(t("batches.newBusiness"), () => businessDialog(refresh))),
         pages.moreButton(data, refresh),
       ];

@@ -27,6 +27,9 @@ export function exportPage(root, { id, go }) {
           [t("field.size"), bytes(task.size)],
           [t("field.attempts"), task.attempts],
           [t("exports.reason"), task.failed_reason],
+          [t("exports.schedule"), task.schedule_id && link(t("exports.openSchedule"), `#/export-schedules/${at(task.schedule_id)}`)],
+          [t("exports.copies"), outcomes(task.deliveries, ({ bucket, key }) => `${bucket}/${key}`)],
+          [t("exports.emails"), outcomes(task.emails, ({ to }) => to)],
           [t("field.created"), moment(task.create_time)],
           [t("field.finished"), task.finish_time && moment(task.finish_time)],
           [t("nav.callbacks"), link(t("callbacks.ofThis"), `#/callbacks?task_id=${at(task.task_id)}`)],
@@ -35,4 +38,9 @@ export function exportPage(root, { id, go }) {
     quick: 2000,
     slow: 6000,
   });
+}
+
+// Where copies and mail went, and why one did not arrive.
+function outcomes(items, where) {
+  return items?.length ? h("div", { class: "plain" }, items.map((item) => h("span", null, `${where(item)} `, badge(item.state), item.error && h("span", { class: "under reason" }, item.error)))) : null;
 }

@@ -2,9 +2,10 @@
 import { h } from "../dom.js";
 import { t } from "../i18n.js";
 import { field, FieldError, readJson } from "../parts/form.js";
+import { sourceOf } from "./export_source.js";
 
 const PLAIN = ["name", "file_name", "type", "callback", "operator_id", "source_url", "title", "summary", "header_align", "footer_align"];
-const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id", "parallel"];
+const NUMBERS = ["step", "priority", "default_width", "default_height", "max_exec_time", "rows_per_file", "merchant_type", "merchant_id", "parallel", "source_rate"];
 const OBJECTS = ["source_data", "template", "header", "footer"];
 const OF_CSV = ["encoding", "delimiter", "csv_header", "line_end"];
 const OF_SHEETS = ["freeze", "autofilter", "auto_width"];
@@ -32,6 +33,16 @@ export function fileFields() {
   ];
 }
 
+// What few exports need: rows without an endpoint, mail, a rate for the source.
+export function advancedFields(direct) {
+  return [
+    direct.root,
+    h("div", { class: "pair" },
+      field("email", t("exports.email"), { rows: 2, hint: t("exports.emailHint"), placeholder: "ann@example.com" }),
+      field("source_rate", t("exports.source_rate"), { type: "number", min: 1, max: 1000, hint: t("exports.sourceRateHint") })),
+  ];
+}
+
 // What one table and several have in common.
 export function commonOf(given) {
   const body = {};
@@ -44,6 +55,8 @@ export function commonOf(given) {
   if (given.compression && ["csv", "jsonl"].includes(body.type)) body.compression = given.compression;
   if (body.type === "excel") for (const name of OF_SHEETS) if (given[name]) body[name] = given[name] === "true";
   if (given.credential?.trim()) body.source_headers = { credential: given.credential.trim() };
+  const readers = (given.email || "").split(/[\s,;]+/).filter(Boolean);
+  if (readers.length) body.email = readers;
   const places = placesOf(given.deliver || "");
   if (places.length) body.deliver = places;
   return body;
@@ -54,6 +67,13 @@ export function bodyOf(given) {
   for (const name of OBJECTS) {
     const value = readJson(name, given[name]);
     if (value !== undefined) body[name] = value;
+  }
+  const source = sourceOf(given);
+  if (source) {
+    if (body.source_url) throw new FieldError("source_url", t("exports.oneSource"));
+    // The API would take typed rows before any source; here they are the preview's.
+    delete body.source_data;
+    return { ...body, source };
   }
   if (!body.source_data && !body.source_url) throw new FieldError("source_data", t("exports.sourceMissing"));
   return body;

@@ -3,29 +3,37 @@ import { draw, h } from "../dom.js";
 import { create } from "../api.js";
 import { flatRows, readTemplate, TemplateError } from "../header_tree.js";
 import { language, t } from "../i18n.js";
-import { button, card, link, pageHead } from "../parts/basics.js";
+import { button, card, crumbs, link, pageHead } from "../parts/basics.js";
 import { ColumnsEditor } from "../parts/columns_editor.js";
 import { act, toast } from "../parts/dialog.js";
 import { field, form, readJson } from "../parts/form.js";
+import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { sheet } from "../parts/sheet.js";
-import { bodyOf, fileFields } from "./export_fields.js";
+import { advancedFields, bodyOf, fileFields } from "./export_fields.js";
 import { pretty, samples } from "./export_samples.js";
+import { DirectSource } from "./export_source.js";
 import { EMPTY, ExportTables } from "./export_tables.js";
 
 const OBJECTS = ["source_data", "template", "header", "footer"];
 
-export function exportForm(root, { go }) {
+export function newExportSchedule(root, given) {
+  return exportForm(root, { ...given, repeat: true });
+}
+
+// With `repeat`, what is made is a schedule in any case.
+export function exportForm(root, { go, repeat = false }) {
   const preview = h("div", { class: "preview", "aria-live": "polite" });
   const editor = new ColumnsEditor((template) => {
     asked.elements.template.value = template.length || template.col ? pretty(template, 58) : "";
     again();
   });
   const tables = new ExportTables((table) => fill({ ...EMPTY, ...table }), () => Object.fromEntries(new FormData(asked)));
-  const asked = form(fields(editor, tables, () => pull(asked, editor, again)), t("exports.send"), async (given, once) => {
-    const made = tables.several ? await create("v1/task/multiple", tables.body(given), once) : await create("v1/task", bodyOf(given), once);
-    toast(t("exports.sent"));
-    go(`exports/${encodeURIComponent(made.task_id)}`);
+  const direct = new DirectSource();
+  const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", {
+    label: t("schedules.repeatExport"), none: repeat ? undefined : t("schedules.once"), hint: t("schedules.exportHint", { date: "{date}", time: "{time}" }),
+    onchange: (chosen) => draw(asked.querySelector("button[type=submit]"), t(chosen ? "schedules.save" : "exports.send")),
   });
+  const asked = form(fields(editor, tables, direct, schedule, () => pull(asked, editor, again)), t(repeat ? "schedules.save" : "exports.send"), (given, once) => send(go, given, tables, once));
   const again = () => show(preview, { sample: asked.dataset.sample, ...Object.fromEntries(new FormData(asked)) });
   asked.addEventListener("input", (event) => {
     if (event.target.name === "template") take(editor, asked);
@@ -34,19 +42,34 @@ export function exportForm(root, { go }) {
   });
   const fill = (sample) => {
     for (const [name, value] of Object.entries(sample)) asked.elements[name].value = typeof value === "string" ? value : pretty(value, name === "template" ? 58 : 110);
+    direct.turn(asked.elements.source_kind.value);
     learn(editor, asked);
     take(editor, asked);
     again();
   };
   const examples = samples(language());
   draw(root,
-    h("nav", { class: "crumbs", "aria-label": t("nav.crumbs") }, link(t("nav.exports"), "#/exports")),
-    pageHead(t("exports.new"), t("exports.newLead"), examples.map(([label, sample]) => button(label, () => fill(sample), { kind: "small" }))),
+    crumbs(link(t("nav.exports"), "#/exports"), repeat && link(t("schedules.title"), "#/export-schedules")),
+    pageHead(t(repeat ? "schedules.new" : "exports.new"), t(repeat ? "schedules.formLead" : "exports.newLead"), examples.map(([label, sample]) => button(label, () => fill(sample), { kind: "small" }))),
     h("div", { class: "split" },
       card(t("exports.what"), {}, asked),
       h("div", { class: "sticky" }, card(t("exports.preview"), {}, preview, h("p", { class: "hint" }, t("exports.previewHint"))))));
   fill(examples[0][1]);
   return { stop() {} };
+}
+
+async function send(go, given, tables, once) {
+  const schedule = scheduleOf(given);
+  const body = tables.several ? tables.body(given) : bodyOf(given);
+  if (schedule) {
+    const order = { ...body, schedule };
+    const made = tables.several ? await create("v1/export-schedules/multiple", order, once) : await create("v1/export-schedules", order, once);
+    toast(t("schedules.saved"));
+    return go(`export-schedules/${encodeURIComponent(made.schedule_id)}`);
+  }
+  const made = tables.several ? await create("v1/task/multiple", body, once) : await create("v1/task", body, once);
+  toast(t("exports.sent"));
+  return go(`exports/${encodeURIComponent(made.task_id)}`);
 }
 
 // What is typed as JSON shows in the editor, once it can be read.
@@ -81,7 +104,7 @@ async function pull(asked, editor, again) {
   toast(t("exports.pulled", { n: rows.length, total: total ?? "?" }));
 }
 
-function fields(editor, tables, pullSample) {
+function fields(editor, tables, direct, schedule, pullSample) {
   return [
     h("div", { class: "pair" },
       field("name", t("field.name"), { required: true, minlength: 2, maxlength: 60 }),
@@ -93,6 +116,8 @@ function fields(editor, tables, pullSample) {
     field("source_url", t("exports.url"), { type: "url", hint: t("exports.urlHint"), placeholder: "https://" }),
     h("div", { class: "action-row" }, button(t("exports.pull"), () => act(pullSample), { kind: "small", key: "pull" })),
     h("div", { class: "pair" }, field("title", t("exports.title")), field("summary", t("exports.summary"))),
+    schedule,
+    h("details", null, h("summary", null, t("exports.advanced")), h("div", null, advancedFields(direct))),
     h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
       h("div", { class: "pair" }, field("header", t("exports.header"), { hint: t("exports.pairsHint") }), field("footer", t("exports.footer"), { hint: t("exports.pairsHint") })),
       h("div", { class: "pair" }, field("header_align", t("exports.headerAlign"), { options: aligns(), value: "" }), field("footer_align", t("exports.footerAlign"), { options: aligns(), value: "" })),

@@ -2,13 +2,15 @@
 import { draw, h } from "../dom.js";
 import { t } from "../i18n.js";
 import { button } from "../parts/basics.js";
-import { field, readJson } from "../parts/form.js";
+import { field } from "../parts/form.js";
 import { bodyOf, commonOf } from "./export_fields.js";
+import { SOURCE_FIELDS } from "./export_source.js";
 
 const TEXTS = ["title", "summary", "source_url"];
 const OBJECTS = ["source_data", "template", "header", "footer"];
 const ALIGNS = ["header_align", "footer_align"];
-export const EMPTY = Object.fromEntries([...TEXTS, ...OBJECTS].map((name) => [name, ""]));
+const KEPT = [...TEXTS, ...OBJECTS, ...SOURCE_FIELDS];
+export const EMPTY = Object.fromEntries(KEPT.map((name) => [name, ""]));
 
 export class ExportTables {
   // `fill` puts a table into the form, `read` gives the form as it is.
@@ -33,7 +35,7 @@ export class ExportTables {
       this.several && button(t("exports.dropTable"), () => this.drop(), { kind: "small quiet", key: "drop-table" }));
   }
 
-  keep() { this.kept[this.at] = Object.fromEntries([...TEXTS, ...OBJECTS].map((name) => [name, this.read()[name]])); }
+  keep() { this.kept[this.at] = Object.fromEntries(KEPT.map((name) => [name, this.read()[name]])); }
 
   turn(number) {
     this.keep();
@@ -61,9 +63,9 @@ export class ExportTables {
     this.keep();
     const body = { ...commonOf(given), multi_type: given.multi_type };
     const whole = this.kept.map((table) => bodyOf({ ...given, ...table }));
-    for (const name of [...TEXTS, ...OBJECTS]) {
+    for (const name of [...TEXTS, ...OBJECTS, "source"]) {
       delete body[name];
-      if (whole.some((table) => table[name] !== undefined)) body[name] = this.kept.map((table) => (OBJECTS.includes(name) ? readJson(name, table[name]) : table[name]?.trim()) || null);
+      if (whole.some((table) => table[name] !== undefined)) body[name] = whole.map((table) => table[name] || null);
     }
     for (const name of ALIGNS) if (!body[name]) delete body[name];
     return body;

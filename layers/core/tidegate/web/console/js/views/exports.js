@@ -4,6 +4,7 @@ import { at, get, post } from "../api.js";
 import { bytes, count, percent } from "../format.js";
 import { named, t } from "../i18n.js";
 import { session } from "../session.js";
+import { exportTabs } from "../parts/area_tabs.js";
 import { badge, button, chips, copyable, empty, link, pageHead, when } from "../parts/basics.js";
 import { bar } from "../parts/bars.js";
 import { act, confirm } from "../parts/dialog.js";
@@ -24,6 +25,7 @@ export function exportsList(root, { query, go }) {
     watch: (data) => data.items.map((task) => [task.task_id, task.status]),
     view: (data, refresh) => [
       pageHead(t("nav.exports"), t("exports.lead"), session.can("write") && link(t("exports.new"), "#/exports/new", "button primary")),
+      exportTabs("exports"),
       h("div", { class: "filters" },
         chips(t("exports.filter"), STATUSES.map((each) => [each, each ? named("status", each) : t("action.any")]), wanted.status, (status) => filter({ status })),
         searchBox("name", t("exports.searchName"), wanted.name, (name) => filter({ name })),

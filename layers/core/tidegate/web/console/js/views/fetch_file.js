@@ -19,11 +19,14 @@ export function fetchDialog(go) {
       h("div", { class: "pair" },
         field("channel", t("queue.channel"), { hint: t("queue.channelHint") }),
         field("priority", t("queue.priority"), { type: "number", min: 1, max: 10, hint: t("exports.priorityHint") })),
+      field("mirrors", t("files.mirrors"), { rows: 2, hint: t("files.mirrorsHint"), placeholder: "https://" }),
       politenessFields())),
   ], t("files.fetch"), async (given, once) => {
     const body = { source_url: given.source_url, file_path: given.file_path, biz_id: Number(given.biz_id), app_id: Number(given.app_id) };
     for (const name of ["signature", "credentials", "channel"]) if (given[name]) body[name] = given[name];
     if (given.priority) body.priority = Number(given.priority);
+    const mirrors = given.mirrors.split(/\s+/).filter(Boolean);
+    if (mirrors.length) body.mirrors = mirrors;
     body.politeness = politenessOf(given);
     const made = await create("v1/files", body, once);
     close();

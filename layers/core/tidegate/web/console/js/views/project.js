@@ -9,6 +9,7 @@ import { act, confirm, dialog, showOnce, toast } from "../parts/dialog.js";
 import { field, FieldError, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { keyTable, newKeyDialog } from "./keys.js";
+import { accessCard } from "./project_access.js";
 
 export function project(root, { id, tabs }) {
   const path = `v1/projects/${at(id)}`;
@@ -25,6 +26,7 @@ export function project(root, { id, tabs }) {
         card(t("keys.title"), { wide: true, id: "keys", tools: button(t("keys.new"), () => newKeyDialog(path, refresh), { kind: "primary small" }) }, keyTables(keys.items, refresh, () => newKeyDialog(path, refresh))),
         card(t("projects.quotas"), { id: "quotas", tools: button(t("action.change"), () => quotaDialog(record, path, refresh), { kind: "small" }) }, quotas(record)),
         card(t("projects.swarm"), { id: "swarm", tools: button(t("action.change"), () => swarmDialog(swarm, path, refresh), { kind: "small" }) }, swarmFacts(swarm)),
+        accessCard(record, path, refresh),
         card(t("projects.secret"), { id: "secret" }, h("p", { class: "muted" }, t("projects.secretWhat")), secretTools(path)),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("projects.group"), record.group],

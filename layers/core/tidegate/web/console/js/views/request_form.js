@@ -10,12 +10,12 @@ const FIELDS = {
   check: ["file_id"],
   extract: ["file_id", "file_path", "include", "exclude"],
   associate: ["file_path", "signature", "biz_id", "app_id"],
-  download: ["source_url", "file_path", "signature", "biz_id", "app_id", "credentials"],
+  download: ["source_url", "mirrors", "file_path", "signature", "biz_id", "app_id", "credentials"],
   scan: ["subscription_id"],
 };
 const NEEDED = { check: ["file_id"], extract: ["file_id", "file_path"], associate: ["file_path", "signature"], download: ["source_url", "file_path"], scan: ["subscription_id"] };
 const NUMBERS = ["biz_id", "app_id"];
-const LISTS = ["include", "exclude"];
+const LISTS = ["include", "exclude", "mirrors"];
 
 export async function requestDialog(go) {
   const [files, sources] = await Promise.all(["v1/files", "v1/subscriptions"].map((path) => get(path, { limit: 100 }).then(({ items }) => items, () => [])));
@@ -23,6 +23,7 @@ export async function requestDialog(go) {
     file_id: field("file_id", t("jobs.file"), { options: [["", "–"], ...files.filter((file) => file.state === "ready").map((file) => [file.file_id, file.file_path])] }),
     subscription_id: field("subscription_id", t("queue.subscription"), { options: [["", "–"], ...sources.map((source) => [source.subscription_id, source.name])] }),
     source_url: field("source_url", t("ingest.url"), { type: "url", placeholder: "https://" }),
+    mirrors: field("mirrors", t("files.mirrors"), { rows: 2, hint: t("files.mirrorsHint"), placeholder: "https://" }),
     file_path: field("file_path", t("ingest.path"), { placeholder: "/releases/app.bin" }),
     signature: field("signature", t("field.signature"), { pattern: "[0-9a-f]{64}" }),
     biz_id: field("biz_id", t("files.biz"), { type: "number", min: 0, value: "0" }),

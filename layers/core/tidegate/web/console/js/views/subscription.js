@@ -5,11 +5,11 @@ import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead } from "../parts/basics.js";
 import { act, confirm } from "../parts/dialog.js";
+import { nextRun } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages } from "../parts/table.js";
 import { session } from "../session.js";
 import { bulkTools, requestTable } from "./queue.js";
-import { nextRun } from "./subscriptions.js";
 
 export function subscription(root, { id, go }) {
   const path = `v1/subscriptions/${at(id)}`;

@@ -7,10 +7,10 @@ import { button, card, crumbs, empty, failure, link, pageHead, skeleton } from "
 import { toast } from "../parts/dialog.js";
 import { field, form } from "../parts/form.js";
 import { politenessFields, politenessOf } from "../parts/politeness.js";
+import { scheduleFields, scheduleOf } from "../parts/schedule.js";
 import { table } from "../parts/table.js";
 
 const FORMATS = ["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"];
-const SCHEDULES = [["", "byHand"], ["rate(15 minutes)", "every15"], ["rate(1 hour)", "hourly"], ["cron(0 2 * * ? *)", "daily2"], ["cron(0 6 ? * MON *)", "weekly"], ["other", "other"]];
 const globs = (text) => text.split(/[\n,]+/).map((line) => line.trim()).filter(Boolean);
 
 export function newSubscription(root, { go }) {
@@ -35,7 +35,7 @@ function describe(root, known, title, save) {
   const seen = h("div", { class: "stack", "aria-live": "polite" });
   const asked = form(fields(known), t("action.save"), (given, once) => save(bodyOf(given), once));
   const read = () => bodyOf(Object.fromEntries(new FormData(asked)));
-  const look = button(t("ingest.preview"), () => preview(seen, read()), { key: "preview" });
+  const look = button(t("ingest.preview"), () => preview(seen, read), { key: "preview" });
   draw(root);
   draw(root,
     crumbs(link(t("nav.ingest"), "#/ingest")),
@@ -48,16 +48,13 @@ function describe(root, known, title, save) {
 }
 
 function fields(known) {
-  const fixed = SCHEDULES.some(([value]) => value === (known.schedule || ""));
-  const other = field("schedule_other", t("ingest.scheduleOther"), { value: fixed ? "" : known.schedule, hint: t("ingest.scheduleHint"), placeholder: "cron(0 2 * * ? *)" });
-  const turn = (value) => { other.hidden = value !== "other"; };
-  turn(fixed ? "" : "other");
+  const [schedule, other] = scheduleFields(known.schedule, { none: t("ingest.byHand") });
   return [
     field("name", t("field.name"), { required: true, value: known.name || "" }),
     field("source_url", t("ingest.url"), { type: "url", required: true, value: known.source_url || "", placeholder: "https://", hint: t("ingest.urlHint") }),
     h("div", { class: "pair" },
       field("format", t("ingest.format"), { options: FORMATS.map((name) => [name, t(`ingest.format_${name}`)]), value: known.format || "auto" }),
-      field("schedule", t("ingest.schedule"), { options: SCHEDULES.map(([value, name]) => [value, t(`ingest.${name}`)]), value: fixed ? known.schedule || "" : "other", onchange: (event) => turn(event.target.value) })),
+      schedule),
     other,
     h("div", { class: "pair" },
       field("include", t("ingest.include"), { rows: 2, value: (known.include || []).join("\n"), hint: t("ingest.globHint"), placeholder: "*.iso" }),
@@ -72,15 +69,16 @@ function fields(known) {
 }
 
 function bodyOf(given) {
-  const schedule = given.schedule === "other" ? given.schedule_other.trim() : given.schedule;
+  const schedule = scheduleOf(given);
   const body = { name: given.name, source_url: given.source_url, format: given.format, include: globs(given.include), exclude: globs(given.exclude), biz_id: Number(given.biz_id), app_id: Number(given.app_id) };
   for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
 }
 
-async function preview(seen, { source_url, format, include, exclude, file_path }) {
+async function preview(seen, read) {
   draw(seen, skeleton(3));
   try {
+    const { source_url, format, include, exclude, file_path } = read();
     const found = await post("v1/subscriptions/preview", { source_url, format, include, exclude, ...(file_path ? { file_path } : {}) });
     draw(seen,
       h("p", null, t("ingest.found", { format: found.format, chosen: count(found.chosen), listed: count(found.listed) })),

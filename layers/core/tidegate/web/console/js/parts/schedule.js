@@ -1,0 +1,61 @@
+// When something repeats: fields to choose it, the expression that they make, and how it is shown.
+import { h } from "../dom.js";
+import { duration, moment, secondsUntil } from "../format.js";
+import { t } from "../i18n.js";
+import { code } from "./basics.js";
+import { field, FieldError } from "./form.js";
+
+const USUAL = [["rate(15 minutes)", "every15"], ["rate(1 hour)", "hourly"], ["cron(0 2 * * ? *)", "daily2"], ["cron(0 6 ? * MON *)", "weekly"], ["cron(0 2 1 * ? *)", "monthly"]];
+const OTHER = "other";
+const nameOf = (expression) => USUAL.find(([value]) => value === expression)?.[1];
+
+// A choice of the usual ones, and a field for any other expression. `none` is the text of "not at all", where that may be chosen.
+export function scheduleFields(known, { label = t("ingest.schedule"), none, hint, onchange } = {}) {
+  const usual = !known || Boolean(nameOf(known));
+  const choices = [...(none ? [["", none]] : []), ...USUAL.map(([value, name]) => [value, t(`schedules.${name}`)]), [OTHER, t("ingest.other")]];
+  const other = field("schedule_other", t("ingest.scheduleOther"), { value: usual ? "" : known, hint: t("ingest.scheduleHint"), placeholder: "cron(0 2 * * ? *)" });
+  other.hidden = usual;
+  const chosen = field("schedule", label, { options: choices, value: usual ? known || "" : OTHER, hint, onchange: (event) => {
+    other.hidden = event.target.value !== OTHER;
+    onchange?.(event.target.value);
+  } });
+  return [chosen, other];
+}
+
+export function scheduleOf(given) {
+  if (given.schedule !== OTHER) return given.schedule;
+  const typed = given.schedule_other.trim();
+  if (!typed) throw new FieldError("schedule_other", t("ingest.scheduleHint"));
+  return typed;
+}
+
+export function scheduleText(expression) {
+  const name = nameOf(expression);
+  return name ? h("span", { title: expression }, t(`schedules.${name}`)) : code(expression);
+}
+
+// In the viewer's own time zone, which the hover names.
+export function nextRun(item) {
+  if (!item.next_run) return "–";
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return h("time", { datetime: item.next_run, title: zone }, `${moment(item.next_run)} (${t("overview.in", { time: duration(Math.max(0, secondsUntil(item.next_run))) })})`);
+}
+
+// What the schedules made last, by id. One that has ended is not asked for again.
+export class LastRuns {
+  constructor(ask, ended) {
+    this.ask = ask;
+    this.ended = ended;
+    this.known = new Map();
+  }
+
+  read(ids) {
+    return Promise.all([...new Set(ids.filter(Boolean))].map(async (id) => {
+      if (this.ended.includes(this.known.get(id)?.status)) return;
+      // It may have been deleted since.
+      this.known.set(id, await this.ask(id).catch(() => null));
+    }));
+  }
+
+  get(id) { return id ? this.known.get(id) || null : null; }
+}

@@ -1,0 +1,129 @@
+// Recurring batches: when each makes its next batch, and what became of the last.
+import { h } from "../dom.js";
+import { at, get, patch, remove } from "../api.js";
+import { moment } from "../format.js";
+import { t } from "../i18n.js";
+import { batchTabs } from "../parts/area_tabs.js";
+import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
+import { act, confirm, dialog, toast } from "../parts/dialog.js";
+import { form } from "../parts/form.js";
+import { LastRuns, nextRun, scheduleFields, scheduleOf, scheduleText } from "../parts/schedule.js";
+import { screen } from "../parts/screen.js";
+import { Pages, table } from "../parts/table.js";
+import { timeline } from "../parts/timeline.js";
+import { session } from "../session.js";
+import { batchDialog } from "./batch_form.js";
+import { batchProgress } from "./batches.js";
+
+const ENDED = ["finished"];
+const stateOf = (item) => (item.enabled ? "active" : "paused");
+
+export function batchSchedules(root, { go }) {
+  const pages = new Pages((page) => get("v1/batch-schedules", page));
+  const last = new LastRuns((id) => get(`v1/batches/${at(id)}`), ENDED);
+  return screen(root, {
+    async load() {
+      const [shown, businesses] = await Promise.all([pages.read(), get("v1/biz", { limit: 100 })]);
+      await last.read(shown.items.map((item) => item.last_batch_id));
+      return { ...shown, businesses: businesses.items };
+    },
+    view: (data, refresh) => {
+      const add = (kind) => session.can("write") && (data.businesses.length
+        ? button(t("schedules.new"), () => batchDialog(data.businesses, go, { repeat: true }), { kind })
+        : link(t("batches.businesses"), "#/businesses", `button ${kind}`));
+      return [
+        pageHead(t("nav.batches"), t("schedules.batchesLead"), add("primary")),
+        batchTabs("schedules"),
+        data.items.length ? list(data.items, last, refresh) : empty(t("schedules.none"), advice(data.businesses), add("")),
+        pages.moreButton(data, refresh),
+      ];
+    },
+    quick: 8000,
+    slow: 15000,
+  });
+}
+
+function advice(businesses) {
+  if (!session.can("write")) return t("schedules.readOnly");
+  return businesses.length ? t("schedules.batchesAdvice") : t("batches.noBusiness");
+}
+
+function list(items, last, refresh) {
+  return table(t("schedules.title"), [
+    { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/batch-schedules/${at(item.schedule_id)}`, item.schedule_id) },
+    { title: t("field.status"), cell: (item) => badge(stateOf(item)) },
+    { title: t("ingest.schedule"), cell: (item) => scheduleText(item.schedule) },
+    { title: t("ingest.next"), cell: nextRun },
+    { title: t("schedules.last"), cell: (item) => lastBatch(item, last) },
+    { title: t("field.actions"), kind: "actions", cell: (item) => session.can("write") && h("div", { class: "action-row" }, tools(item, refresh, "small")) },
+  ], items, { keyOf: (item) => item.schedule_id });
+}
+
+function lastBatch(item, last) {
+  const batch = last.get(item.last_batch_id);
+  const made = item.last_batch_id && h("span", { class: "inline" }, link(batch ? when(batch.create_time) : t("type.batch"), `#/batches/${at(item.last_batch_id)}`), batch && badge(batch.status));
+  return [made || (item.last_error ? null : t("overview.never")), item.last_error && h("span", { class: "under reason" }, item.last_error)];
+}
+
+function tools(item, refresh, kind, after) {
+  const path = `v1/batch-schedules/${at(item.schedule_id)}`;
+  const turn = (enabled, done) => act(() => patch(path, { enabled }), done, refresh);
+  return [
+    item.enabled
+      ? button(t("action.pause"), () => turn(false, t("queue.paused")), { kind, key: "toggle" })
+      : button(t("action.resume"), () => turn(true, t("queue.resumed")), { kind, key: "toggle" }),
+    button(t("action.change"), () => changeDialog(item, path, refresh), { kind, key: "change" }),
+    button(t("action.delete"), () => confirm(t("schedules.deleteBatches", { name: item.name }), t("action.delete"), () => act(async () => { await remove(path); after?.(); }, t("exports.deleted"), refresh)), { kind: `${kind} danger-quiet`, key: "delete" }),
+  ];
+}
+
+function changeDialog(item, path, refresh) {
+  const close = dialog(t("schedules.change"), () => form(scheduleFields(item.schedule), t("action.save"), async (given) => {
+    await patch(path, { schedule: scheduleOf(given) });
+    close();
+    toast(t("action.saved"));
+    refresh();
+  }));
+}
+
+export function batchSchedule(root, { id, go }) {
+  const path = `v1/batch-schedules/${at(id)}`;
+  const last = new LastRuns((batch) => get(`v1/batches/${at(batch)}`), ENDED);
+  let business = null;
+  let deleted = false;
+  return screen(root, {
+    async load() {
+      const [record, audit] = await Promise.all([get(path), get("v1/audit", { record: id, limit: 100 })]);
+      business ??= await get(`v1/biz/${at(record.biz_id)}`).catch(() => null);
+      await last.read([record.last_batch_id]);
+      return { record, batch: last.get(record.last_batch_id), lines: audit.items };
+    },
+    watch: ({ batch }) => (batch ? [[batch.batch_id, batch.status]] : []),
+    view: ({ record, batch, lines }, refresh) => [
+      crumbs(link(t("nav.batches"), "#/batches"), link(t("schedules.title"), "#/batch-schedules")),
+      pageHead(record.name, scheduleText(record.schedule), badge(stateOf(record)), session.can("write") && tools(record, () => deleted || refresh(), "", () => { deleted = true; go("batch-schedules"); })),
+      h("div", { class: "grid" },
+        card(t("schedules.lastBatch"), { id: "last", wide: true },
+          record.last_error && h("p", { class: "notice warn" }, record.last_error),
+          batch ? batchTable(batch) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused"))),
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
+        card(t("jobs.details"), { id: "details" }, facts([
+          [t("ingest.schedule"), code(record.schedule)],
+          [t("ingest.next"), nextRun(record)],
+          [t("batches.business"), business?.name || copyable(record.biz_id)],
+          [t("schedules.id"), copyable(record.schedule_id)],
+          [t("field.created"), moment(record.created_at)],
+        ]))),
+    ],
+    quick: 3000,
+    slow: 8000,
+  });
+}
+
+function batchTable(batch) {
+  return table(t("schedules.lastBatch"), [
+    { title: t("field.created"), kind: "main", cell: () => link(moment(batch.create_time), `#/batches/${at(batch.batch_id)}`, "strong") },
+    { title: t("field.status"), cell: () => badge(batch.status) },
+    { title: t("jobs.progress"), kind: "grow", cell: () => batchProgress(batch) },
+  ], [batch], { keyOf: () => batch.batch_id });
+}

@@ -1,0 +1,30 @@
+"""Makes the moment of a schedule come."""
+
+from __future__ import annotations
+
+import time
+
+from tests.support.deployed import Deployed
+
+EXPORTS, BATCHES = "StartScheduledExports", "ScanSubscriptionsFunction"
+
+
+def fire(deployed: Deployed, schedule_id: str, function: str) -> None:
+    """As if the moment of the schedule had come. The function runs every minute besides; whoever comes first fires."""
+    dynamodb, table = deployed.client("dynamodb"), deployed.outputs["TableName"]
+    found = dynamodb.scan(
+        TableName=table,
+        FilterExpression="schedule_id = :s AND attribute_exists(due_at)",
+        ExpressionAttributeValues={":s": {"S": schedule_id}},
+    )
+    (item,) = found["Items"]
+    dynamodb.update_item(
+        TableName=table,
+        Key={"pk": item["pk"], "sk": item["sk"]},
+        UpdateExpression="SET due_at = :past",
+        ExpressionAttributeValues={":past": {"N": str(int(time.time()) - 30)}},
+    )
+    functions = deployed.client("lambda").list_functions()["Functions"]
+    (name,) = [each["FunctionName"] for each in functions if function in each["FunctionName"]]
+    answer = deployed.client("lambda").invoke(FunctionName=name, Payload=b"{}")
+    assert "FunctionError" not in answer, answer["Payload"].read()

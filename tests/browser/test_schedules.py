@@ -1,0 +1,286 @@
+"""Exports and batches that repeat, and where a project's exports may read and write, done by hand in the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from tests.browser.schedules import BATCHES, EXPORTS, fire
+from tests.support.batches.receiver import receiver
+from tests.support.console import Console, console
+from tests.support.deployed import Deployed, DeployedProject, until
+
+NIGHTLY = "cron(0 2 * * ? *)"
+BUCKET = "tidegate-e2e-source-console"
+
+
+@pytest.fixture
+def reader(browser: Browser, deployed: Deployed, project: DeployedProject) -> Iterator[Console]:
+    """Signed in with a key that may only read."""
+    with console(browser, deployed) as opened:
+        opened.sign_in(deployed.make_key(project.id, ["read"])["key"])
+        yield opened
+
+
+def head(desk: Console) -> Locator:
+    return desk.page.locator(".page-head")
+
+
+def press(place: Locator, name: str) -> None:
+    place.get_by_role("button", name=name, exact=True).click()
+
+
+def delete(desk: Console, place: Locator) -> None:
+    press(place, "Delete")
+    press(desk.page.get_by_role("dialog"), "Delete")
+
+
+def last_of(desk: Console) -> str:
+    return desk.page.url.rpartition("/")[2]
+
+
+def sent(desk: Console, path: str, name: str) -> Any:
+    """Presses the button, and returns the body of the call that this made."""
+    with desk.page.expect_request(lambda call: call.method == "POST" and call.url.endswith(path)) as made:
+        desk.page.get_by_role("button", name=name, exact=True).click()
+    return json.loads(made.value.post_data or "")
+
+
+def test_export_repeats_and_its_runs_lead_to_their_exports(desk: Console, project: DeployedProject) -> None:
+    page = desk.page
+    desk.go("export-schedules")
+    expect(page.locator(".state")).to_contain_text("describe the export, then choose when")
+    desk.go("exports/new")
+    page.locator("select[name=schedule]").select_option(NIGHTLY)
+    press(page.locator("form"), "Save schedule")
+    expect(page.locator("[data-key=runs]")).to_contain_text("It has not run yet")
+    expect(head(desk)).to_contain_text("daily, 02:00 UTC")
+    schedule_id = last_of(desk)
+
+    fire(desk.deployed, schedule_id, EXPORTS)
+    run = page.locator("[data-key=runs] tbody tr")
+    expect(run.locator(".badge")).to_have_text("Completed")
+    run.get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Staff by team", level=1)).to_be_visible()
+    page.get_by_role("link", name="Its schedule").click()
+    expect(page.locator("[data-key=runs] tbody tr")).to_have_count(1)
+
+    press(head(desk), "Pause")
+    expect(head(desk).locator(".badge")).to_have_text("Paused")
+    assert project.http("GET", f"/v1/export-schedules/{schedule_id}").json()["status"] == "paused"
+    press(head(desk), "Resume")
+    expect(head(desk).locator(".badge")).to_have_text("Active")
+    page.locator(".crumbs").get_by_role("link", name="Schedules").click()
+    row = page.locator("tbody tr", has_text="Staff by team")
+    expect(row).to_contain_text("Completed")
+    delete(desk, row)
+    expect(page.locator(".state")).to_contain_text("No schedules yet")
+
+
+def test_next_run_is_in_the_time_zone_of_the_viewer(desk: Console, project: DeployedProject) -> None:
+    wanted = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
+    assert project.http("POST", "/v1/export-schedules", json=wanted).status == 201
+    zone = {"timezoneId": "Asia/Tokyo"}
+    desk.page.context.new_cdp_session(desk.page).send("Emulation.setTimezoneOverride", zone)
+    desk.go("export-schedules")
+    told = desk.page.locator("tbody tr", has_text="Orders").locator("td[data-label='Next run'] time")
+    expect(told).to_contain_text("11:00")
+    expect(told).to_have_attribute("title", "Asia/Tokyo")
+
+
+def test_two_tables_repeat_by_an_expression_of_their_own(desk: Console, project: DeployedProject) -> None:
+    page = desk.page
+    desk.go("export-schedules")
+    page.get_by_role("link", name="New schedule").first.click()
+    page.get_by_role("button", name="Add another table").click()
+    page.locator("textarea[name=source_data]").fill('[{"city": "Oslo"}]')
+    page.locator("select[name=schedule]").select_option("other")
+    press(page.locator("form"), "Save schedule")
+    expect(page.locator("[data-field=schedule_other] .field-error")).to_contain_text("cron(")
+    page.locator("input[name=schedule_other]").fill("rate(2 fortnights)")
+    press(page.locator("form"), "Save schedule")
+    expect(page.locator("[data-field=schedule] .field-error")).to_contain_text("rate(n minutes)")
+    page.locator("input[name=schedule_other]").fill("rate(2 days)")
+    body = sent(desk, "/v1/export-schedules/multiple", "Save schedule")
+
+    assert [bool(rows) for rows in body["source_data"]] == [True, True]
+    expect(head(desk)).to_contain_text("rate(2 days)")
+    delete(desk, head(desk))
+    expect(page.locator(".state")).to_contain_text("No schedules yet")
+    assert project.http("GET", "/v1/export-schedules").json()["items"] == []
+
+
+def test_batch_repeats_and_leads_to_its_last_batch(desk: Console, project: DeployedProject) -> None:
+    page = desk.page
+    desk.go("batch-schedules")
+    expect(page.locator(".state")).to_contain_text("Register a business first")
+    with receiver() as business:
+        made = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": business.url})
+        assert made.status == 201, made.body
+        desk.go("batches")
+        page.get_by_role("navigation", name="Batches").get_by_role("link", name="Schedules").click()
+        page.get_by_role("button", name="New schedule").first.click()
+        box = page.get_by_role("dialog")
+        box.locator("input[name=name]").fill("Nightly points")
+        box.locator("input[name=total]").fill("5")
+        press(box, "Create")
+        expect(page.locator("[data-key=last]")).to_contain_text("It has not run yet")
+
+        fire(desk.deployed, last_of(desk), BATCHES)
+        last = page.locator("[data-key=last] tbody tr")
+        expect(last.locator(".badge")).to_have_text("Finished")
+        last.get_by_role("link").click()
+        expect(page.get_by_role("heading", name="Nightly points", level=1)).to_be_visible()
+
+        desk.go("batch-schedules")
+        row = page.locator("tbody tr", has_text="Nightly points")
+        expect(row).to_contain_text("Finished")
+        press(row, "Pause")
+        expect(row.locator(".badge").first).to_have_text("Paused")
+        press(row, "Resume")
+        expect(row.locator(".badge").first).to_have_text("Active")
+        press(row, "Change")
+        page.get_by_role("dialog").locator("select[name=schedule]").select_option("rate(1 hour)")
+        press(page.get_by_role("dialog"), "Save")
+        expect(row).to_contain_text("every hour")
+        row.get_by_role("link", name="Nightly points").click()
+        delete(desk, head(desk))
+        expect(page.locator(".state")).to_contain_text("No schedules yet")
+
+
+def test_batch_is_repeated_from_the_dialog_of_a_new_one(desk: Console, project: DeployedProject) -> None:
+    wanted = {"name": "Ledger", "process_url": "https://ledger.example/item"}
+    assert project.http("POST", "/v1/biz", json=wanted).status == 201
+    desk.go("batches")
+    desk.page.get_by_role("button", name="New batch").first.click()
+    box = desk.page.get_by_role("dialog")
+    box.locator("input[name=name]").fill("Hourly")
+    box.locator("input[name=total]").fill("5")
+    box.locator("select[name=schedule]").select_option("rate(1 hour)")
+    press(box, "Create")
+    expect(head(desk)).to_contain_text("every hour")
+    assert project.http("GET", "/v1/batches").json()["items"] == []
+
+
+def test_reader_sees_schedules_and_no_buttons(reader: Console, project: DeployedProject) -> None:
+    page = reader.page
+    reader.go("export-schedules")
+    expect(page.locator(".state")).to_contain_text("A key that may write")
+    order = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
+    export = project.http("POST", "/v1/export-schedules", json=order).json()["schedule_id"]
+    biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://l.example/i"}).json()["biz_id"]
+    batch = {"schedule": NIGHTLY, "batch": {"biz_id": biz, "name": "Points", "total": 1, "rate": 1}}
+    points = project.http("POST", "/v1/batch-schedules", json=batch).json()["schedule_id"]
+    for area, name, schedule_id in (("export", "Orders", export), ("batch", "Points", points)):
+        reader.go(f"{area}-schedules")
+        expect(page.locator("tbody tr", has_text=name)).to_contain_text("daily, 02:00 UTC")
+        expect(page.locator("#view .button")).to_have_count(0)
+        reader.go(f"{area}-schedules/{schedule_id}")
+        expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
+        expect(page.locator("#view .button")).to_have_count(0)
+    reader.go("export-schedules/new")
+    expect(page.get_by_role("heading", name="No such page")).to_be_visible()
+
+
+def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
+    browser: Browser, deployed: Deployed, project: DeployedProject
+) -> None:
+    s3 = deployed.client("s3")
+    s3.create_bucket(Bucket=BUCKET)
+    s3.put_object(Bucket=BUCKET, Key="orders/day.csv", Body=b"order;amount\nA-1;5\nA-2;7\n")
+    with console(browser, deployed) as office:
+        page = office.page
+        office.sign_in(deployed.admin_key)
+        page.locator("#project select").select_option(project.id)
+        office.go(f"operate/projects/{project.id}")
+        access = page.locator("[data-key=access]")
+        expect(access).to_contain_text("nowhere")
+        press(access, "Change")
+        box = page.get_by_role("dialog")
+        box.locator("textarea[name=deliver_to]").fill("acme-reports/shop/*\n")
+        box.locator("textarea[name=read_from]").fill(f"s3://{BUCKET}/orders/*\nall of it")
+        press(box, "Save")
+        expect(box.locator("[data-field=read_from] .field-error")).to_contain_text("“all of it”")
+        box.locator("textarea[name=read_from]").fill(f"s3://{BUCKET}/orders/*")
+        press(box, "Save")
+        expect(access).to_contain_text(f"s3://{BUCKET}/orders/*")
+        expect(access).to_contain_text("acme-reports/shop/*")
+
+        office.go("exports/new")
+        page.locator("input[name=name]").fill("From a bucket")
+        page.locator("select[name=type]").select_option("csv")
+        page.get_by_text("Advanced: direct source").click()
+        page.locator("select[name=source_kind]").select_option("s3")
+        expect(page.locator("textarea[name=athena]")).to_be_hidden()
+        page.locator("input[name=bucket]").fill(BUCKET)
+        press(page.locator("form"), "Export")
+        expect(page.locator("[data-field=key] .field-error")).to_contain_text("needed")
+        page.locator("input[name=key]").fill("orders/day.csv")
+        page.locator("select[name=s3_delimiter]").select_option(";")
+        page.locator("input[name=source_rate]").fill("9")
+        page.locator("textarea[name=email]").fill("ann@example.com")
+        body = sent(office, "/v1/task", "Export")
+        assert (body["source_rate"], body["email"]) == (9, ["ann@example.com"])
+        assert body["source"] == {"s3": {"bucket": BUCKET, "key": "orders/day.csv", "delimiter": ";"}}
+        assert "source_data" not in body
+        # This deployment names no sender of mail.
+        expect(page.locator("[data-field=email] .field-error")).to_contain_text("EmailSender")
+        page.locator("textarea[name=email]").fill("")
+        press(page.locator("form"), "Export")
+
+        expect(page.locator(".page-head .badge")).to_have_text("Completed")
+        with page.expect_download() as started:
+            page.get_by_role("button", name="Download").click()
+        assert Path(started.value.path()).read_bytes().splitlines()[1:] == [b"A-1,5", b"A-2,7"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "said"),
+    [
+        (
+            "dynamodb",
+            {"table": "tidegate-e2e-source-x", "key_condition": "s = :s", "values": {":s": "north"}},
+            "this project may not read dynamodb://tidegate-e2e-source-x",
+        ),
+        ("athena", {"workgroup": "reports", "sql": "SELECT 1"}, "SourceWorkgroup"),
+    ],
+)
+def test_direct_query_is_json_and_what_the_api_refuses_is_told(
+    desk: Console, kind: str, query: dict[str, Any], said: str
+) -> None:
+    page = desk.page
+    desk.go("exports/new")
+    page.get_by_text("Advanced: direct source").click()
+    page.locator("select[name=source_kind]").select_option(kind)
+    page.locator(f"textarea[name={kind}]").fill("{")
+    press(page.locator("form"), "Export")
+    expect(page.locator(f"[data-field={kind}] .field-error")).to_contain_text("Not JSON")
+    page.locator(f"textarea[name={kind}]").fill(json.dumps(query))
+    assert sent(desk, "/v1/task", "Export")["source"] == {kind: query}
+    # Nothing is allowed to this project yet.
+    expect(page.locator(f"[data-field={kind}] .field-error")).to_contain_text(said)
+
+
+def test_file_is_fetched_with_its_other_addresses(desk: Console, project: DeployedProject) -> None:
+    page = desk.page
+    desk.go("files")
+    page.get_by_role("button", name="Fetch from an address").click()
+    box = page.get_by_role("dialog")
+    box.locator("input[name=source_url]").fill("https://a.example/x")
+    box.locator("input[name=file_path]").fill("/x")
+    box.get_by_text("More", exact=True).click()
+    box.locator("textarea[name=mirrors]").fill("https://b.example/x\nhttps://c.example/x")
+    box.locator("input[name=host_downloads]").fill("2")
+    with page.expect_request(lambda call: call.method == "POST" and call.url.endswith("/v1/files")) as made:
+        press(box, "Fetch from an address")
+    body = json.loads(made.value.post_data or "")
+    assert body["mirrors"] == ["https://b.example/x", "https://c.example/x"]
+    assert body["politeness"] == {"host_downloads": 2}
+    expect(page.locator(".crumbs")).to_contain_text("Queue")
+    queued = until(lambda: project.http("GET", "/v1/queue").json()["items"], bool)
+    project.http("POST", f"/v1/requests/{queued[0]['request_id']}/cancel")
