@@ -173,7 +173,9 @@ def test_reader_sees_schedules_and_no_buttons(reader: Console, project: Deployed
     expect(page.locator(".state")).to_contain_text("A key that may write")
     order = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
     export = project.http("POST", "/v1/export-schedules", json=order).json()["schedule_id"]
-    biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://l.example/i"}).json()["biz_id"]
+    biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://l.example/i"}).json()[
+        "biz_id"
+    ]
     batch = {"schedule": NIGHTLY, "batch": {"biz_id": biz, "name": "Points", "total": 1, "rate": 1}}
     points = project.http("POST", "/v1/batch-schedules", json=batch).json()["schedule_id"]
     for area, name, schedule_id in (("export", "Orders", export), ("batch", "Points", points)):

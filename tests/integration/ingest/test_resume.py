@@ -422,14 +422,17 @@ def test_digest_is_read_in_the_next_invocation_where_too_little_time_is_left(
     fetcher = library.cloud.app.ingest.steps._work["download"]._fetcher  # type: ignore[attr-defined]
     now, reads = [0.0], []
 
-    def die_at_6(*args: Any) -> None:
-        if args[2] == 6:
+    stored: list[int] = []
+
+    def die_from_6_on(*args: Any) -> None:
+        if args[2] >= 6:
             raise WorkerLost("the machine was lost")
         original(*args)
 
     def slowly(*args: Any) -> None:
         original(*args)
-        if args[2] == 8:
+        stored.append(args[2])
+        if len(stored) == 3:
             now[0] += 780.0
 
     def read(*args: Any) -> bytes:
@@ -438,7 +441,7 @@ def test_digest_is_read_in_the_next_invocation_where_too_little_time_is_left(
 
     read_range = parts.read_range
     fetcher._monotonic = lambda: now[0]
-    with patch.object(parts, "put_part", die_at_6):
+    with patch.object(parts, "put_part", die_from_6_on):
         library.run()
     with patch.object(parts, "put_part", slowly), patch.object(parts, "read_range", read):
         again(library)
