@@ -11,6 +11,7 @@ from tests.faults.scenarios import (
     export,
     ingest,
     key_end,
+    schedules,
     subscription,
     upload,
 )
@@ -31,4 +32,6 @@ ALL: tuple[Scenario, ...] = (
     callback.SCENARIO,
     key_end.SCENARIO,
     compensation.SCENARIO,
+    schedules.EXPORT,
+    schedules.BATCH,
 )
