@@ -12,11 +12,14 @@ from playwright.sync_api import Browser, Locator, expect
 
 from tests.browser.schedules import BATCHES, EXPORTS, fire
 from tests.support.batches.receiver import receiver
-from tests.support.console import Console, console
+from tests.support.console import Console, console, fits
 from tests.support.deployed import Deployed, DeployedProject, until
 
 NIGHTLY = "cron(0 2 * * ? *)"
 BUCKET = "tidegate-e2e-source-console"
+# Cells of tables whose content is wider than its card.
+TOO_WIDE = """() => [...document.querySelectorAll(".table-wrap td > *")].filter((cell) =>
+  cell.getBoundingClientRect().right > cell.closest("tr").getBoundingClientRect().right).map((cell) => cell.outerHTML)"""
 
 
 @pytest.fixture
@@ -60,6 +63,7 @@ def test_export_repeats_and_its_runs_lead_to_their_exports(desk: Console, projec
     press(page.locator("form"), "Save schedule")
     expect(page.locator("[data-key=runs]")).to_contain_text("It has not run yet")
     expect(head(desk)).to_contain_text("daily, 02:00 UTC")
+    expect(page.locator("[data-key=timeline] .badge")).to_have_text("Created")
     schedule_id = last_of(desk)
 
     fire(desk.deployed, schedule_id, EXPORTS)
@@ -82,9 +86,32 @@ def test_export_repeats_and_its_runs_lead_to_their_exports(desk: Console, projec
     expect(page.locator(".state")).to_contain_text("No schedules yet")
 
 
+def schedules_of(project: DeployedProject) -> tuple[str, str]:
+    """One of exports, called Orders, and one of batches, called Points."""
+    order = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
+    export = project.http("POST", "/v1/export-schedules", json=order)
+    biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://ledger.example/item"})
+    batch = {"biz_id": biz.json()["biz_id"], "name": "Points", "total": 1, "rate": 1}
+    points = project.http("POST", "/v1/batch-schedules", json={"schedule": NIGHTLY, "batch": batch})
+    assert (export.status, points.status) == (201, 201), (export.body, points.body)
+    return export.json()["schedule_id"], points.json()["schedule_id"]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_schedules_fit_the_screen_and_axe_finds_nothing_serious(
+    browser: Browser, deployed: Deployed, project: DeployedProject, width: int
+) -> None:
+    export, batch = schedules_of(project)
+    with console(browser, deployed, width=width, language="zh-CN") as opened:
+        opened.sign_in(project.key)
+        fits(opened, [f"export-schedules/{export}", f"batch-schedules/{batch}"], width)
+        for area in ("export-schedules", "batch-schedules"):
+            fits(opened, [area], width)
+            assert opened.page.evaluate(TOO_WIDE) == []
+
+
 def test_next_run_is_in_the_time_zone_of_the_viewer(desk: Console, project: DeployedProject) -> None:
-    wanted = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
-    assert project.http("POST", "/v1/export-schedules", json=wanted).status == 201
+    schedules_of(project)
     zone = {"timezoneId": "Asia/Tokyo"}
     desk.page.context.new_cdp_session(desk.page).send("Emulation.setTimezoneOverride", zone)
     desk.go("export-schedules")
@@ -171,11 +198,7 @@ def test_reader_sees_schedules_and_no_buttons(reader: Console, project: Deployed
     page = reader.page
     reader.go("export-schedules")
     expect(page.locator(".state")).to_contain_text("A key that may write")
-    order = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
-    export = project.http("POST", "/v1/export-schedules", json=order).json()["schedule_id"]
-    biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://l.example/i"}).json()["biz_id"]
-    batch = {"schedule": NIGHTLY, "batch": {"biz_id": biz, "name": "Points", "total": 1, "rate": 1}}
-    points = project.http("POST", "/v1/batch-schedules", json=batch).json()["schedule_id"]
+    export, points = schedules_of(project)
     for area, name, schedule_id in (("export", "Orders", export), ("batch", "Points", points)):
         reader.go(f"{area}-schedules")
         expect(page.locator("tbody tr", has_text=name)).to_contain_text("daily, 02:00 UTC")
