@@ -19,7 +19,8 @@ NIGHTLY = "cron(0 2 * * ? *)"
 BUCKET = "tidegate-e2e-source-console"
 # Cells of tables whose content is wider than its card.
 TOO_WIDE = """() => [...document.querySelectorAll(".table-wrap td > *")].filter((cell) =>
-  cell.getBoundingClientRect().right > cell.closest("tr").getBoundingClientRect().right).map((cell) => cell.outerHTML)"""
+  cell.getBoundingClientRect().right > cell.closest("tr").getBoundingClientRect().right)
+  .map((cell) => cell.outerHTML)"""
 
 
 @pytest.fixture
@@ -142,6 +143,27 @@ def test_two_tables_repeat_by_an_expression_of_their_own(desk: Console, project:
     assert project.http("GET", "/v1/export-schedules").json()["items"] == []
 
 
+def test_each_of_two_tables_has_a_source_of_its_own(desk: Console) -> None:
+    page = desk.page
+    desk.go("exports/new")
+    page.get_by_role("button", name="Add another table").click()
+    page.get_by_text("Advanced: direct source").click()
+    page.locator("select[name=source_kind]").select_option("s3")
+    page.locator("input[name=bucket]").fill("forbidden")
+    page.locator("input[name=key]").fill("a.csv")
+    page.get_by_role("button", name="Table 1").click()
+    expect(page.locator("input[name=bucket]")).to_be_hidden()
+    page.get_by_role("button", name="Table 2").click()
+    expect(page.locator("input[name=bucket]")).to_have_value("forbidden")
+    page.get_by_role("button", name="Table 1").click()
+    body = sent(desk, "/v1/task/multiple", "Export")
+
+    assert body["source"] == [None, {"s3": {"bucket": "forbidden", "key": "a.csv"}}]
+    assert [bool(rows) for rows in body["source_data"]] == [True, False]
+    # Its field is not shown while the other table is.
+    expect(page.locator(".form-error", has_text="the bucket forbidden may not be read")).to_be_visible()
+
+
 def test_batch_repeats_and_leads_to_its_last_batch(desk: Console, project: DeployedProject) -> None:
     page = desk.page
     desk.go("batch-schedules")
@@ -247,12 +269,14 @@ def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
         page.locator("select[name=s3_delimiter]").select_option(";")
         page.locator("input[name=source_rate]").fill("9")
         page.locator("textarea[name=email]").fill("ann@example.com")
+        page.get_by_text("Advanced: direct source").click()
+        expect(page.locator("textarea[name=email]")).to_be_hidden()
         body = sent(office, "/v1/task", "Export")
         assert (body["source_rate"], body["email"]) == (9, ["ann@example.com"])
         assert body["source"] == {"s3": {"bucket": BUCKET, "key": "orders/day.csv", "delimiter": ";"}}
         assert "source_data" not in body
-        # This deployment names no sender of mail.
-        expect(page.locator("[data-field=email] .field-error")).to_contain_text("EmailSender")
+        # This deployment names no sender of mail. The field that says so is unfolded.
+        expect(page.locator("[data-field=email] .field-error", has_text="EmailSender")).to_be_visible()
         page.locator("textarea[name=email]").fill("")
         press(page.locator("form"), "Export")
 

@@ -83,7 +83,7 @@ def console(browser: Browser, deployed: Deployed, *, width: int = 1440, language
 def fits(opened: Console, areas: list[str], width: int) -> None:
     """In light and dark: no page is wider than the screen, and axe finds nothing serious."""
     for scheme in ("light", "dark"):
-        opened.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        opened.page.emulate_media(color_scheme=scheme)
         for area in areas:
             opened.go(area)
             expect(opened.page.locator("h1")).to_be_visible()
