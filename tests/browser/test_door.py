@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, WebSocketRoute, expect
 
-from tests.support.console import Console, console
+from tests.support.console import Console, console, fits
 from tests.support.deployed import Deployed, DeployedProject
 
 AREAS = [
@@ -21,7 +20,10 @@ AREAS = [
     "ingest/new",
     "exports",
     "exports/new",
+    "export-schedules",
+    "export-schedules/new",
     "batches",
+    "batch-schedules",
     "businesses",
     "queue",
     "callbacks",
@@ -89,23 +91,10 @@ def test_every_area_fits_its_screen_and_axe_finds_nothing_serious(
 ) -> None:
     with console(browser, deployed, width=width) as opened:
         opened.sign_in(deployed.project().key)
-        _fits(opened, AREAS, width)
+        fits(opened, AREAS, width)
     with console(browser, deployed, width=width, language="zh-CN") as opened:
         opened.sign_in(deployed.admin_key)
-        _fits(opened, [*ADMINS_AREAS, f"operate/projects/{deployed.project().id}"], width)
-
-
-def _fits(opened: Console, areas: list[str], width: int) -> None:
-    for scheme in ("light", "dark"):
-        opened.page.emulate_media(color_scheme=scheme)
-        for area in areas:
-            opened.go(area)
-            expect(opened.page.locator("h1")).to_be_visible()
-            expect(opened.page.locator(".skeleton")).to_have_count(0)
-            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
-            found = Axe().run(opened.page).response["violations"]
-            serious = [fault for fault in found if fault["impact"] in ("serious", "critical")]
-            assert serious == [], (area, scheme, [(f["id"], f["nodes"][0]["html"]) for f in serious])
+        fits(opened, [*ADMINS_AREAS, f"operate/projects/{deployed.project().id}"], width)
 
 
 def test_every_area_is_reached_by_the_keyboard(desk: Console) -> None:

@@ -12,11 +12,15 @@ from playwright.sync_api import Browser, Locator, expect
 
 from tests.browser.schedules import BATCHES, EXPORTS, fire
 from tests.support.batches.receiver import receiver
-from tests.support.console import Console, console
+from tests.support.console import Console, console, fits
 from tests.support.deployed import Deployed, DeployedProject, until
 
 NIGHTLY = "cron(0 2 * * ? *)"
 BUCKET = "tidegate-e2e-source-console"
+# Cells of tables whose content is wider than its card.
+TOO_WIDE = """() => [...document.querySelectorAll(".table-wrap td > *")].filter((cell) =>
+  cell.getBoundingClientRect().right > cell.closest("tr").getBoundingClientRect().right)
+  .map((cell) => cell.outerHTML)"""
 
 
 @pytest.fixture
@@ -60,6 +64,7 @@ def test_export_repeats_and_its_runs_lead_to_their_exports(desk: Console, projec
     press(page.locator("form"), "Save schedule")
     expect(page.locator("[data-key=runs]")).to_contain_text("It has not run yet")
     expect(head(desk)).to_contain_text("daily, 02:00 UTC")
+    expect(page.locator("[data-key=timeline] .badge")).to_have_text("Created")
     schedule_id = last_of(desk)
 
     fire(desk.deployed, schedule_id, EXPORTS)
@@ -82,9 +87,32 @@ def test_export_repeats_and_its_runs_lead_to_their_exports(desk: Console, projec
     expect(page.locator(".state")).to_contain_text("No schedules yet")
 
 
+def schedules_of(project: DeployedProject) -> tuple[str, str]:
+    """One of exports, called Orders, and one of batches, called Points."""
+    order = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
+    export = project.http("POST", "/v1/export-schedules", json=order)
+    biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://ledger.example/item"})
+    batch = {"biz_id": biz.json()["biz_id"], "name": "Points", "total": 1, "rate": 1}
+    points = project.http("POST", "/v1/batch-schedules", json={"schedule": NIGHTLY, "batch": batch})
+    assert (export.status, points.status) == (201, 201), (export.body, points.body)
+    return export.json()["schedule_id"], points.json()["schedule_id"]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_schedules_fit_the_screen_and_axe_finds_nothing_serious(
+    browser: Browser, deployed: Deployed, project: DeployedProject, width: int
+) -> None:
+    export, batch = schedules_of(project)
+    with console(browser, deployed, width=width, language="zh-CN") as opened:
+        opened.sign_in(project.key)
+        fits(opened, [f"export-schedules/{export}", f"batch-schedules/{batch}"], width)
+        for area in ("export-schedules", "batch-schedules"):
+            fits(opened, [area], width)
+            assert opened.page.evaluate(TOO_WIDE) == []
+
+
 def test_next_run_is_in_the_time_zone_of_the_viewer(desk: Console, project: DeployedProject) -> None:
-    wanted = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
-    assert project.http("POST", "/v1/export-schedules", json=wanted).status == 201
+    schedules_of(project)
     zone = {"timezoneId": "Asia/Tokyo"}
     desk.page.context.new_cdp_session(desk.page).send("Emulation.setTimezoneOverride", zone)
     desk.go("export-schedules")
@@ -113,6 +141,27 @@ def test_two_tables_repeat_by_an_expression_of_their_own(desk: Console, project:
     delete(desk, head(desk))
     expect(page.locator(".state")).to_contain_text("No schedules yet")
     assert project.http("GET", "/v1/export-schedules").json()["items"] == []
+
+
+def test_each_of_two_tables_has_a_source_of_its_own(desk: Console) -> None:
+    page = desk.page
+    desk.go("exports/new")
+    page.get_by_role("button", name="Add another table").click()
+    page.get_by_text("Advanced: direct source").click()
+    page.locator("select[name=source_kind]").select_option("s3")
+    page.locator("input[name=bucket]").fill("forbidden")
+    page.locator("input[name=key]").fill("a.csv")
+    page.get_by_role("button", name="Table 1").click()
+    expect(page.locator("input[name=bucket]")).to_be_hidden()
+    page.get_by_role("button", name="Table 2").click()
+    expect(page.locator("input[name=bucket]")).to_have_value("forbidden")
+    page.get_by_role("button", name="Table 1").click()
+    body = sent(desk, "/v1/task/multiple", "Export")
+
+    assert body["source"] == [None, {"s3": {"bucket": "forbidden", "key": "a.csv"}}]
+    assert [bool(rows) for rows in body["source_data"]] == [True, False]
+    # Its field is not shown while the other table is.
+    expect(page.locator(".form-error", has_text="the bucket forbidden may not be read")).to_be_visible()
 
 
 def test_batch_repeats_and_leads_to_its_last_batch(desk: Console, project: DeployedProject) -> None:
@@ -171,13 +220,7 @@ def test_reader_sees_schedules_and_no_buttons(reader: Console, project: Deployed
     page = reader.page
     reader.go("export-schedules")
     expect(page.locator(".state")).to_contain_text("A key that may write")
-    order = {"name": "Orders", "source_data": [{"a": 1}], "schedule": NIGHTLY}
-    export = project.http("POST", "/v1/export-schedules", json=order).json()["schedule_id"]
-    biz = project.http("POST", "/v1/biz", json={"name": "Ledger", "process_url": "https://l.example/i"}).json()[
-        "biz_id"
-    ]
-    batch = {"schedule": NIGHTLY, "batch": {"biz_id": biz, "name": "Points", "total": 1, "rate": 1}}
-    points = project.http("POST", "/v1/batch-schedules", json=batch).json()["schedule_id"]
+    export, points = schedules_of(project)
     for area, name, schedule_id in (("export", "Orders", export), ("batch", "Points", points)):
         reader.go(f"{area}-schedules")
         expect(page.locator("tbody tr", has_text=name)).to_contain_text("daily, 02:00 UTC")
@@ -226,12 +269,14 @@ def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
         page.locator("select[name=s3_delimiter]").select_option(";")
         page.locator("input[name=source_rate]").fill("9")
         page.locator("textarea[name=email]").fill("ann@example.com")
+        page.get_by_text("Advanced: direct source").click()
+        expect(page.locator("textarea[name=email]")).to_be_hidden()
         body = sent(office, "/v1/task", "Export")
         assert (body["source_rate"], body["email"]) == (9, ["ann@example.com"])
         assert body["source"] == {"s3": {"bucket": BUCKET, "key": "orders/day.csv", "delimiter": ";"}}
         assert "source_data" not in body
-        # This deployment names no sender of mail.
-        expect(page.locator("[data-field=email] .field-error")).to_contain_text("EmailSender")
+        # This deployment names no sender of mail. The field that says so is unfolded.
+        expect(page.locator("[data-field=email] .field-error", has_text="EmailSender")).to_be_visible()
         page.locator("textarea[name=email]").fill("")
         press(page.locator("form"), "Export")
 

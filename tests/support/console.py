@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.support.deployed import Deployed, DeployedProject
@@ -18,6 +19,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 # What a view may take on a busy machine, in milliseconds.
 PATIENCE = 45_000
 expect.set_options(timeout=PATIENCE)
+STILL = "() => !document.getAnimations().some((one) => one instanceof CSSTransition)"
 # Method and path of every call of the API that a page has made in these tests.
 ASKED: set[tuple[str, str]] = set()
 
@@ -76,6 +78,22 @@ def console(browser: Browser, deployed: Deployed, *, width: int = 1440, language
         assert opened.complaints == []
     finally:
         context.close()
+
+
+def fits(opened: Console, areas: list[str], width: int) -> None:
+    """In light and dark: no page is wider than the screen, and axe finds nothing serious."""
+    for scheme in ("light", "dark"):
+        opened.page.emulate_media(color_scheme=scheme)
+        for area in areas:
+            opened.go(area)
+            expect(opened.page.locator("h1")).to_be_visible()
+            expect(opened.page.locator(".skeleton")).to_have_count(0)
+            # Colours on their way from one theme to the other have the contrast of neither.
+            opened.page.wait_for_function(STILL)
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, area
+            found = Axe().run(opened.page).response["violations"]
+            serious = [fault for fault in found if fault["impact"] in ("serious", "critical")]
+            assert serious == [], (area, scheme, [(f["id"], f["nodes"][0]["html"]) for f in serious])
 
 
 @contextmanager

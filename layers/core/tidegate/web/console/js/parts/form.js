@@ -65,10 +65,12 @@ function complain(made, say, error) {
   for (const { loc, msg } of error.fields || []) {
     const place = (loc || []).map((part) => made.querySelector(`[data-field="${CSS.escape(String(part))}"]`)).find(Boolean);
     const input = place?.querySelector("input, select, textarea");
-    if (!input) {
+    // A field that is not shown cannot say anything.
+    if (!input || place.closest("[hidden]")) {
       unplaced.push(`${(loc || []).join(".")}: ${msg}`);
       continue;
     }
+    for (let folded = place.closest("details"); folded; folded = folded.parentElement.closest("details")) folded.open = true;
     draw(place.querySelector(".field-error"), msg);
     input.setAttribute("aria-invalid", "true");
     first = first || input;

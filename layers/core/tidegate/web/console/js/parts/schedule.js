@@ -34,6 +34,12 @@ export function scheduleText(expression) {
   return name ? h("span", { title: expression }, t(`schedules.${name}`)) : code(expression);
 }
 
+// What was done to a schedule, in the words of its state.
+const DONE = { create: "created", pause: "paused", resume: "resumed", change: "changed" };
+export function schedulePast(lines) {
+  return lines.map((line) => ({ ...line, to: line.to || DONE[String(line.action).split(".").pop()] }));
+}
+
 // In the viewer's own time zone, which the hover names.
 export function nextRun(item) {
   if (!item.next_run) return "–";

@@ -7,13 +7,14 @@ import { batchTabs } from "../parts/area_tabs.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
 import { act, confirm, dialog, toast } from "../parts/dialog.js";
 import { form } from "../parts/form.js";
-import { LastRuns, nextRun, scheduleFields, scheduleOf, scheduleText } from "../parts/schedule.js";
+import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
 import { session } from "../session.js";
 import { batchDialog } from "./batch_form.js";
 import { batchProgress } from "./batches.js";
+import { businessDialog } from "./businesses.js";
 
 const ENDED = ["finished"];
 const stateOf = (item) => (item.enabled ? "active" : "paused");
@@ -30,7 +31,7 @@ export function batchSchedules(root, { go }) {
     view: (data, refresh) => {
       const add = (kind) => session.can("write") && (data.businesses.length
         ? button(t("schedules.new"), () => batchDialog(data.businesses, go, { repeat: true }), { kind })
-        : link(t("batches.businesses"), "#/businesses", `button ${kind}`));
+        : button(t("batches.newBusiness"), () => businessDialog(refresh), { kind }));
       return [
         pageHead(t("nav.batches"), t("schedules.batchesLead"), add("primary")),
         batchTabs("schedules"),
@@ -106,7 +107,7 @@ export function batchSchedule(root, { id, go }) {
         card(t("schedules.lastBatch"), { id: "last", wide: true },
           record.last_error && h("p", { class: "notice warn" }, record.last_error),
           batch ? batchTable(batch) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused"))),
-        card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
+        card(t("jobs.timeline"), { id: "timeline" }, timeline(schedulePast(lines))),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.schedule"), code(record.schedule)],
           [t("ingest.next"), nextRun(record)],

@@ -1,6 +1,6 @@
 // Words of schedules, of direct sources of exports and of the places that a project may reach.
 export const enSchedules = {
-  status: { started: "Started", skipped: "Skipped" },
+  status: { started: "Started", skipped: "Skipped", resumed: "Resumed", changed: "Changed" },
   schedules: {
     title: "Schedules", new: "New schedule", none: "No schedules yet", readOnly: "A key that may write makes the first one.", last: "Last run", lastBatch: "Last batch", runs: "Runs", due: "Due", id: "Schedule id", change: "Change schedule", save: "Save schedule", saved: "The schedule is saved",
     exportsLead: "Exports that are made again and again.", exportsAdvice: "Make the first one: describe the export, then choose when it is made.", batchesLead: "Batches that are made and started again and again.", batchesAdvice: "Make the first one: describe the batch, then choose when it is made and started.",

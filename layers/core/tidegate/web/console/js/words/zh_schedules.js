@@ -1,5 +1,5 @@
 export const zhSchedules = {
-  status: { started: "已开始", skipped: "已跳过" },
+  status: { started: "已开始", skipped: "已跳过", resumed: "已恢复", changed: "已修改" },
   schedules: {
     title: "计划", new: "新建计划", none: "还没有计划", readOnly: "请用可写的密钥创建第一个计划。", last: "上次运行", lastBatch: "上一批次", runs: "运行记录", due: "应运行时间", id: "计划编号", change: "修改计划", save: "保存计划", saved: "计划已保存",
     exportsLead: "按计划反复生成的导出。", exportsAdvice: "创建第一个：填写导出内容，再选择何时生成。", batchesLead: "按计划反复创建并启动的批次。", batchesAdvice: "创建第一个：填写批次内容，再选择何时创建并启动。",
