@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
-from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from tidegate.app import app
 from tidegate.compensation.interval import PollState
 from tidegate.compensation.poll import PollReport
+from tidegate.queue.channels.control import ChannelStats
 
 logger = Logger(service="tidegate")
 metrics = Metrics(service="compensation")
@@ -34,7 +35,22 @@ def _tell_state() -> None:
     logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
     metrics.add_metric("CompensationInterval", MetricUnit.Seconds, poll.interval_s)
     metrics.add_metric("StartQueueSize", MetricUnit.Count, queue_size)
-    metrics.add_metric("WaitingRequests", MetricUnit.Count, sum(app().queue.channels.waiting().values()))
+    channels = app().queue.channels.stats()
+    metrics.add_metric("WaitingRequests", MetricUnit.Count, sum(channel.queued for channel in channels))
+    for channel in channels:
+        _tell_channel(channel)
+
+
+def _tell_channel(channel: ChannelStats) -> None:
+    """Only while it has work: CloudWatch charges a metric for the hours in which it is written."""
+    if not channel.queued and not channel.running:
+        return
+    figures = EphemeralMetrics(service="queue")
+    figures.add_dimension("channel", channel.channel)
+    figures.add_metric("ChannelWaiting", MetricUnit.Count, channel.queued)
+    figures.add_metric("ChannelRunning", MetricUnit.Count, channel.running)
+    figures.add_metric("ChannelOldestWait", MetricUnit.Seconds, channel.oldest_wait_s)
+    figures.flush_metrics()
 
 
 def _tell_poll(report: PollReport) -> None:

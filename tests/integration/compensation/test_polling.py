@@ -472,8 +472,29 @@ def test_the_minute_tells_how_many_wait(cloud: MotoCloud, capsys: pytest.Capture
     cloud.invoke("compensate", {"source": "aws.events"})
 
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"_aws"' in line]
-    assert [line["WaitingRequests"] for line in told] == [[3.0]]
-    assert {"CompensationInterval", "StartQueueSize"} <= set(told[0])
+    (state,) = (line for line in told if "WaitingRequests" in line)
+    assert state["WaitingRequests"] == [3.0]
+    assert {"CompensationInterval", "StartQueueSize"} <= set(state)
+
+
+def test_the_minute_tells_the_figures_of_channels_that_have_work(
+    cloud: MotoCloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = cloud.project()
+    for _ in range(3):
+        cloud.app.queue.queue.submit(project.id, "check", payload={"file_id": "none"}, channel="no_cookie")
+    cloud.clock.advance(90)
+    capsys.readouterr()
+
+    cloud.invoke("compensate", {"source": "aws.events"})
+
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"ChannelWaiting"' in line]
+    assert [(line["channel"], line["ChannelWaiting"], line["ChannelRunning"]) for line in told] == [
+        ("no_cookie", [3.0], [0.0])
+    ]
+    assert told[0]["ChannelOldestWait"][0] >= 90
+    (dimensions,) = told[0]["_aws"]["CloudWatchMetrics"][0]["Dimensions"]
+    assert set(dimensions) == {"service", "channel"}
 
 
 def test_dead_worker_is_found_within_150_s_although_the_poll_sleeps_for_300_s(ticks: Ticks) -> None:

@@ -373,7 +373,7 @@ def test_places_of_the_shared_lane_of_an_older_version_are_admitted(queue: TestQ
     assert sorted(order) == sorted([pending.request_id, queued.request_id])
     queue.cloud.app.queue.recovery.channel("no_cookie")
     assert list(queue.cloud.app.queue.channel_store.waiting_together("no_cookie")) == []
-    assert queue.cloud.app.queue.channels.waiting()["no_cookie"] == 0
+    assert queue.cloud.app.queue.channel_store.count_waiting("no_cookie") == 0
     assert queue.channel().running == 0
 
 

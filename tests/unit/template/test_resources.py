@@ -140,6 +140,12 @@ def test_the_authorizer_sees_requests_without_a_key_too() -> None:
     assert authorizer["IdentitySource"] == []
 
 
+def test_the_daily_clean_up_is_at_two_in_the_operators_time_zone() -> None:
+    daily = functions()["CleanUpFunction"]["Events"]["Daily"]["Properties"]
+    assert daily["ScheduleExpression"] == "cron(0 2 * * ? *)"
+    assert daily["ScheduleExpressionTimezone"] == {"Ref": "CleanUpTimeZone"}
+
+
 def test_every_function_logs_to_the_group_with_retention() -> None:
     assert load_template()["Globals"]["Function"]["LoggingConfig"]["LogGroup"] == {"Ref": "LogGroup"}
     assert all("RetentionInDays" in group["Properties"] for group in resources("AWS::Logs::LogGroup").values())

@@ -40,10 +40,6 @@ class Channels:
         configured = {name: Channel(name, capacity) for name, capacity in self._capacities.items()}
         return [found for _, found in sorted({**configured, **known}.items())]
 
-    def waiting(self) -> dict[str, int]:
-        """How long each lane is: cheaply, so that it can be told every minute."""
-        return {channel.name: self._store.count_waiting(channel.name) for channel in self.all()}
-
     def stats(self) -> list[ChannelStats]:
         return [self._stats_of(channel) for channel in self.all()]
 
