@@ -12,12 +12,12 @@ EXPORTS, BATCHES = "StartScheduledExports", "ScanSubscriptionsFunction"
 def fire(deployed: Deployed, schedule_id: str, function: str) -> None:
     """As if the moment of the schedule had come. The function runs every minute besides; whoever comes first fires."""
     dynamodb, table = deployed.client("dynamodb"), deployed.outputs["TableName"]
-    found = dynamodb.scan(
+    pages = dynamodb.get_paginator("scan").paginate(
         TableName=table,
         FilterExpression="schedule_id = :s AND attribute_exists(due_at)",
         ExpressionAttributeValues={":s": {"S": schedule_id}},
     )
-    (item,) = found["Items"]
+    (item,) = [item for page in pages for item in page["Items"]]
     dynamodb.update_item(
         TableName=table,
         Key={"pk": item["pk"], "sk": item["sk"]},

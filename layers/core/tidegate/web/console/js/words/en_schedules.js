@@ -11,7 +11,7 @@ export const enSchedules = {
   exports: {
     schedule: "Made by the schedule", openSchedule: "Its schedule", copies: "Copies", emails: "Mail", advanced: "Advanced: direct source, mail, rate",
     email: "Mail a link to", emailHint: "One address a line, at most 5. Each gets a link when the file is ready.", source_rate: "Requests a second to the source", sourceRateHint: "Of all exports of the project that name a rate. Empty: no limit.",
-    direct: "Read rows directly from", directNone: "nothing: rows or a URL above", directS3: "a file in S3", directHint: "The project must be allowed to read it. Rows typed above are then only for the preview.", bucket: "Bucket", key: "Key", keyHint: "CSV with a head line, or JSON lines; not packed.", byEnding: "by its ending", s3Encoding: "Encoding",
+    direct: "Read rows directly from", directNone: "nothing: rows or a URL above", directS3: "a file in S3", directHint: "The project must be allowed to read it. Rows typed above are then only for the preview.", bucket: "Bucket", key: "Key", keyHint: "CSV with a head line, or JSON lines; not packed.", byEnding: "by its ending", s3Delimiter: "Delimiter", s3Encoding: "Encoding",
     dynamodbQuery: "DynamoDB query", dynamodbHint: "JSON: table, key_condition and values; also index, names, filter, attributes, newest_first.", athenaQuery: "Athena query", athenaHint: "JSON: workgroup and sql; also database, catalog.", needed: "This is needed.", oneSource: "Name a URL or a direct source, not both.",
   },
   projects: {
