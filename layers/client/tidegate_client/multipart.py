@@ -99,6 +99,8 @@ def send_parts(
             etag = _put(pool, url, part, lambda: links([number])[number], meter, failed)
             with lock:
                 journal.sent(number, etag)
+        except _Stopped:
+            return
         except BaseException:
             failed.set()
             raise
@@ -111,6 +113,10 @@ def send_parts(
     return [{"number": number, "etag": journal.etags[number]} for number in numbers]
 
 
+class _Stopped(Exception):
+    """Another part failed: this one is not sent to its end."""
+
+
 @dataclass(frozen=True)
 class _Part:
     source: Path
@@ -121,7 +127,10 @@ class _Part:
         left = self.length
         with self.source.open("rb") as file:
             file.seek(self.start)
-            while left and not stopped.is_set():
+            while left:
+                if stopped.is_set():
+                    # A body that just ended would leave the store, and us, waiting for the rest until a time-out.
+                    raise _Stopped
                 chunk = file.read(min(CHUNK, left))
                 if not chunk:
                     raise TransferError(f"{self.source} became shorter while it was sent")

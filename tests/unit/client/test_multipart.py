@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -112,6 +113,17 @@ def test_another_run_sends_only_what_is_missing(store: PartStore, source: Path) 
     assert len(sent) == COUNT
     whole = b"".join(store.parts[number] for number in sorted(store.parts))
     assert hashlib.sha256(whole).digest() == hashlib.sha256(CONTENT).digest()
+
+
+def test_failure_of_one_part_is_told_while_others_are_being_sent(store: PartStore, source: Path) -> None:
+    """A part that is broken off closes its connection: the store waits for none of its bytes."""
+    journal = journal_of(source)
+    journal.begin("f-1", "sha", PART)
+    store.dies_after = 0
+    began = time.monotonic()
+    with pytest.raises(TransferError, match="HTTP 400"):
+        send_parts(urllib3.PoolManager(), source, journal, store.links)
+    assert time.monotonic() - began < 60, "not the 120 s that an answer may take"
 
 
 def test_refused_address_is_asked_for_again_and_5xx_is_tried_again(store: PartStore, source: Path) -> None:

@@ -60,6 +60,12 @@ class Instant:
         return self.held[: last - first + 1]
 
 
+def hashed_per_second(size: int) -> float:
+    began = time.process_time()
+    verify.check(cast(Any, Instant()), "k", StoredObject(size, "e"))
+    return size / (time.process_time() - began)
+
+
 def test_100_gb_fit_one_invocation() -> None:
     """On paper: by the rate of S3's connections, by what hashing takes of the function's share of a processor, and by
     its memory."""
@@ -69,10 +75,8 @@ def test_100_gb_fit_one_invocation() -> None:
     assert needed < verify.AHEAD * 45e6
     # Lambda gives a whole processor at 1,769 MB.
     share = function["MemorySize"] / 1769
-    size, bucket = 8 * verify.RANGE, Instant()
-    began = time.process_time()
-    verify.check(cast(Any, bucket), "k", StoredObject(size, "e"))
-    rate = size / (time.process_time() - began)
+    # The best of some tries: another process on the same core slows a single one.
+    rate = max(hashed_per_second(8 * verify.RANGE) for _ in range(5))
     # TLS and copying take as much again.
     assert rate * share / 2 > needed
     assert function["MemorySize"] * 2**20 / 2 > verify.AHEAD * verify.RANGE
