@@ -10,8 +10,7 @@ from tidegate.http.client import SafeHttp
 from tidegate.http.credentials import Credential
 from tidegate.http.model import Limits, Reply
 from tidegate.ingest.feeds.choice import chosen
-from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry
-from tidegate.ingest.feeds.read import MAX_BYTES, listing_of, unique
+from tidegate.ingest.feeds.entry import MAX_BYTES, MAX_ENTRIES, Entry
 
 # Ten thousand files are ten pages of S3, or some dozens of sitemaps.
 MAX_PAGES = 50
@@ -54,6 +53,9 @@ class SourceReader:
         limits: Limits = LIMITS,
         on_page: Callable[[], None] = lambda: None,
     ) -> SourceList:
+        # The parsers take 17 ms to import, and the API reads a list only for a preview.
+        from tidegate.ingest.feeds.read import listing_of, unique
+
         def get(page: str, headers: Mapping[str, str]) -> Reply:
             reply = self._http.send(
                 "GET",

@@ -10,6 +10,8 @@ from tidegate.common.ids import digest
 from tidegate.files.model import path_fault
 
 MAX_ENTRIES = 10_000
+# Of one page of a list.
+MAX_BYTES = 32 * 1024 * 1024
 LONGEST_NAME = 255
 LARGEST = 5 * 1024**4
 _SHA_DIGITS = frozenset("0123456789abcdef")

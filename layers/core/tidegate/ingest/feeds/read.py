@@ -7,15 +7,13 @@ import zlib
 
 from tidegate.errors import SourceBroken
 from tidegate.ingest.feeds.checksums import from_sums, looks_like_sums
-from tidegate.ingest.feeds.entry import MAX_ENTRIES, Entry, Listing
+from tidegate.ingest.feeds.entry import MAX_BYTES, MAX_ENTRIES, Entry, Listing
 from tidegate.ingest.feeds.html_index import from_html
 from tidegate.ingest.feeds.json_list import from_json
 from tidegate.ingest.feeds.text import decoded
 from tidegate.ingest.feeds.xml_feeds import ROOTS, from_xml
 
 FORMATS = ("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap")
-# Of one page of a list.
-MAX_BYTES = 32 * 1024 * 1024
 _XML = frozenset({"rss", "atom", "s3", "sitemap"})
 _TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 
