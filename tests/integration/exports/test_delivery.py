@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld
+from tidegate.projects.model import Project
 
 BUCKET = "acme-reports-1"
 
@@ -79,6 +82,19 @@ def test_grant_taken_away_meanwhile_gets_no_copy(allowed: ExportWorld) -> None:
     grant(allowed)
     assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
     assert "Contents" not in allowed.s3.list_objects_v2(Bucket=BUCKET)
+
+
+def test_stale_read_of_the_project_gives_no_copy(allowed: ExportWorld) -> None:
+    task_id = allowed.submit(step=100, deliver=[{"bucket": BUCKET, "key": "x"}])
+    store = allowed.cloud.app.projects.projects._store
+    before, fresh = store.get(allowed.project.id), store.get
+    grant(allowed)
+
+    def stale(project_id: str, *, consistent: bool = False) -> Project | None:
+        return fresh(project_id, consistent=True) if consistent else before
+
+    with patch.object(store, "get", stale):
+        assert allowed.run(task_id)["deliveries"][0]["state"] == "failed"
 
 
 def test_bucket_taken_out_meanwhile_gets_no_copy(allowed: ExportWorld) -> None:

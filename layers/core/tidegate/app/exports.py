@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from tidegate.aws.clients import client, lazy_client
@@ -38,15 +38,15 @@ class ExportsPart:
         self.objects = ExportBucket(app.s3, app.files.bucket)
         self.store = ExportStore(app.table)
         self.shown: Callable[[Request], dict[str, Any]] = lambda request: shown(request, clock(), settings.api_url)
-        self.deliveries = Deliveries(
-            self._s3_of, settings.files_bucket, settings.delivery_bucket, app.projects.projects.get
-        )
+        # A grant that was taken away counts at once.
+        granted = partial(app.projects.projects.get, consistent=True)
+        self.deliveries = Deliveries(self._s3_of, settings.files_bucket, settings.delivery_bucket, granted)
         self.allowed_sources = AllowedSources(
             settings.source_bucket,
             settings.source_table,
             settings.source_workgroup,
             frozenset([settings.files_bucket, settings.table_name]),
-            app.projects.projects.get,
+            granted,
         )
         self.mail = LinkMail(
             lazy_client("sesv2"), self.objects, settings.email_sender, settings.email_recipients, settings.api_url
