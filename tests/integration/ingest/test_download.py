@@ -200,6 +200,26 @@ def test_content_that_is_not_what_was_announced_never_appears(
     assert library.uploads() == []
 
 
+def test_late_deletion_of_a_file_spares_content_that_came_again(library: Library, source: FileSource) -> None:
+    source.files["/a.bin"] = Hosted(SMALL)
+    first = library.ask(source.url("/a.bin"))
+    library.run()
+    bucket = library.cloud.app.files.bucket
+    delete, again = bucket.delete, []
+
+    def comes_again_before_the_object_goes(*keys: str) -> None:
+        again.append(library.ask(source.url("/a.bin")))
+        library.run()
+        delete(*keys)
+
+    with patch.object(bucket, "delete", comes_again_before_the_object_goes):
+        deleted = library.cloud.http("DELETE", f"/v1/files/{first['file_id']}", key=library.project.key)
+
+    assert deleted.status == 204
+    assert library.file(again[0]["file_id"])["state"] == "ready"
+    assert list(library.objects().values()) == [SMALL]
+
+
 def test_the_same_content_arriving_twice_is_stored_once(library: Library, source: FileSource) -> None:
     source.files["/a.bin"], source.files["/b.bin"] = Hosted(SMALL), Hosted(SMALL)
     first = library.ask(source.url("/a.bin"))

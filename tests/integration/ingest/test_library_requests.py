@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.ingest.running import BIZ, Library
 from tests.support.ingest.sources import FileSource, Hosted
-from tidegate.files.model import content_object
 
 BODY = b"tide" * 1000
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -102,7 +101,7 @@ def test_check_says_when_the_source_is_gone(library: Library, source: FileSource
 def test_check_finds_a_stored_object_that_was_damaged(library: Library, source: FileSource) -> None:
     file_id = stored(library, source)
     bucket = library.cloud.app.files.bucket.name
-    key = content_object(library.project.id, SHA)
+    key = library.cloud.app.files.store.object_of(library.project.id, SHA)
     library.cloud.client("s3").put_object(Bucket=bucket, Key=key, Body=b"damaged")
 
     failed = ran(library, "check", {"file_id": file_id})

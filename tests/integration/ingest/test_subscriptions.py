@@ -13,6 +13,7 @@ from tests.support.ingest.running import Library
 from tests.support.ingest.sources import FileSource, Hosted
 from tidegate.aws import keys
 from tidegate.aws.writes import update
+from tidegate.ingest.feeds.entry import Entry
 
 
 def manifest(source: FileSource, *entries: Any) -> None:
@@ -383,6 +384,40 @@ def test_subscription_is_changed_and_read_anew(library: Library, source: FileSou
     library.run()
     assert call(library, "PATCH", f"/{subscription}", json={"schedule": None}).json().get("schedule") is None
     assert fire(library, 7200) == 0
+
+
+def test_change_during_a_scheduled_run_does_not_make_it_due_again(library: Library, source: FileSource) -> None:
+    manifest(source)
+    subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")
+    store, read = library.cloud.app.ingest.store, library.cloud.app.ingest.store.get
+    runs: list[int] = []
+
+    def fires_after_it_was_read(*key: str) -> Any:
+        found = read(*key)
+        store.get = read  # type: ignore[method-assign]
+        runs.append(fire(library, 0))
+        library.run()
+        return found
+
+    library.cloud.clock.advance(3700)
+    store.get = fires_after_it_was_read  # type: ignore[method-assign]
+    assert call(library, "PATCH", f"/{subscription}", json={"name": "renamed"}).status == 200
+
+    assert runs == [1]
+    assert fire(library, 3600) == 1, "the next run is due an hour later"
+
+
+def test_scan_queues_nothing_for_a_subscription_deleted_meanwhile(library: Library, source: FileSource) -> None:
+    manifest(source, "/a")
+    subscription_id = subscribe(library, source.url("/list.json"))
+    ingest = library.cloud.app.ingest
+    subscription = ingest.store.get(library.project.id, subscription_id)
+    assert subscription is not None
+    call(library, "DELETE", f"/{subscription_id}")
+
+    writes = ingest.store.seen_writes(subscription, Entry("http://x/a", "/a", "a", "1"))
+
+    assert not library.cloud.app.table.try_write(*writes)
 
 
 @pytest.mark.parametrize("changes", [{"name": None}, {"file_path": "/x"}, {"format": "gopher"}, {"colour": 1}])

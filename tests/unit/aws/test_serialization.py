@@ -14,6 +14,12 @@ def test_a_number_smaller_than_the_table_knows_is_zero(small: float) -> None:
     assert from_wire(to_wire({"delay": small})) == {"delay": 0}
 
 
+@pytest.mark.parametrize("large", [1e300, -1e126, float("inf"), float("nan")])
+def test_float_too_large_for_dynamodb_is_invalid(large: float) -> None:
+    with pytest.raises(Invalid, match="cannot be stored"):
+        to_wire({"rate": large})
+
+
 @examples(200)
 @given(TEXT | st.text("AZaz09-_=", max_size=60) | json_values("pk", "S").map(lambda key: encode_cursor(key)))
 def test_any_text_is_a_cursor_or_a_plain_refusal(text: str) -> None:

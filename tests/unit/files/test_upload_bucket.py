@@ -20,6 +20,9 @@ class Refusing:
     def complete_multipart_upload(self, **_: Any) -> None:
         raise ClientError({"Error": {"Code": self.code}}, "CompleteMultipartUpload")
 
+    def abort_multipart_upload(self, **_: Any) -> None:
+        raise ClientError({"Error": {"Code": self.code}}, "AbortMultipartUpload")
+
     def head_object(self, **_: Any) -> dict[str, Any]:
         if not self.there:
             raise ClientError({"ResponseMetadata": {"HTTPStatusCode": 404}}, "HeadObject")  # type: ignore[typeddict-item]
@@ -47,6 +50,12 @@ def test_upload_that_another_call_is_completing_is_asked_for_again(code: str) ->
 def test_upload_that_s3_has_given_up_is_announced_again() -> None:
     with pytest.raises(Invalid, match="announce the file again"):
         complete("NoSuchUpload", there=False)
+
+
+def test_aborting_an_upload_that_is_gone_does_nothing() -> None:
+    UploadBucket(cast(Any, Refusing("NoSuchUpload", there=False)), "files").abort_upload("content/p/f", "upload")
+    with pytest.raises(ClientError):
+        UploadBucket(cast(Any, Refusing("AccessDenied", there=True)), "files").abort_upload("content/p/f", "upload")
 
 
 def test_any_other_error_is_not_hidden() -> None:

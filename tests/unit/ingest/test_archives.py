@@ -148,6 +148,12 @@ def test_what_is_no_whole_archive_is_refused(body: bytes) -> None:
         read(body)
 
 
+def test_zip_with_a_name_that_is_not_utf8_is_refused() -> None:
+    archive = zipped({"ä.txt": b"x"})
+    with pytest.raises(BadArchive, match="cannot be read"):
+        read(archive.replace("ä".encode(), b"\xa4\xa4"))
+
+
 @given(st.binary(max_size=2000), st.integers(0, 2000), st.booleans())
 def test_damaged_archive_is_read_or_refused_and_nothing_else(noise: bytes, at: int, as_zip: bool) -> None:
     whole = zipped(FILES) if as_zip else tarred(FILES)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import ClientError
 
+from tidegate.aws.client_errors import code_of, status_of
 from tidegate.errors import RecordNotFound
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ _PARAMETERS = {
     "If-None-Match": "IfNoneMatch",
     "x-amz-checksum-sha256": "ChecksumSHA256",
 }
-
-
-def _status(error: ClientError) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class Bucket:
         try:
             answer = self._client.head_object(Bucket=self.name, Key=key)
         except ClientError as error:
-            if _status(error) == 404:
+            if status_of(error) == 404:
                 return None
             raise
         return StoredObject(answer["ContentLength"], answer["ETag"])
@@ -51,18 +48,31 @@ class Bucket:
         try:
             answer = self._client.get_object(Bucket=self.name, Key=key)
         except ClientError as error:
-            if _status(error) == 404:
+            if status_of(error) == 404:
                 raise RecordNotFound("the object is not there") from error
             raise
         return StoredObject(answer["ContentLength"], answer["ETag"]), answer["Body"].iter_chunks(CHUNK)
 
-    def put(self, key: str, body: bytes) -> None:
-        self._client.put_object(Bucket=self.name, Key=key, Body=body)
+    def put(self, key: str, data: bytes | bytearray) -> str:
+        """Returns the ETag."""
+        return self._client.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))["ETag"]
 
     def delete(self, *keys: str) -> None:
         for start in range(0, len(keys), _DELETE_LIMIT):
             objects: Any = [{"Key": key} for key in keys[start : start + _DELETE_LIMIT]]
             self._client.delete_objects(Bucket=self.name, Delete={"Objects": objects, "Quiet": True})
+
+    def begin_upload(self, key: str) -> str:
+        """Begins a multipart upload and returns its id. The object appears when the upload is completed."""
+        return self._client.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Gives up a multipart upload and its parts. Does nothing if it was completed or aborted before."""
+        try:
+            self._client.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
+        except ClientError as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
 
     def presign_put(self, key: str, seconds: int, headers: Mapping[str, str] = NO_HEADERS) -> str:
         """Signed for a PUT with these headers: one without them, or with other values, is refused."""

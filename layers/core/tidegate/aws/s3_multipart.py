@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from botocore.exceptions import ClientError
 
+from tidegate.aws.client_errors import code_of
 from tidegate.aws.s3 import Bucket, StoredObject
-from tidegate.aws.table import code_of
 from tidegate.errors import Conflict
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
 
 
 class MultipartStore(Bucket):
     """The files bucket for content that comes in parts."""
 
-    def __init__(self, client: S3Client, name: str) -> None:
-        super().__init__(client, name)
-        self._s3 = client
-
-    def put(self, key: str, data: bytes | bytearray) -> None:
-        self._s3.put_object(Bucket=self.name, Key=key, Body=cast(bytes, data))
-
-    def begin(self, key: str) -> str:
-        return self._s3.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
-
     def put_part(self, key: str, upload_id: str, number: int, data: bytes | bytearray) -> None:
-        self._s3.upload_part(Bucket=self.name, Key=key, UploadId=upload_id, PartNumber=number, Body=cast(bytes, data))
+        self._client.upload_part(
+            Bucket=self.name, Key=key, UploadId=upload_id, PartNumber=number, Body=cast(bytes, data)
+        )
 
     def parts(self, key: str, upload_id: str) -> dict[int, StoredObject] | None:
         """The parts that S3 holds, by their numbers; None if there is no such upload."""
-        pages = self._s3.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
+        pages = self._client.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
         try:
             found = [part for page in pages for part in page.get("Parts", [])]
         except ClientError as error:
@@ -56,24 +45,17 @@ class MultipartStore(Bucket):
         return stored
 
     def _complete(self, key: str, upload_id: str, count: int | None) -> str:
-        pages = self._s3.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
+        pages = self._client.get_paginator("list_parts").paginate(Bucket=self.name, Key=key, UploadId=upload_id)
         parts: Any = [
             {"PartNumber": part["PartNumber"], "ETag": part["ETag"]}
             for page in pages
             for part in page.get("Parts", [])
             if count is None or part["PartNumber"] <= count
         ]
-        completed = self._s3.complete_multipart_upload(
+        completed = self._client.complete_multipart_upload(
             Bucket=self.name, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
         )
         return completed["ETag"]
 
     def read_range(self, key: str, start: int, last: int) -> bytes:
-        return bytes(self._s3.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}")["Body"].read())
-
-    def abort(self, key: str, upload_id: str) -> None:
-        try:
-            self._s3.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
-        except ClientError as error:
-            if code_of(error) != "NoSuchUpload":
-                raise
+        return bytes(self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}")["Body"].read())

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import ClientError
 
+from tidegate.aws.client_errors import code_of
 from tidegate.aws.s3 import Bucket, StoredObject
-from tidegate.aws.table import code_of
 from tidegate.errors import Busy, Conflict, Invalid
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
 
 # S3's error codes for parts that are missing, differ from the request, or are too small.
 _BAD_PARTS = {"InvalidPart", "InvalidPartOrder", "EntityTooSmall", "MalformedXML"}
@@ -23,25 +20,15 @@ _STILL_JOINING = {"ConditionalRequestConflict", "OperationAborted"}
 
 
 class UploadBucket(Bucket):
-    def __init__(self, client: S3Client, name: str) -> None:
-        super().__init__(client, name)
-        self._s3 = client
-
-    def put(self, key: str, data: bytes) -> None:
-        self._s3.put_object(Bucket=self.name, Key=key, Body=data)
-
     def read_range(self, key: str, start: int, last: int, etag: str) -> bytes:
         """Bytes `start` to `last` of the object that has this ETag; Conflict if another took its place."""
         try:
-            answer = self._s3.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}", IfMatch=etag)
+            answer = self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}", IfMatch=etag)
         except ClientError as error:
             if code_of(error) in ("PreconditionFailed", "NoSuchKey", "412", "404"):
                 raise Conflict("the object changed while it was read") from error
             raise
         return answer["Body"].read()
-
-    def begin(self, key: str) -> str:
-        return self._s3.create_multipart_upload(Bucket=self.name, Key=key)["UploadId"]
 
     def presign_part(self, key: str, upload_id: str, number: int, seconds: int) -> str:
         params = {"Bucket": self.name, "Key": key, "UploadId": upload_id, "PartNumber": number}
@@ -51,7 +38,7 @@ class UploadBucket(Bucket):
         """Completes the upload. Idempotent; an existing object is kept. Invalid if S3 does not have these parts."""
         listed: Any = [{"PartNumber": number, "ETag": etag} for number, etag in parts]
         try:
-            self._s3.complete_multipart_upload(
+            self._client.complete_multipart_upload(
                 Bucket=self.name, Key=key, UploadId=upload_id, MultipartUpload={"Parts": listed}, IfNoneMatch="*"
             )
         except ClientError as error:
@@ -68,10 +55,3 @@ class UploadBucket(Bucket):
         if stored is None:
             raise Invalid("the upload is not there any more; announce the file again and upload its parts")
         return stored
-
-    def abort(self, key: str, upload_id: str) -> None:
-        try:
-            self._s3.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
-        except ClientError as error:
-            if code_of(error) != "NoSuchUpload":
-                raise

@@ -16,8 +16,8 @@ from tidegate.errors import Invalid
 Item = dict[str, Any]
 Key = Mapping[str, str]
 
-# DynamoDB's numbers end at 1E-130, floats at 5E-324.
-_SMALLEST = 1e-100
+# DynamoDB's numbers lie between 1E-130 and 1E+126; floats go down to 5E-324 and up to 1.8E+308.
+_SMALLEST, _LARGEST = 1e-100, 1e125
 _DIGITS = 38
 _TOO_LARGE = 10**_DIGITS
 _LONGEST_HASH_KEY, _LONGEST_RANGE_KEY = 2048, 1024
@@ -34,6 +34,8 @@ def _wire(value: Any) -> Any:
             raise Invalid(f"a number of more than {_DIGITS} digits cannot be stored")
         return value
     if isinstance(value, float):
+        if not abs(value) < _LARGEST:
+            raise Invalid(f"{value} cannot be stored: numbers must be below {_LARGEST:g}")
         return Decimal(str(value)) if abs(value) > _SMALLEST else Decimal(0)
     if isinstance(value, Mapping):
         return {_wire(name): _wire(inner) for name, inner in value.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
+from tidegate.aws.client_errors import code_of
 from tidegate.aws.conflicts import reasons_of, settled
 from tidegate.aws.due_shards import DueShards
 from tidegate.aws.serialization import (
@@ -49,10 +50,6 @@ class ConditionFailed(Conflict):
         self.item = item
         self.failed = tuple(failed)
         self.met = met or {}
-
-
-def code_of(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
 
 
 @dataclass(frozen=True, slots=True)

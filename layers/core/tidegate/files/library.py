@@ -124,7 +124,7 @@ class Library:
         if file.state != READY:
             key = upload_object(project_id, file_id)
             if file.upload_id:
-                self._objects.abort(key, file.upload_id)
+                self._objects.abort_upload(key, file.upload_id)
             self._objects.delete(key)
         elif gone and file.signature:
             lists = pieces_object(project_id, file.signature), blocks_object(project_id, file.signature)

@@ -63,7 +63,7 @@ class Uploads:
         key = upload_object(project_id, file.file_id)
         if announced.in_parts:
             part_size = part_size_for(announced.size)
-            file = replace(file, upload_id=self._objects.begin(key), part_size=part_size)
+            file = replace(file, upload_id=self._objects.begin_upload(key), part_size=part_size)
             link = PresignedUrl("", iso(now + timedelta(seconds=PARTS_SECONDS)))
         else:
             headers = upload_headers(file.size, file.signature)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from tidegate import errors
+from tidegate.common.http_dates import read_date
 from tidegate.common.json_input import read_json
 
 MEGABYTE = 1024 * 1024
@@ -75,16 +75,11 @@ def error_for(status: int, headers: Mapping[str, str], now: datetime | None = No
 
 
 def retry_after_seconds(value: str | None, now: datetime) -> float | None:
-    """Both forms of RFC 9110: delay-seconds and HTTP-date; what cannot be read counts as absent."""
+    """The seconds to wait, from either form of RFC 9110 (a number or a date); None if it is neither."""
     if not value:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
         return min(float(text), LONGEST_WAIT)
-    try:
-        at = parsedate_to_datetime(text)
-    except (TypeError, ValueError):
-        return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return min(max(0.0, (at - now).total_seconds()), LONGEST_WAIT)
+    at = read_date(text)
+    return None if at is None else min(max(0.0, (at - now).total_seconds()), LONGEST_WAIT)

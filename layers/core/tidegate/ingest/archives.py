@@ -28,11 +28,16 @@ _CHUNK = 1024 * 1024
 _LARGEST_READ = 64 * 1024 * 1024
 _LONGEST_HEADER = 1024 * 1024
 
+# What the standard library raises on damaged archives. Beside the errors that it documents: ValueError for a name that
+# is not UTF-8, LookupError for an empty name.
 _BROKEN = (
     EOFError,
+    LookupError,
     NotImplementedError,
     OSError,
+    OverflowError,
     RuntimeError,
+    ValueError,
     lzma.LZMAError,
     tarfile.TarError,
     zipfile.BadZipFile,

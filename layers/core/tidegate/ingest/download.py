@@ -114,9 +114,11 @@ class Download:
         project_id = step.request.project_id
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
-            if not self._is_here(project_id, got.digest):
-                self._parts.put(self._files.object_of(project_id, got.digest), got.small)
-            return got.digest, None
+            if self._is_here(project_id, got.digest):
+                return got.digest, None
+            # A key of its own: the deletion of an earlier file with this content may still be on its way to S3.
+            key = ingested_object(project_id, step.request.request_id)
+            return got.digest, Stored(key, self._parts.put(key, got.small))
         key, upload_id = got.upload or ("", "")
         try:
             if got.digest is not None:
@@ -124,7 +126,7 @@ class Download:
             whole = self._parts.complete(key, upload_id, part_count(got.size))
             return self._placed(step, key, file, got, whole)
         except SignatureMismatch:
-            self._parts.abort(key, upload_id)
+            self._parts.abort_upload(key, upload_id)
             self._fetcher.discard(step.request)
             raise
         except (Conflict, RecordNotFound) as error:

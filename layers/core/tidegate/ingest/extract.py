@@ -125,7 +125,7 @@ class Extract:
         if written < PART_BYTES:
             self._parts.put(key, first)
             return written
-        upload_id = self._parts.begin(key)
+        upload_id = self._parts.begin_upload(key)
         try:
             self._parts.put_part(key, upload_id, 1, first)
             count = 1
@@ -134,7 +134,7 @@ class Extract:
                 written += len(piece)
             self._parts.complete(key, upload_id, count)
         except BaseException:
-            self._parts.abort(key, upload_id)
+            self._parts.abort_upload(key, upload_id)
             raise
         return written
 

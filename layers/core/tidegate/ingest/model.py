@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from secrets import token_hex
 
+from tidegate.common.http_dates import read_date
 from tidegate.common.json_input import whole_number
 from tidegate.http.model import MEGABYTE
 
@@ -73,18 +72,10 @@ def source_of(headers: Mapping[str, str]) -> Source:
 
 
 def _is_settled(changed: str | None, date: str | None) -> bool:
-    moments = [_moment(changed), _moment(date)]
-    if moments[0] is None or moments[1] is None:
+    changed_at, sent_at = read_date(changed), read_date(date)
+    if changed_at is None or sent_at is None:
         return False
-    return (moments[1] - moments[0]).total_seconds() >= _SETTLED_SECONDS
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        found = parsedate_to_datetime(text) if text else None
-    except ValueError:
-        return None
-    return found if found is not None and found.tzinfo is not None else None
+    return (sent_at - changed_at).total_seconds() >= _SETTLED_SECONDS
 
 
 def parts_of(size: int, first: int = 1) -> Iterator[tuple[int, int, int]]:

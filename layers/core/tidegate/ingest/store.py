@@ -58,13 +58,17 @@ class SubscriptionStore:
     def change(self, old: Subscription, new: Subscription, line: AuditLine, *, read_again: bool) -> bool:
         """False if it was changed or deleted meanwhile. `read_again`: the next scan sends no ETag."""
         names = [name for name in _FIELDS if getattr(new, name) != getattr(old, name)]
-        sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None} | _due(new)
+        sets = {name: getattr(new, name) for name in names if getattr(new, name) is not None}
         gone = [name for name in names if getattr(new, name) is None and name not in keys.DUE_ATTRIBUTES]
+        # Otherwise left alone: the schedule may have fired since `old` was read, and must not be due again.
+        if "due_at" in names:
+            sets |= _due(new)
+            gone += () if new.due_at else keys.DUE_ATTRIBUTES
         write = update(
             keys.subscription(old.project_id, old.subscription_id),
             sets,
             adds={"failures": 1} if read_again else None,
-            removes=[*gone, *(() if new.due_at else keys.DUE_ATTRIBUTES)],
+            removes=gone,
             condition="#status = :was",
             was=old.status,
         )
@@ -118,7 +122,12 @@ class SubscriptionStore:
                 "attribute_not_exists(#pk) OR #fingerprint <> :new",
                 new=entry.fingerprint,
             ),
-            check(keys.subscription(project_id, subscription_id), "#status <> :deleting", deleting=DELETING),
+            # `<>` is true of an attribute that is missing, so a deleted record must be refused by its own clause.
+            check(
+                keys.subscription(project_id, subscription_id),
+                "attribute_exists(#pk) AND #status <> :deleting",
+                deleting=DELETING,
+            ),
         ]
 
     def forget_writes(self, project_id: str, subscription_id: str, url: str) -> Writes:

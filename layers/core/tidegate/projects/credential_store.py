@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
-from tidegate.aws.table import code_of
+from tidegate.aws.client_errors import code_of
 from tidegate.errors import CredentialMissing, CredentialUnbound
 from tidegate.http.credentials import Credential, read_origin
 

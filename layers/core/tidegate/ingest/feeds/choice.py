@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+from tidegate.common.http_dates import read_date
 from tidegate.files.model import path_fault
 from tidegate.ingest.feeds.entry import Entry, plain_name
 
@@ -69,9 +69,8 @@ def _placed(entry: Entry, template: str) -> Entry:
 
 
 def _date(text: str | None) -> datetime | None:
-    for read in (datetime.fromisoformat, parsedate_to_datetime):
-        try:
-            return read((text or "").strip())
-        except (ValueError, TypeError):
-            continue
-    return None
+    given = (text or "").strip()
+    try:
+        return datetime.fromisoformat(given)
+    except ValueError:
+        return read_date(given)

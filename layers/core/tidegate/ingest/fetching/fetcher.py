@@ -87,5 +87,5 @@ class Fetcher:
         """Gives up what came so far."""
         begun = self._unfinished.get(request)
         if begun:
-            self._parts.abort(begun.key, begun.upload_id)
+            self._parts.abort_upload(begun.key, begun.upload_id)
             self._unfinished.forget(request, begun)

@@ -32,7 +32,7 @@ class OneStream:
             return Fetched(len(first), source.etag, run.digest.hexdigest(), small=first)
         run.began = True
         key = run.wanted.key
-        upload_id = run.store.begin(key)
+        upload_id = run.store.begin_upload(key)
 
         def jobs() -> Iterator[PartJob]:
             yield lambda: run.put_part(key, upload_id, 1, first)
@@ -44,7 +44,7 @@ class OneStream:
         try:
             run.pump(jobs())
         except BaseException:
-            run.store.abort(key, upload_id)
+            run.store.abort_upload(key, upload_id)
             raise
         return Fetched(run.taken, source.etag, run.digest.hexdigest(), (key, upload_id))
 

@@ -67,13 +67,13 @@ class Parts:
     def _begin(self, source: Source) -> Unfinished:
         run = self._run
         run.began = True
-        upload_id = run.store.begin(run.wanted.key)
+        upload_id = run.store.begin_upload(run.wanted.key)
         told = (source.size, source.etag, source.last_modified, source.ranges)
         mine = Unfinished(run.wanted.key, upload_id, run.remote.url, *told)
         begun = self._unfinished.begin(run.wanted.request, mine)
         if begun.upload_id != upload_id:
             # Another run of this step was faster: its upload is the one that counts.
-            run.store.abort(run.wanted.key, upload_id)
+            run.store.abort_upload(run.wanted.key, upload_id)
             if begun.source != source:
                 raise SourceChanged("another run of this step met another version of the source")
         return begun

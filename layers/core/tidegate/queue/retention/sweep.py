@@ -36,7 +36,7 @@ class Sweep:
         before = self._clock() - STALE
         stale = [upload for upload in self._objects.uploads() if upload.begun_at < before]
         for upload in stale:
-            self._objects.abort(upload)
+            self._objects.abort_upload(upload.key, upload.upload_id)
         orphans = sum(self._orphans(owner, before) for owner in self._owners())
         logger.info("swept", uploads=len(stale), orphans=orphans)
         return Swept(len(stale), orphans)
