@@ -2,6 +2,7 @@
 
 import os
 
-# Lambda sets its own log level to INFO, because it drops metrics (log lines too) at any higher one, and Powertools
-# prefers this variable to POWERTOOLS_LOG_LEVEL. Lambda's runtime has read it by now: our loggers keep to LogLevel.
+# The functions' own log level in Lambda is INFO, because metrics are log lines and Lambda would drop them at a higher
+# level. Powertools would take this variable before POWERTOOLS_LOG_LEVEL, which holds the stack's LogLevel. Lambda's
+# runtime has read it by now, so it can go.
 os.environ.pop("AWS_LAMBDA_LOG_LEVEL", None)

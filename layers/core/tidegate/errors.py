@@ -1,6 +1,6 @@
-"""Every error the product can raise, with what it means over HTTP and to a retry.
+"""Every error that the product can raise: its code, its HTTP status, and whether a retry may help.
 
-Class names are the error names that state machines match in Retry and Catch.
+State machines match the class names in Retry and Catch.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class DomainError(Exception):
     status = 500
     title = "Internal error"
     retryable = False
-    # Set where a failed attempt got further than the one before: it then does not count against the retries.
+    # Set if the failed attempt got further than the one before: it does not count against the retries.
     progressed = False
-    # Set where an attempt was put off before it tried anything: the retries stay as they are.
+    # Set if the attempt was postponed before it sent anything: it does not count against the retries.
     put_off = False
 
     def __init__(
@@ -57,7 +57,7 @@ class TokenRefused(DomainError):
 
 
 class AgentExists(DomainError):
-    code, status, title = "agent_exists", 409, "An agent of this id is known already"
+    code, status, title = "agent_exists", 409, "An agent with this id exists already"
 
 
 class RecordNotFound(DomainError):
@@ -77,15 +77,15 @@ class FileNotFound(DomainError):
 
 
 class WrongState(DomainError):
-    code, status, title = "wrong_state", 409, "Not allowed from the record's present state"
+    code, status, title = "wrong_state", 409, "Not allowed in the record's present state"
 
 
 class InUse(DomainError):
-    code, status, title = "in_use", 409, "Something still needs it"
+    code, status, title = "in_use", 409, "The record is still in use"
 
 
 class ProjectExists(DomainError):
-    code, status, title = "project_exists", 409, "A project has this name"
+    code, status, title = "project_exists", 409, "A project with this name exists already"
 
 
 class IdempotencyConflict(DomainError):
@@ -93,7 +93,7 @@ class IdempotencyConflict(DomainError):
 
 
 class AlreadyCreated(DomainError):
-    """The first answer held a secret, which is shown once and stored nowhere. `made` names what was created."""
+    """The first answer held a secret, which is shown once and not stored. `made` names what was created."""
 
     code, status, title = "already_created", 409, "This was created before; its secret is not shown again"
 
@@ -115,8 +115,10 @@ class QuotaExceeded(DomainError):
 
     @classmethod
     def of(cls, name: str, limit: int | None, retry_after: float) -> QuotaExceeded:
-        """What waits in the queue moves on by itself, so a request of ours that met its limit is tried again."""
-        error = cls(f"the project's quota {name} is {limit}; try later or ask for more", retry_after=retry_after)
+        """Retryable for `queued` alone: waiting requests leave the queue by themselves."""
+        error = cls(
+            f"the project's quota {name} is {limit}: try later, or ask an admin to raise it", retry_after=retry_after
+        )
         error.retryable = name == "queued"
         return error
 
@@ -157,11 +159,11 @@ class UseAsync(DomainError):
     code, status, title = "use_async", 413, "Too many rows for a synchronous download"
 
 
-# --- what the other side did: told apart by type, never by message
+# --- errors of remote servers: told apart by type, never by message
 
 
 class FetchError(DomainError):
-    """An outside server's answer, or the lack of one."""
+    """A remote server refused, failed, or did not answer."""
 
     code, status, title = "fetch_failed", 502, "The remote server refused"
 
@@ -177,7 +179,11 @@ class FetchTimeout(FetchError):
 
 
 class ConnectionFailed(FetchError):
-    code, title, retryable = "connection_failed", "The remote server could not be reached, or hung up", True
+    code, title, retryable = (
+        "connection_failed",
+        "The remote server was not reached, or closed the connection",
+        True,
+    )
 
 
 class TooManyRequests(FetchError):
@@ -217,36 +223,36 @@ class RequestRefused(FetchError):
 
 
 class RedirectRefused(FetchError):
-    code, title = "redirect_refused", "The remote server redirects where this fetch does not follow"
+    code, title = "redirect_refused", "The remote server redirects to where this fetch does not follow"
 
 
 class ContentTooLarge(FetchError):
-    code, title = "content_too_large", "The remote server sends more than this fetch takes"
+    code, title = "content_too_large", "The remote server sends more bytes than this fetch accepts"
 
 
 class NotSent(FetchError):
-    """This side held the request back: the remote server has seen nothing of it and is not to blame."""
+    """Tidegate held the request back. The remote server has not seen it, so it is not the server's failure."""
 
     code, status, title, retryable = "not_sent", 503, "Nothing was sent to the remote server yet", True
 
 
 class SourceBroken(DomainError):
-    """A paged source that answers, but not with what it promised."""
+    """A source answered, but not in its promised format."""
 
     code, status, title = "source_broken", 502, "The source's answer cannot be used"
 
 
-# --- what a transfer's provider did
+# --- errors of transfer providers
 
 
 class NotAccepted(DomainError):
-    """It clearly did not take the transfer, and may later."""
+    """The provider certainly did not accept the transfer, and may accept it later."""
 
-    code, status, title, retryable = "transfer_not_accepted", 502, "The provider did not take the transfer", True
+    code, status, title, retryable = "transfer_not_accepted", 502, "The provider did not accept the transfer", True
 
 
 class WaveFailed(DomainError):
-    """Too many targets of a wave failed: the Job goes no further."""
+    """Too many targets of a wave failed, so the Job stops."""
 
     code, status, title = "wave_failed", 502, "A wave failed"
 
@@ -256,18 +262,18 @@ class TransferRefused(DomainError):
 
 
 class AnswerLost(DomainError):
-    """It may have taken the transfer; asking again could start a second one."""
+    """The provider may have accepted the transfer. Sending it again could start a second one."""
 
     code, status, title = "transfer_answer_lost", 502, "The provider's answer was lost"
 
 
-# --- what AWS did
+# --- conflicts, throttling and leases
 
 
 class Conflict(DomainError):
-    """A conditional write met another state than it asked for."""
+    """The condition of a write did not hold."""
 
-    code, status, title = "conflict", 409, "The record changed meanwhile"
+    code, status, title = "conflict", 409, "The record was changed at the same time"
 
 
 class Busy(DomainError):
@@ -278,19 +284,19 @@ class LeaseLost(DomainError):
     code, status, title = "lease_lost", 409, "Another owner holds the lease"
 
 
-# --- what became of a queued request
+# --- why a queued request failed
 
 
 class RequestTimedOut(DomainError):
-    code, status, title, retryable = "request_timeout", 504, "The request ran longer than its type may", True
+    code, status, title, retryable = "request_timeout", 504, "The request ran longer than its type allows", True
 
 
 class WorkerLost(DomainError):
-    code, status, title, retryable = "worker_lost", 500, "Whatever ran the request died", True
+    code, status, title, retryable = "worker_lost", 500, "The function that ran the request died", True
 
 
 class NoSpace(DomainError):
-    code, status, title = "no_space", 507, "There is no room for the content"
+    code, status, title = "no_space", 507, "The content does not fit into the project's quota"
 
 
 class CredentialMissing(DomainError):
@@ -305,7 +311,7 @@ class CredentialElsewhere(DomainError):
     code, status, title = "credential_not_for_origin", 422, "The credential is not for this URL's origin"
 
 
-# --- what became of a batch
+# --- why a batch was refused or stopped
 
 
 class BusinessRefused(DomainError):

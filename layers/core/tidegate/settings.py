@@ -1,4 +1,4 @@
-"""The environment of a function, read once and lazily."""
+"""The environment variables of a function, typed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Settings:
     callbacks_queue_url: str = ""
     callbacks_dead_queue_url: str = ""
     compensation_queue_url: str = ""
-    # The poll for overdue work: its first interval (and by how much it grows), its longest, and when work is overdue.
+    # The compensation poll: its first interval (which is also the step by which it grows), its longest interval, and
+    # after how many seconds work counts as overdue.
     compensation_base_seconds: int = 10
     compensation_longest_seconds: int = 300
     compensation_overdue_seconds: int = 30
@@ -32,10 +33,10 @@ class Settings:
     api_url: str = ""
     batch_machine_arn: str = ""
     ws_endpoint: str = ""
-    # Where clients connect, if not at the endpoint itself: a domain of the operator's own.
+    # Where clients connect, if the operator has a domain of their own; empty: at the endpoint itself.
     ws_url: str = ""
     secrets_prefix: str = "tidegate/"
-    # For the names of its alarms.
+    # The prefix of the stack's alarm names.
     stack_name: str = ""
     admin_key_sha256: str = ""
     # The SSM parameter that callback secrets are derived from.
@@ -53,38 +54,38 @@ class Settings:
     gse_source_agent_id: str = ""
     gse_source_user: str = "root"
     gse_store_dir: str = "/var/lib/tidegate/store"
-    # MB a second, 0 for no limit.
+    # MB per second; 0: no limit.
     gse_upload_speed: int = 0
     gse_download_speed: int = 0
     url_allow_list: str = ""
-    # What all functions together may send to one address, over all projects; 0 for no limit.
+    # What all functions of all projects together may send to one address; 0: no limit.
     host_calls_per_second: int = 2000
     host_connections: int = 2000
-    # The bucket, or a pattern of names, into which exports may be copied; -: none.
+    # The bucket, or a pattern of bucket names, into which exports may be copied; -: none.
     delivery_bucket: str = "-"
-    # The address that mails about finished exports come from, and a pattern of those they may go to; -: none.
+    # The sender of e-mails about finished exports, and a pattern of allowed recipients; -: none.
     email_sender: str = "-"
     email_recipients: str = "-"
-    # What exports may read without an endpoint, by names or patterns: buckets, tables, an Athena workgroup; -: none.
+    # What exports may read directly, by name or pattern: buckets, tables, an Athena workgroup; -: none.
     source_bucket: str = "-"
     source_table: str = "-"
     source_workgroup: str = "-"
     batch_slice_seconds: int = 240
     batch_lease_seconds: int = 15
-    # JSON: what differs from queue/policies.py, e.g. {"download": {"retries": 5}}.
+    # JSON with the differences from queue/policies.py, such as {"download": {"retries": 5}}.
     request_policies: str = ""
-    # What follows is set by no parameter of template.yaml.
+    # No parameter of template.yaml sets the following.
     callback_timeout_seconds: int = 10
     export_pull_parallel: int = 4
-    # Workers that pull and render one export side by side, each with four pages in flight; 0: pages are staged.
+    # The most workers that pull and render one export in parallel, each with four pages in flight; 0: stage all pages.
     export_most_workers: int = 8
     gse_source_container_id: str = ""
-    # Step Functions keeps 25,000 events of an execution; a round costs about ten.
+    # Step Functions allows 25,000 events in an execution; a round makes about ten.
     batch_rounds: int = 1500
     batch_channels: str = "batch"
-    # JSON, e.g. {"no_cookie": 20}.
+    # JSON, such as {"no_cookie": 20}.
     channel_capacities: str = ""
-    # A project that runs nothing gets a slot beyond a full channel's capacity after waiting this long.
+    # After waiting this long, a project that runs nothing gets one slot beyond the capacity of a full channel.
     extra_slot_wait_seconds: int = 60
 
     @property

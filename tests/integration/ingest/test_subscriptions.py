@@ -224,7 +224,7 @@ def test_schedule_whose_moment_has_passed_is_422(library: Library, source: FileS
     refused = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
 
     assert refused.status == 422
-    assert "does not fire" in str(refused.json())
+    assert "never runs" in str(refused.json())
 
 
 def test_failed_download_returns_although_the_list_answers_304(library: Library, source: FileSource) -> None:

@@ -1,4 +1,4 @@
-"""The stack's alarms as CloudWatch knows them."""
+"""The stack's CloudWatch alarms and their states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Alarm:
 
 
 def alarms(client: Any, stack_name: str) -> Iterator[Alarm]:
-    """CloudFormation names them `{stack}-{logical id}-{random}`; the middle part is the name shown."""
+    """CloudFormation names an alarm `{stack}-{logical id}-{random}`. `Alarm.name` is the logical id without "Alarm"."""
     prefix = f"{stack_name}-"
     for page in client.get_paginator("describe_alarms").paginate(AlarmNamePrefix=prefix):
         for alarm in page["MetricAlarms"]:

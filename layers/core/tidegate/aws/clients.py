@@ -1,6 +1,6 @@
-"""boto3 clients with the time-outs and retries that suit a function of a few seconds.
+"""boto3 clients with time-outs and retries that suit a function of a few seconds.
 
-boto3 is imported by the first client that is used: every handler imports this module, boto3 is half of a cold start.
+boto3 is imported when the first client is used: every handler imports this module, and boto3 is half of a cold start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def client(service: str, endpoint_url: str | None = None, region: str | None = N
 
 
 class _LazyClient:
-    """A boto3 client made at its first use: making one costs a cold start 20 to 60 ms."""
+    """A boto3 client that is created at its first use: creating one adds 20 to 60 ms to a cold start."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -45,7 +45,7 @@ class _LazyClient:
     def __getattr__(self, name: str) -> Any:
         made = self.__dict__.get("_made")
         if made is None:
-            # Making clients is not safe in several threads at once, using them is.
+            # Several threads may use a client at once, but not create one.
             with _making:
                 made = self.__dict__.get("_made")
                 if made is None:
@@ -65,7 +65,7 @@ def _session() -> boto3.Session:
 
 
 def credentials() -> ReadOnlyCredentials:
-    """The function's own, for requests that are signed without a client."""
+    """The function's own credentials, for requests that are signed without a client."""
     from botocore.exceptions import NoCredentialsError
 
     found = _session().get_credentials()

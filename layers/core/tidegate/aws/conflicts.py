@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from tidegate.errors import Busy
 
 T = TypeVar("T")
-# Many submits of one project meet at its counts: the last of them waits some seconds.
+# Many submits of one project update its counters at once; the last of them waits some seconds.
 _TRIES = 9
 _LONGEST_PAUSE = 0.5
 _CONFLICTS = frozenset({"TransactionConflictException", "TransactionInProgressException"})
@@ -19,7 +19,7 @@ _PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThro
 
 
 def reasons_of(error: ClientError) -> list[str | None]:
-    """Why each part of a cancelled transaction was refused, or `None` for a part that was not."""
+    """For each write of a cancelled transaction, why it was refused; None for a write that was not."""
     return [reason.get("Code") for reason in error.response.get("CancellationReasons", [])]
 
 
@@ -32,7 +32,7 @@ def _passes(error: ClientError) -> bool:
 
 
 def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """Retries with jittered back-off while other writers change the same items."""
+    """The result of `call`, retried with jittered back-off while other transactions hold the same items."""
     for attempt in range(_TRIES):
         try:
             return call()
@@ -40,4 +40,4 @@ def settled(call: Callable[[], T], sleep: Callable[[float], None]) -> T:
             if not _passes(error):
                 raise
         sleep(random.uniform(0.5, 1.5) * min(0.02 * 2**attempt, _LONGEST_PAUSE))  # noqa: S311
-    raise Busy("the record is being changed by many at once")
+    raise Busy("too many requests change this record at once: try again in a few seconds")

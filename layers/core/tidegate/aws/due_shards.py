@@ -1,13 +1,13 @@
-"""Which partition of the `due` index a record is written to.
+"""Which partition (shard) of the `due` index a record is written to.
 
-One partition of an index takes about 1,000 writes a second, which is not enough under load; and a poll that reads 64
-of them is dear while there is nothing to do. So shard 0 holds the records of processes that write few, and beside them
+One partition of an index takes about 1,000 writes a second, which is too few under load. But a poll that reads 64
+partitions is expensive while there is nothing to do. So processes that write few records use shard 0. It also holds
 one entry for each other shard that may hold records: one read tells the poll where to look.
 
-A busy process writes to one shard of its own. More load means more processes, and thus more shards.
+A busy process writes to one other shard, chosen at random. More load means more processes, and so more shards.
 
-No crash hides a record: the entry is written before the first record, it is renewed while the process writes, and the
-poll removes it only when nobody can still write because of it (`SHARD_KEPT_SECONDS`).
+A crash cannot hide a record: the entry is written before the first record and renewed while the process writes, and
+the poll removes it only when no process can still rely on it (`SHARD_KEPT_SECONDS`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tidegate.errors import DomainError
 
 logger = Logger(service="tidegate", child=True)
 
-# A process writes this many records to shard 0 before it opens a shard of its own.
+# A process writes this many records to shard 0 before it uses another shard.
 _FEW_WRITES = 12
-# An entry is renewed after this time, and the count of writes begins anew.
+# An entry is renewed after this time, and the count of writes starts again.
 _RENEWED_SECONDS = 300
-# How long a shard without records stays listed: a process trusts its entry for 300 s, a write may come at the end of a
-# function of 900 s, and the rest is for an index that lags and for clocks that differ.
+# How long a shard without records stays listed: a process relies on its entry for 300 s, a write may come at the end of
+# a function of 900 s, and the rest allows for a slow index and for clocks that differ.
 SHARD_KEPT_SECONDS = 1800
 
 
@@ -70,14 +70,14 @@ class DueShards:
             try:
                 carry_out(_entry(self._own, now))
             except (ClientError, BotoCoreError, DomainError):
-                logger.exception("the shard was not opened: its records go to shard 0", shard=self._own)
+                logger.exception("the shard's entry could not be written: records go to shard 0", shard=self._own)
                 return 0
             self._opened_at = now
         return self._own
 
 
 def _entry(shard: int, now: float) -> Write:
-    # At moment 0, so that entries come first in what the poll reads.
+    # Due at 0, so that the poll reads the entries first.
     due = keys.due("", 0, keys.SHARD_KIND)
     return update(keys.due_shard(shard), {"shard": shard, "opened_at": int(now), **due}, condition="")
 

@@ -1,4 +1,4 @@
-"""Counters of what all functions send to one address, one item for each window of time."""
+"""Counters of what all functions together send to one address, one item for each time window."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidegate.aws.table import Table
 from tidegate.aws.writes import update
 from tidegate.common.ids import Clock
 
-# Long after any window has ended; the table's TTL removes them.
+# Longer than any window; then the table's TTL removes the item.
 _KEPT_SECONDS = 600
 
 
@@ -17,7 +17,7 @@ class HostUsage:
         self._clock = clock
 
     def add(self, address: str, kind: str, window: int, amount: int) -> int:
-        """Returns the new value. A retried write may count twice: the limit then errs on the safe side."""
+        """Returns the counter's new value. A retried write may count twice, which only makes the limit stricter."""
         until = int(self._clock().timestamp()) + _KEPT_SECONDS
         key = keys.host_usage(address, kind, window)
         item = self._table.write(update(key, {"expires_at": until}, adds={"used": amount}, condition=""))

@@ -1,6 +1,22 @@
-"""Every key and index format of the table. Nothing else builds one.
+"""Every key and index format of the table. No other module builds one.
 
-A pk starts with its project, so two projects share nothing; what belongs to no project belongs to `_system`.
+Sections, in the order of the import contract:
+
+- the due index: work that the compensation poll, a schedule or the daily clean-up must look at
+- projects: projects, API keys, credentials, quotas, audit, idempotency
+- http: what all functions send to one address
+- files: files and their contents
+- notifications: notices, callbacks, WebSocket connections and watches
+- compensation: the poll
+- queue: requests, channels, slots, waiting places, retention
+- distribution: Jobs, Tasks, targets, transfers, agent inboxes
+- the fleet: hosts, their presence and enrolment
+- exports: exports and their schedules
+- batches: businesses, batches, their schedules, logs and results
+- ingest: subscriptions, unfinished downloads, limits of a host
+
+A pk starts with its project, so two projects share nothing; what belongs to no project belongs to `_system`. Names in
+the singular return the key of one item, names in the plural the partition of a list.
 """
 
 from __future__ import annotations
@@ -9,9 +25,6 @@ from tidegate.common.ids import digest
 
 SYSTEM = "_system"
 META = "META"
-# Shard 0 is always read; the others only while it lists them (`aws/due_shards.py`).
-DUE_SHARDS = 64
-SHARD_KIND = "shard"
 
 
 def _key(project_id: str, kind: str, *parts: str, sk: str = META) -> dict[str, str]:
@@ -19,14 +32,23 @@ def _key(project_id: str, kind: str, *parts: str, sk: str = META) -> dict[str, s
 
 
 def partition(project_id: str, kind: str, *parts: str) -> str:
-    """The partition of an index, for lists."""
+    """A partition of the table or of an index."""
     return "#".join(("P", project_id, kind, *parts))
 
 
-def due(_record_id: str, at: float, kind: str) -> dict[str, str | int]:
-    """What makes a record show up in the sparse index of work that someone must look at.
+# --- the due index
 
-    A busy process moves it to a shard of its own when it writes it: whose record it is plays no part."""
+DUE_ATTRIBUTES = ("due_pk", "due_at", "due_kind")
+# Shard 0 is always read; the others only while it lists them (`aws/due_shards.py`).
+DUE_SHARDS = 64
+SHARD_KIND = "shard"
+
+
+def due(_record_id: str, at: float, kind: str) -> dict[str, str | int]:
+    """Attributes that put a record into the sparse index of due work.
+
+    `_record_id` is not used: the record goes to shard 0, or to the shard of a process that writes many.
+    """
     return {"due_pk": due_partition(0), "due_at": int(at), "due_kind": kind}
 
 
@@ -34,60 +56,24 @@ def due_partition(shard: int) -> str:
     return f"DUE#{shard}"
 
 
-DUE_ATTRIBUTES = ("due_pk", "due_at", "due_kind")
-
-
 def due_shard(shard: int) -> dict[str, str]:
-    """Says, in shard 0 of the index, that another shard may hold records."""
+    """The entry in shard 0 which says that another shard may hold records."""
     return _key(SYSTEM, "DUE_SHARD", str(shard))
 
 
-# --- compensation
+# --- projects
 
 
-def compensation() -> dict[str, str]:
-    return _key(SYSTEM, "COMPENSATION")
-
-
-def compensated(generation: int) -> dict[str, str]:
-    """That the starts of one poll were counted."""
-    return _key(SYSTEM, "COMPENSATED", str(generation))
-
-
-def lane(name: str) -> dict[str, str]:
-    return _key(SYSTEM, "LANE", name)
-
-
-# --- what all functions send to one address
-
-
-def host_usage(address: str, kind: str, window: int) -> dict[str, str]:
-    return _key(SYSTEM, "HOST_USAGE", kind, address, sk=str(window))
-
-
-def host_pause(project_id: str, host: str) -> dict[str, str]:
-    return _key(project_id, "HOST_PAUSE", host)
-
-
-def host_slot(project_id: str, host: str, number: int) -> dict[str, str]:
-    """One of the downloads that may run from a host at once."""
-    return _key(project_id, "HOST_SLOT", f"{host}#{number}")
-
-
-# --- projects, keys, idempotency
+def projects_list() -> str:
+    return partition(SYSTEM, "PROJECTS")
 
 
 def project(project_id: str) -> dict[str, str]:
     return _key(project_id, "PROJECT")
 
 
-def credentials(project_id: str) -> str:
-    return partition(project_id, "CREDENTIALS")
-
-
-def credential(project_id: str, name: str) -> dict[str, str]:
-    """What may be shown of a credential; its headers are in Secrets Manager."""
-    return {"pk": credentials(project_id), "sk": name}
+def project_name(name: str) -> dict[str, str]:
+    return _key(SYSTEM, "PROJECT_NAME", name)
 
 
 def usage(project_id: str) -> dict[str, str]:
@@ -95,20 +81,8 @@ def usage(project_id: str) -> dict[str, str]:
 
 
 def rate_window(project_id: str, window: int) -> dict[str, str]:
-    """Which functions served the project within some seconds."""
+    """Which functions served the project during a window of a few seconds."""
     return _key(project_id, "RATE", sk=str(window))
-
-
-def project_name(name: str) -> dict[str, str]:
-    return _key(SYSTEM, "PROJECT_NAME", name)
-
-
-def projects_list() -> str:
-    return partition(SYSTEM, "PROJECTS")
-
-
-def api_key(key_id: str) -> dict[str, str]:
-    return _key(SYSTEM, "KEY", key_id)
 
 
 def api_keys_list(project_id: str) -> str:
@@ -116,17 +90,50 @@ def api_keys_list(project_id: str) -> str:
     return partition(project_id or SYSTEM, "KEYS")
 
 
+def api_key(key_id: str) -> dict[str, str]:
+    return _key(SYSTEM, "KEY", key_id)
+
+
 def key_connections(record_id: str) -> str:
     return partition(SYSTEM, "KEY_CONNECTIONS", record_id)
 
 
 def key_connection(record_id: str, connection_id: str) -> dict[str, str]:
-    """In a partition of the table, not of an index: who revokes a key must see all of its connections."""
+    """In the table itself, which can be read consistently: a revocation must see every connection of its key."""
     return {"pk": key_connections(record_id), "sk": connection_id}
+
+
+def credentials(project_id: str) -> str:
+    return partition(project_id, "CREDENTIALS")
+
+
+def credential(project_id: str, name: str) -> dict[str, str]:
+    """What may be shown of a credential. Its headers are in Secrets Manager."""
+    return {"pk": credentials(project_id), "sk": name}
+
+
+# Every submit writes a line: more a second than one partition of an index takes.
+AUDIT_SPREAD = 8
+
+
+def audit_trail(project_id: str, record_id: str) -> str:
+    return partition(project_id, "AUDIT", digest(record_id, length=32))
+
+
+def audit_list(project_id: str, spread: int) -> str:
+    return partition(project_id, "AUDITS", *([str(spread)] if spread else []))
+
+
+def audit_by_actor(project_id: str, actor: str, spread: int) -> str:
+    return partition(project_id, "AUDIT_BY", actor, str(spread))
 
 
 def idempotency(project_id: str, idempotency_key: str) -> str:
     return partition(project_id, "IDEMPOTENCY", digest(idempotency_key, length=32))
+
+
+def idempotent_answers(project_id: str, answer_id: str) -> str:
+    return partition(project_id, "IDEMPOTENT_ANSWER", answer_id)
 
 
 def idempotent_answer(project_id: str, answer_id: str, number: int) -> dict[str, str]:
@@ -134,15 +141,14 @@ def idempotent_answer(project_id: str, answer_id: str, number: int) -> dict[str,
     return _key(project_id, "IDEMPOTENT_ANSWER", answer_id, sk=f"{number:04d}")
 
 
-def idempotent_answers(project_id: str, answer_id: str) -> str:
-    return partition(project_id, "IDEMPOTENT_ANSWER", answer_id)
+# --- http
+
+
+def host_usage(address: str, kind: str, window: int) -> dict[str, str]:
+    return _key(SYSTEM, "HOST_USAGE", kind, address, sk=str(window))
 
 
 # --- files
-
-
-def file(project_id: str, file_id: str) -> dict[str, str]:
-    return _key(project_id, "FILE", file_id)
 
 
 def files_list(project_id: str) -> str:
@@ -153,19 +159,19 @@ def files_at_path(project_id: str, biz_id: str, app_id: str, file_path: str) -> 
     return partition(project_id, "PATH", digest(biz_id, app_id, file_path, length=32))
 
 
+def file(project_id: str, file_id: str) -> dict[str, str]:
+    return _key(project_id, "FILE", file_id)
+
+
 def content(project_id: str, signature: str) -> dict[str, str]:
     return _key(project_id, "CONTENT", signature)
 
 
-# --- notices, callbacks, watches
+# --- notifications
 
 
 def notice(project_id: str, notice_id: str) -> dict[str, str]:
     return _key(project_id, "NOTICE", notice_id)
-
-
-def callback(project_id: str, delivery_id: str) -> dict[str, str]:
-    return _key(project_id, "CALLBACK", delivery_id)
 
 
 def callbacks_list(project_id: str) -> str:
@@ -176,20 +182,12 @@ def callbacks_of(project_id: str, record_id: str) -> str:
     return partition(project_id, "CALLBACKS_OF", digest(record_id, length=32))
 
 
+def callback(project_id: str, delivery_id: str) -> dict[str, str]:
+    return _key(project_id, "CALLBACK", delivery_id)
+
+
 def circuit(project_id: str, host: str) -> dict[str, str]:
     return _key(project_id, "CIRCUIT", host)
-
-
-def watched(project_id: str, record_id: str) -> dict[str, str]:
-    return _key(project_id, "WATCH", digest(record_id, length=32))
-
-
-WATCH_PREFIX = "BY#"
-
-
-def watch(project_id: str, followed_id: str, record_id: str, connection_id: str) -> dict[str, str]:
-    by = f"{WATCH_PREFIX}{connection_id}#{digest(record_id, length=16)}"
-    return _key(project_id, "WATCH", digest(followed_id, length=32), sk=by)
 
 
 def ticket(ticket: str) -> dict[str, str]:
@@ -204,138 +202,43 @@ def watches_of_connection(connection_id: str) -> str:
     return partition(SYSTEM, "CONNECTION", connection_id)
 
 
-# --- batches
+WATCH_PREFIX = "BY#"
 
 
-def business(project_id: str, biz_id: str) -> dict[str, str]:
-    return _key(project_id, "BIZ", biz_id)
+def watched(project_id: str, record_id: str) -> dict[str, str]:
+    return _key(project_id, "WATCH", digest(record_id, length=32))
 
 
-def businesses_list(project_id: str) -> str:
-    return partition(project_id, "BIZS")
+def watch(project_id: str, followed_id: str, record_id: str, connection_id: str) -> dict[str, str]:
+    by = f"{WATCH_PREFIX}{connection_id}#{digest(record_id, length=16)}"
+    return _key(project_id, "WATCH", digest(followed_id, length=32), sk=by)
 
 
-def business_rates(project_id: str, biz_id: str) -> str:
-    """Runners of a business's batches that run now, and the rate that each wants."""
-    return partition(project_id, "BIZ_RATE", biz_id)
+# --- compensation
 
 
-def business_rate(project_id: str, biz_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
-    return _key(project_id, "BIZ_RATE", biz_id, sk=f"{batch_id}#{runner:02d}" if runner else batch_id)
+def compensation() -> dict[str, str]:
+    return _key(SYSTEM, "COMPENSATION")
 
 
-def batch(project_id: str, batch_id: str) -> dict[str, str]:
-    return _key(project_id, "BATCH", batch_id)
+def compensated(generation: int) -> dict[str, str]:
+    """Exists once the starts of one poll were counted."""
+    return _key(SYSTEM, "COMPENSATED", str(generation))
 
 
-def batch_progress(project_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
-    return _key(project_id, "BATCH", batch_id, sk=f"{BATCH_PROGRESS}#{runner:02d}" if runner else BATCH_PROGRESS)
+def lane(name: str) -> dict[str, str]:
+    return _key(SYSTEM, "LANE", name)
 
 
-# What the sort keys of a batch's runners begin with; they sort in the order of the runners.
-BATCH_PROGRESS = "PROGRESS"
+# --- queue
 
 
-def batch_data(project_id: str, batch_id: str) -> dict[str, str]:
-    return _key(project_id, "BATCH", batch_id, sk="DATA")
-
-
-def batches_list(project_id: str) -> str:
-    return partition(project_id, "BATCHES")
-
-
-def batch_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
-    return _key(project_id, "BATCH_SCHEDULE", schedule_id)
-
-
-def batch_schedules_list(project_id: str) -> str:
-    return partition(project_id, "BATCH_SCHEDULES")
-
-
-# Of the sparse index: when each schedule of batches makes its next one. Read once a minute.
-BATCH_SCHEDULES_DUE = "BATCH_SCHEDULES"
-
-
-def batch_scheduled(at: float) -> dict[str, str | int]:
-    return {"due_pk": BATCH_SCHEDULES_DUE, "due_at": int(at), "due_kind": "batch_schedule"}
-
-
-def batch_log(project_id: str, batch_id: str, time: str, log_id: str) -> dict[str, str]:
-    return _key(project_id, "BATCH_LOG", batch_id, sk=f"{time}#{log_id}")
-
-
-def batch_logs(project_id: str, batch_id: str) -> str:
-    return partition(project_id, "BATCH_LOG", batch_id)
-
-
-def batch_results(project_id: str, batch_id: str) -> str:
-    return partition(project_id, "BATCH_RESULT", batch_id)
-
-
-def batch_result(project_id: str, batch_id: str, index: int) -> dict[str, str]:
-    """A result that the business sent by itself, until the runner has counted it."""
-    return _key(project_id, "BATCH_RESULT", batch_id, sk=f"{index:016d}")
-
-
-def batch_item_logs(project_id: str, batch_id: str, index: int) -> str:
-    return partition(project_id, "BATCH_LOG", batch_id, str(index))
-
-
-# --- exports
-
-
-def export(project_id: str, task_id: str) -> dict[str, str]:
-    return _key(project_id, "EXPORT", task_id)
-
-
-def exports_list(project_id: str) -> str:
-    return partition(project_id, "EXPORTS")
-
-
-def export_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
-    return _key(project_id, "EXPORT-SCHEDULE", schedule_id)
-
-
-def export_schedules_list(project_id: str) -> str:
-    return partition(project_id, "EXPORT-SCHEDULES")
-
-
-def export_schedule_order(project_id: str, schedule_id: str) -> dict[str, str]:
-    """What the schedule orders: beside its record, because it can be large and lists do not show it."""
-    return _key(project_id, "EXPORT-SCHEDULE", schedule_id) | {"sk": "ORDER"}
-
-
-def export_schedule_runs(project_id: str, schedule_id: str) -> str:
-    return partition(project_id, "EXPORT-SCHEDULE", schedule_id, "RUNS")
-
-
-def export_schedule_run(project_id: str, schedule_id: str, due: str) -> dict[str, str]:
-    return {"pk": export_schedule_runs(project_id, schedule_id), "sk": due}
-
-
-def export_schedule_due(at: float) -> dict[str, str | int]:
-    """Its next run, in a partition of the sparse index that only the minute's function reads."""
-    return {"due_pk": EXPORT_SCHEDULES_DUE, "due_at": int(at), "due_kind": "export-schedule"}
-
-
-EXPORT_SCHEDULES_DUE = "EXPORT-SCHEDULE#0"
-
-
-# --- the request queue, subscriptions, audit
+def requests_list(project_id: str) -> str:
+    return partition(project_id, "REQUESTS")
 
 
 def request(project_id: str, request_id: str) -> dict[str, str]:
     return _key(project_id, "REQUEST", request_id)
-
-
-def unfinished(project_id: str, request_id: str) -> dict[str, str]:
-    """What a download has brought so far."""
-    return _key(project_id, "REQUEST", request_id, sk="UNFINISHED")
-
-
-def dedupe(project_id: str, dedupe_key: str) -> dict[str, str]:
-    """Which request has a caller's dedupe key."""
-    return _key(project_id, "DEDUPE", digest(dedupe_key, length=32))
 
 
 def request_log(project_id: str, request_id: str) -> str:
@@ -346,8 +249,13 @@ def request_log_line(project_id: str, request_id: str, at: str, line_id: str) ->
     return {"pk": request_log(project_id, request_id), "sk": f"{at}#{line_id}"}
 
 
-def requests_list(project_id: str) -> str:
-    return partition(project_id, "REQUESTS")
+def dedupe(project_id: str, dedupe_key: str) -> dict[str, str]:
+    """The request that a caller's dedupe key belongs to."""
+    return _key(project_id, "DEDUPE", digest(dedupe_key, length=32))
+
+
+def subscription_requests(project_id: str, subscription_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
 
 
 # Every move of a request changes its counts: more a second than one item takes.
@@ -367,16 +275,20 @@ def type_of_stats(sk: str) -> str:
     return sk.split("#")[1]
 
 
-def subscription_requests(project_id: str, subscription_id: str) -> str:
-    return partition(project_id, "SUBSCRIPTION", subscription_id, "REQUESTS")
-
-
 def channels() -> str:
     return partition(SYSTEM, "CHANNELS")
 
 
 def channel(name: str) -> dict[str, str]:
     return {"pk": channels(), "sk": name}
+
+
+def standings(channel_name: str) -> str:
+    return partition(SYSTEM, "STANDINGS", channel_name)
+
+
+def standing(channel_name: str, project_id: str) -> dict[str, str]:
+    return {"pk": standings(channel_name), "sk": project_id}
 
 
 def waiting(channel_name: str, project_id: str) -> str:
@@ -393,20 +305,12 @@ def waiting_by_age(channel_name: str) -> str:
 
 
 def shared_waiting(channel_name: str) -> str:
-    """Where the requests of all projects waited together, before each project had a lane of its own."""
+    """The former queue of all projects together; requests from before each project had its own may still wait there."""
     return partition(SYSTEM, "WAITING", channel_name)
 
 
 def shared_waiting_place(channel_name: str, priority: int, since: str, request_id: str) -> dict[str, str]:
     return {"pk": shared_waiting(channel_name), "sk": f"{priority:02d}#{since}#{request_id}"}
-
-
-def standings(channel_name: str) -> str:
-    return partition(SYSTEM, "STANDINGS", channel_name)
-
-
-def standing(channel_name: str, project_id: str) -> dict[str, str]:
-    return {"pk": standings(channel_name), "sk": project_id}
 
 
 def slots(channel_name: str) -> str:
@@ -421,58 +325,12 @@ def mutex(project_id: str, name: str) -> dict[str, str]:
     return _key(project_id, "MUTEX", name)
 
 
-def audit_trail(project_id: str, record_id: str) -> str:
-    return partition(project_id, "AUDIT", digest(record_id, length=32))
-
-
-# Every submit writes a line: more a second than one partition of an index takes.
-AUDIT_SPREAD = 8
-
-
-def audit_list(project_id: str, spread: int) -> str:
-    return partition(project_id, "AUDITS", *([str(spread)] if spread else []))
-
-
-def audit_by_actor(project_id: str, actor: str, spread: int) -> str:
-    return partition(project_id, "AUDIT_BY", actor, str(spread))
-
-
-def subscription(project_id: str, subscription_id: str) -> dict[str, str]:
-    return _key(project_id, "SUBSCRIPTION", subscription_id)
-
-
-def subscriptions_list(project_id: str) -> str:
-    return partition(project_id, "SUBSCRIPTIONS")
-
-
-def manifest_entries(project_id: str, subscription_id: str) -> str:
-    return partition(project_id, "SUBSCRIPTION", subscription_id, "ENTRIES")
-
-
-def manifest_entry(project_id: str, subscription_id: str, url: str) -> dict[str, str]:
-    return {"pk": manifest_entries(project_id, subscription_id), "sk": digest(url, length=32)}
-
-
-# One takes several hundred scans a second; a subscription writes to it once a scan.
-SCHEDULE_SHARDS = 1
-
-
-def scheduled(record_id: str, at: float) -> dict[str, str | int]:
-    """A subscription's next scan, in partitions of the sparse index that only the schedule reads."""
-    shard = int(digest(record_id, length=8), 16) % SCHEDULE_SHARDS
-    return {"due_pk": schedule_partition(shard), "due_at": int(at), "due_kind": "scan"}
-
-
-def schedule_partition(shard: int) -> str:
-    return f"SCAN#{shard}"
-
-
-# Everything that ends is written there, and only a daily function reads them all.
+# Every request that ends is written to them; only the daily clean-up reads them.
 RETENTION_SHARDS = 16
 
 
 def retained(record_id: str, until: float) -> dict[str, str | int]:
-    """Lies in the same sparse index as what is due, in partitions of its own that only the daily cleanup reads."""
+    """Until when a record is kept, in partitions of the due index that only the daily clean-up reads."""
     shard = int(digest(record_id, length=8), 16) % RETENTION_SHARDS
     return {"due_pk": retention_partition(shard), "due_at": int(until), "due_kind": "retention"}
 
@@ -483,12 +341,6 @@ def retention_partition(shard: int) -> str:
 
 # --- distribution
 
-TASK_SPREAD = 8
-
-
-def job(project_id: str, job_key: str) -> dict[str, str]:
-    return _key(project_id, "JOB", job_key)
-
 
 def jobs_list(project_id: str) -> str:
     return partition(project_id, "JOBS")
@@ -496,6 +348,10 @@ def jobs_list(project_id: str) -> str:
 
 def jobs_at_path(project_id: str, biz_id: int, app_id: int, file_path: str) -> str:
     return partition(project_id, "JOBPATH", digest(str(biz_id), str(app_id), file_path, length=32))
+
+
+def job(project_id: str, job_key: str) -> dict[str, str]:
+    return _key(project_id, "JOB", job_key)
 
 
 def path_sequence(project_id: str, target_file_dir: str, file_name: str) -> dict[str, str]:
@@ -532,6 +388,9 @@ def transfer(project_id: str, job_key: str, number: int) -> dict[str, str]:
     return _key(project_id, "TRANSFERS", job_key, sk=f"{number:05d}")
 
 
+TASK_SPREAD = 8
+
+
 def task(project_id: str, uuid: str) -> dict[str, str]:
     return _key(project_id, "TASK", uuid)
 
@@ -549,26 +408,22 @@ def tasks_list(project_id: str, spread: int) -> str:
     return partition(project_id, "TASKS", str(spread))
 
 
+def inbox(project_id: str, agent_id: str) -> str:
+    return partition(project_id, "INBOX", agent_id)
+
+
 def job_inbox_entries(project_id: str, job_key: str, shard_number: int) -> str:
     return partition(project_id, "ORDERS", job_key, str(shard_number))
 
 
-def order(project_id: str, job_key: str, shard_number: int, agent_id: str, container_id: str) -> dict[str, str]:
-    """What an agent was asked to fetch, and what it reported."""
+def inbox_entry(project_id: str, job_key: str, shard_number: int, agent_id: str, container_id: str) -> dict[str, str]:
+    """A transfer in an agent's inbox: what it is to fetch, and what it reported."""
     target = digest(agent_id, container_id, length=32)
     return _key(project_id, "ORDERS", job_key, str(shard_number), sk=target)
 
 
 def staging(project_id: str, agent_id: str, signature: str) -> dict[str, str]:
     return _key(project_id, "STAGING", agent_id, signature)
-
-
-def presence(project_id: str, agent_id: str) -> dict[str, str]:
-    return _key(project_id, "PRESENCE", agent_id)
-
-
-def inbox(project_id: str, agent_id: str) -> str:
-    return partition(project_id, "INBOX", agent_id)
 
 
 # --- the fleet
@@ -586,5 +441,173 @@ def agent(project_id: str, agent_id: str) -> dict[str, str]:
     return {"pk": agents(project_id, spread), "sk": agent_id}
 
 
+def presence(project_id: str, agent_id: str) -> dict[str, str]:
+    return _key(project_id, "PRESENCE", agent_id)
+
+
 def enrolment(token_id: str) -> dict[str, str]:
     return _key(SYSTEM, "ENROLMENT", token_id)
+
+
+# --- exports
+
+
+def exports_list(project_id: str) -> str:
+    return partition(project_id, "EXPORTS")
+
+
+def export(project_id: str, task_id: str) -> dict[str, str]:
+    return _key(project_id, "EXPORT", task_id)
+
+
+def export_schedules_list(project_id: str) -> str:
+    return partition(project_id, "EXPORT-SCHEDULES")
+
+
+def export_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
+    return _key(project_id, "EXPORT-SCHEDULE", schedule_id)
+
+
+def export_schedule_order(project_id: str, schedule_id: str) -> dict[str, str]:
+    """The export that the schedule submits: an item of its own, because it can be large and lists do not show it."""
+    return _key(project_id, "EXPORT-SCHEDULE", schedule_id) | {"sk": "ORDER"}
+
+
+def export_schedule_runs(project_id: str, schedule_id: str) -> str:
+    return partition(project_id, "EXPORT-SCHEDULE", schedule_id, "RUNS")
+
+
+def export_schedule_run(project_id: str, schedule_id: str, due: str) -> dict[str, str]:
+    return {"pk": export_schedule_runs(project_id, schedule_id), "sk": due}
+
+
+EXPORT_SCHEDULES_DUE = "EXPORT-SCHEDULE#0"
+
+
+def export_schedule_due(at: float) -> dict[str, str | int]:
+    """Its next run, in a partition of the due index that is read once a minute."""
+    return {"due_pk": EXPORT_SCHEDULES_DUE, "due_at": int(at), "due_kind": "export-schedule"}
+
+
+# --- batches
+
+
+def businesses_list(project_id: str) -> str:
+    return partition(project_id, "BIZS")
+
+
+def business(project_id: str, biz_id: str) -> dict[str, str]:
+    return _key(project_id, "BIZ", biz_id)
+
+
+def business_rates(project_id: str, biz_id: str) -> str:
+    """Runners of a business's batches that run now, and the rate that each wants."""
+    return partition(project_id, "BIZ_RATE", biz_id)
+
+
+def business_rate(project_id: str, biz_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
+    return _key(project_id, "BIZ_RATE", biz_id, sk=f"{batch_id}#{runner:02d}" if runner else batch_id)
+
+
+def batches_list(project_id: str) -> str:
+    return partition(project_id, "BATCHES")
+
+
+def batch(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id)
+
+
+# What the sort keys of a batch's runners begin with; they sort in the order of the runners.
+BATCH_PROGRESS = "PROGRESS"
+
+
+def batch_progress(project_id: str, batch_id: str, runner: int = 0) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id, sk=f"{BATCH_PROGRESS}#{runner:02d}" if runner else BATCH_PROGRESS)
+
+
+def batch_data(project_id: str, batch_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH", batch_id, sk="DATA")
+
+
+def batch_logs(project_id: str, batch_id: str) -> str:
+    return partition(project_id, "BATCH_LOG", batch_id)
+
+
+def batch_log(project_id: str, batch_id: str, time: str, log_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH_LOG", batch_id, sk=f"{time}#{log_id}")
+
+
+def batch_item_logs(project_id: str, batch_id: str, index: int) -> str:
+    return partition(project_id, "BATCH_LOG", batch_id, str(index))
+
+
+def batch_results(project_id: str, batch_id: str) -> str:
+    return partition(project_id, "BATCH_RESULT", batch_id)
+
+
+def batch_result(project_id: str, batch_id: str, index: int) -> dict[str, str]:
+    """A result that the business sent by itself, until the runner has counted it."""
+    return _key(project_id, "BATCH_RESULT", batch_id, sk=f"{index:016d}")
+
+
+def batch_schedules_list(project_id: str) -> str:
+    return partition(project_id, "BATCH_SCHEDULES")
+
+
+def batch_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
+    return _key(project_id, "BATCH_SCHEDULE", schedule_id)
+
+
+# The partition of the due index with the next run of each batch schedule. Read once a minute.
+BATCH_SCHEDULES_DUE = "BATCH_SCHEDULES"
+
+
+def batch_scheduled(at: float) -> dict[str, str | int]:
+    return {"due_pk": BATCH_SCHEDULES_DUE, "due_at": int(at), "due_kind": "batch_schedule"}
+
+
+# --- ingest
+
+
+def subscriptions_list(project_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTIONS")
+
+
+def subscription(project_id: str, subscription_id: str) -> dict[str, str]:
+    return _key(project_id, "SUBSCRIPTION", subscription_id)
+
+
+def manifest_entries(project_id: str, subscription_id: str) -> str:
+    return partition(project_id, "SUBSCRIPTION", subscription_id, "ENTRIES")
+
+
+def manifest_entry(project_id: str, subscription_id: str, url: str) -> dict[str, str]:
+    return {"pk": manifest_entries(project_id, subscription_id), "sk": digest(url, length=32)}
+
+
+# One partition takes several hundred writes a second; a subscription writes once for each scan.
+SCHEDULE_SHARDS = 1
+
+
+def scheduled(record_id: str, at: float) -> dict[str, str | int]:
+    """A subscription's next scan, in a partition of the due index that is read once a minute."""
+    shard = int(digest(record_id, length=8), 16) % SCHEDULE_SHARDS
+    return {"due_pk": schedule_partition(shard), "due_at": int(at), "due_kind": "scan"}
+
+
+def schedule_partition(shard: int) -> str:
+    return f"SCAN#{shard}"
+
+
+def unfinished(project_id: str, request_id: str) -> dict[str, str]:
+    """The multipart upload of a download that is not finished."""
+    return _key(project_id, "REQUEST", request_id, sk="UNFINISHED")
+
+
+def host_pause(project_id: str, host: str) -> dict[str, str]:
+    return _key(project_id, "HOST_PAUSE", host)
+
+
+def host_slot(project_id: str, host: str, number: int) -> dict[str, str]:
+    """One of the downloads that may run from a host at once."""
+    return _key(project_id, "HOST_SLOT", f"{host}#{number}")

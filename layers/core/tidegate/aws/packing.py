@@ -1,4 +1,4 @@
-"""Many rows in one binary attribute: writes are billed by size, and a shard is written often."""
+"""Packs many rows into one binary attribute: DynamoDB bills writes by size, and shards are written often."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Plans the parts of one multipart upload from pieces of a file, most of which are S3 objects already.
 
-S3 takes parts of at least 5 MiB, but the last, and can copy a part out of an object. So large pieces are copied
-where they lie, and only what is too small goes through this machine: together with the head of the next object,
-of which as much is borrowed as is lacking.
+Every part but the last must have at least 5 MiB, and S3 can copy a part out of an object. So S3 copies large pieces,
+and only small ones pass through this function, filled up to 5 MiB with the beginning of the next object.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SMALLEST_PART = 5 * 1024 * 1024
-# S3 numbers parts up to 10,000.
+# S3's limit for one upload.
 MOST_PARTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Bytes of an object, from `start` on."""
+    """`size` bytes of an object, from `start` on."""
 
     key: str
     etag: str
@@ -36,7 +35,7 @@ Piece = bytes | Stored
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Either one object's bytes, to be copied on S3, or pieces to be sent from here."""
+    """Either bytes of one object, which S3 copies, or pieces that this function sends."""
 
     pieces: tuple[Piece, ...]
     copied: bool
@@ -51,7 +50,7 @@ def size_of(piece: Piece) -> int:
 
 
 def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[Part]:
-    """At most two parts' worth of bytes are held for any part that is sent."""
+    """The parts in order. No part that this function sends is larger than twice the smallest size plus one piece."""
     smallest = SMALLEST_PART if smallest is None else smallest
     parts: list[Part] = []
     held: list[Piece] = []
@@ -81,5 +80,5 @@ def plan_parts(pieces: Iterable[Piece], smallest: int | None = None) -> list[Par
     if held:
         send()
     if len(parts) > MOST_PARTS:
-        raise ValueError(f"{len(parts)} parts; S3 takes {MOST_PARTS}")
+        raise ValueError(f"the file would have {len(parts)} parts; S3 accepts at most {MOST_PARTS}")
     return parts

@@ -49,7 +49,7 @@ class Bucket:
             answer = self._client.get_object(Bucket=self.name, Key=key)
         except ClientError as error:
             if status_of(error) == 404:
-                raise RecordNotFound("the object is not there") from error
+                raise RecordNotFound(f"the bucket has no object {key}") from error
             raise
         return StoredObject(answer["ContentLength"], answer["ETag"]), answer["Body"].iter_chunks(CHUNK)
 
@@ -75,7 +75,7 @@ class Bucket:
                 raise
 
     def presign_put(self, key: str, seconds: int, headers: Mapping[str, str] = NO_HEADERS) -> str:
-        """Signed for a PUT with these headers: one without them, or with other values, is refused."""
+        """A URL for one PUT with exactly these headers: S3 refuses a PUT without them or with other values."""
         params: dict[str, Any] = {"Bucket": self.name, "Key": key}
         for name, value in headers.items():
             params[_PARAMETERS[name]] = int(value) if name == "Content-Length" else value

@@ -1,4 +1,4 @@
-"""Joins many objects into one: S3 copies the large pieces itself, small ones pass through this function."""
+"""Joins many objects into one: S3 copies the large pieces, and small ones pass through this function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIDE_BY_SIDE = 16
 
 
 def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts: Sequence[Part]) -> int:
-    """Returns the size. The object appears when all parts are there; a failure aborts the upload."""
+    """Writes the object and returns its size. It appears only when all parts are there; a failure aborts the upload."""
     place: dict[str, Any] = {"Bucket": bucket, "Key": key}
     if len(parts) <= 1 and not any(part.copied for part in parts):
         body = _bytes(client, bucket, parts[0]) if parts else b""
@@ -37,7 +37,7 @@ def assembled(client: S3Client, bucket: str, key: str, content_type: str, parts:
             sent = list(threads.map(send, range(1, len(parts) + 1), parts))
         client.complete_multipart_upload(**upload, MultipartUpload={"Parts": sent})
     except BaseException:
-        # It may have been completed although the answer was lost.
+        # The upload is gone if it was completed and only the answer was lost.
         with suppress(client.exceptions.NoSuchUpload):
             client.abort_multipart_upload(**upload)
         raise

@@ -41,7 +41,7 @@ class MultipartStore(Bucket):
             return stored
         stored = self.head(key)
         if stored is None or stored.etag != etag:
-            raise Conflict("another object took the place of the one that was completed")
+            raise Conflict(f"the object {key} was replaced while its upload was completed")
         return stored
 
     def _complete(self, key: str, upload_id: str, count: int | None) -> str:

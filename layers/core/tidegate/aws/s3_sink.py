@@ -1,4 +1,4 @@
-"""A file streamed into the bucket by multipart upload; a small one by a single put."""
+"""Streams a file into the bucket: by multipart upload, or by one put if it is small."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tidegate.common.later import Later
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-# S3 takes 10,000 parts of one upload: parts of this size make files of up to 80 GB.
+# S3 accepts 10,000 parts in one upload: with parts of this size, files of up to 80 GB.
 PART_BYTES = 8 * 1024 * 1024
-# A part that has to wait is held in memory, so it is as small as S3 takes it.
+# A part that has to wait is held in memory, so it has S3's smallest size.
 WAITING_BYTES = 5 * 1024 * 1024
 
 
 class S3Sink:
     """Writes chunks to S3 as they come.
 
-    A part that holds bytes still to come (a `Later`) waits until they are there; the parts behind it do not.
+    A part with bytes that are not known yet (a `Later`) is held back until they are; later parts are not.
     """
 
     def __init__(self, client: S3Client, bucket: str, key: str, content_type: str) -> None:
@@ -62,7 +62,7 @@ class S3Sink:
 
     def abort(self) -> None:
         if self._upload_id:
-            # It may have been completed although the answer was lost.
+            # The upload is gone if it was completed and only the answer was lost.
             with suppress(self._client.exceptions.NoSuchUpload):
                 self._client.abort_multipart_upload(**self._place, UploadId=self._upload_id)
 

@@ -1,4 +1,4 @@
-"""The files bucket for uploads: in parts by presigned URLs, and read back in ranges."""
+"""The files bucket for callers' uploads: parts by presigned URLs, and ranges to verify them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from tidegate.errors import Busy, Conflict, Invalid
 # S3's error codes for parts that are missing, differ from the request, or are too small.
 _BAD_PARTS = {"InvalidPart", "InvalidPartOrder", "EntityTooSmall", "MalformedXML"}
 
-
-# While another call completes the same upload. Joining many parts may take S3 minutes, more than an API call has.
+# S3's answers while another call completes the same upload: joining many parts may take longer than an API call.
 _STILL_JOINING = {"ConditionalRequestConflict", "OperationAborted"}
 
 
 class UploadBucket(Bucket):
     def read_range(self, key: str, start: int, last: int, etag: str) -> bytes:
-        """Bytes `start` to `last` of the object that has this ETag; Conflict if another took its place."""
+        """Bytes `start` to `last` of the object with this ETag. Conflict if it was replaced or deleted."""
         try:
             answer = self._client.get_object(Bucket=self.name, Key=key, Range=f"bytes={start}-{last}", IfMatch=etag)
         except ClientError as error:
             if code_of(error) in ("PreconditionFailed", "NoSuchKey", "412", "404"):
-                raise Conflict("the object changed while it was read") from error
+                raise Conflict("the uploaded object was replaced or deleted while it was read") from error
             raise
         return answer["Body"].read()
 
@@ -35,7 +34,7 @@ class UploadBucket(Bucket):
         return self._client.generate_presigned_url("upload_part", Params=params, ExpiresIn=seconds)
 
     def complete(self, key: str, upload_id: str, parts: Sequence[tuple[int, str]]) -> StoredObject:
-        """Completes the upload. Idempotent; an existing object is kept. Invalid if S3 does not have these parts."""
+        """Completes the upload; an object that exists already is kept. Idempotent. Invalid if S3 lacks a part."""
         listed: Any = [{"PartNumber": number, "ETag": etag} for number, etag in parts]
         try:
             self._client.complete_multipart_upload(
@@ -53,5 +52,5 @@ class UploadBucket(Bucket):
                 raise
         stored = self.head(key)
         if stored is None:
-            raise Invalid("the upload is not there any more; announce the file again and upload its parts")
+            raise Invalid("S3 no longer has this upload: announce the file again and upload its parts")
         return stored

@@ -1,4 +1,4 @@
-"""Plain Python values to and from DynamoDB's, and list cursors."""
+"""Converts Python values to and from DynamoDB's format; encodes and decodes list cursors."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _deserialize = TypeDeserializer().deserialize
 
 def _wire(value: Any) -> Any:
     if isinstance(value, str):
-        # Half a surrogate pair comes in as an escape of JSON; DynamoDB's texts are UTF-8, which has none.
+        # JSON can escape half a surrogate pair; DynamoDB's strings are UTF-8, which cannot hold one.
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, int):
         if abs(value) >= _TOO_LARGE:
-            raise Invalid(f"a number of more than {_DIGITS} digits cannot be stored")
+            raise Invalid(f"{str(value)[:12]}… cannot be stored: numbers have at most {_DIGITS} digits")
         return value
     if isinstance(value, float):
         if not abs(value) < _LARGEST:
@@ -69,7 +69,7 @@ def from_wire(item: Mapping[str, Any]) -> Item:
 
 
 def can_be_stored(hash_key: str, *range_keys: Any) -> bool:
-    """Whether DynamoDB accepts such a key. It answers a longer one with an error, also on reads."""
+    """Whether DynamoDB accepts such a key. It refuses one that is too long or not UTF-8, even in a read."""
     bounded = [(hash_key, _LONGEST_HASH_KEY), *((key, _LONGEST_RANGE_KEY) for key in range_keys)]
     return all(_fits(key, most) for key, most in bounded if isinstance(key, str))
 
@@ -83,7 +83,8 @@ def _fits(key: str, most: int) -> bool:
 
 def unknown_cursor() -> Invalid:
     return Invalid(
-        "cursor was not made by this API for this list", errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}]
+        "the cursor does not belong to this list: use next_cursor of the page before, or none for the first page",
+        errors=[{"loc": ["query", "cursor"], "msg": "unknown cursor"}],
     )
 
 
@@ -102,6 +103,6 @@ def decode_cursor(cursor: str) -> dict[str, Any]:
 
 
 def _is_key_value(value: Any) -> bool:
-    """Keys are texts and numbers; both travel as strings."""
+    """Keys are strings and numbers; DynamoDB writes both as strings."""
     held = list(value.items()) if isinstance(value, dict) else []
     return len(held) == 1 and held[0][0] in ("S", "N") and isinstance(held[0][1], str)

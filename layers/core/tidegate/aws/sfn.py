@@ -1,4 +1,4 @@
-"""Step Functions: start, describe and stop executions. A name that is in use was started before."""
+"""Step Functions: start, describe and stop executions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Machines:
         self._client = client
 
     def start(self, machine_arn: str, name: str, data: Mapping[str, Any]) -> str:
-        """The execution's ARN. Starting the same name twice is one execution."""
+        """Starts an execution and returns its ARN. A name that was started before is not started again."""
         try:
             started = self._client.start_execution(stateMachineArn=machine_arn, name=name, input=json.dumps(data))
         except self._client.exceptions.ExecutionAlreadyExists:
@@ -31,15 +31,17 @@ class Machines:
         return found["status"]
 
     def latest(self, machine_arn: str, name: str) -> str:
-        """The name of the execution that goes on where this one left off: a machine whose history grew too long
-        ends with the name of its successor in its output."""
+        """The name of the last execution in a chain that begins with `name`.
+
+        An execution whose history gets too long starts a successor and ends with its name in the output.
+        """
         while True:
             try:
                 found = self._client.describe_execution(executionArn=execution_arn(machine_arn, name))
             except self._client.exceptions.ExecutionDoesNotExist:
                 return name
             following = _successor(found.get("output"))
-            # The successor is started before this one ends; only one that ended tells of it.
+            # Only an execution that has ended names its successor.
             if found["status"] != "SUCCEEDED" or following is None:
                 return name
             name = following
@@ -58,6 +60,6 @@ def _successor(output: str | None) -> str | None:
 
 
 def execution_arn(machine_arn: str, name: str) -> str:
-    """An execution belongs to its machine, by whichever alias or version it was started."""
+    """The ARN of an execution. It has no alias or version, even if the machine was started by one."""
     before, _, machine = machine_arn.partition(":stateMachine:")
     return f"{before}:execution:{machine.partition(':')[0]}:{name}"

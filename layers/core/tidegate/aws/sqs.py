@@ -1,4 +1,4 @@
-"""SQS: sends in batches and retries the entries that SQS refused."""
+"""SQS: sends messages in batches and sends refused ones again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Message:
 
 
 def _pause(record: Mapping[str, Any]) -> int:
-    """Seconds, twice as many after each failure."""
+    """Seconds until the message is shown again; doubled after each failure."""
     received = int(record.get("attributes", {}).get("ApproximateReceiveCount", 1))
     return min(_FIRST_PAUSE << min(max(0, received - 1), 10), _LONGEST_PAUSE)
 
@@ -57,9 +57,9 @@ class SqsQueue:
             self._send_batch(messages[start : start + _BATCH])
 
     def retry_soon(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Shows failed messages again within seconds: by itself SQS hides them, and a FIFO group, for minutes.
+        """Makes failed messages visible again after seconds. SQS alone would hide them, and a FIFO group, for minutes.
 
-        `records` as Lambda gets them. What cannot be changed comes back at the end of its visibility time-out.
+        `records` are the event's, as Lambda gets them. If this fails, they come back after their visibility time-out.
         """
         for start in range(0, len(records), _BATCH):
             entries: Any = [
@@ -69,11 +69,11 @@ class SqsQueue:
             try:
                 self._client.change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
             except (ClientError, BotoCoreError):
-                logger.exception("failed messages come back at the end of their visibility time-out")
+                logger.exception("failed messages stay hidden until their visibility time-out ends")
                 return
 
     def size(self) -> int:
-        """The approximate number of waiting messages, as SQS counts them."""
+        """SQS's approximate number of waiting messages."""
         wanted: Any = ["ApproximateNumberOfMessages"]
         answer = self._client.get_queue_attributes(QueueUrl=self._url, AttributeNames=wanted)
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
@@ -87,4 +87,4 @@ class SqsQueue:
             if not left:
                 return
             self._sleep(0.1 * 2**attempt)
-        raise Busy("the queue did not take every message")
+        raise Busy(f"SQS refused {len(left)} of {len(messages)} messages: try again in a few seconds")

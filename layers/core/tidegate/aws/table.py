@@ -1,4 +1,4 @@
-"""The one table, as plain Python values. Conditions and keys come from the repositories beside this module."""
+"""The DynamoDB table, in plain Python values. Stores bring the keys (`keys.py`) and the conditions."""
 
 from __future__ import annotations
 
@@ -31,22 +31,21 @@ if TYPE_CHECKING:
 
 _WRITE_LIMIT = 25
 _READ_LIMIT = 100
-# A filtered list answers what it found after this many reads, with a cursor to go on from.
+# A filtered list returns what it found after this many reads, with a cursor to continue from.
 _FIND_PAGES = 20
 
 
 class ConditionFailed(Conflict):
-    """Carries what the write met, and in a transaction which parts refused."""
+    """Has the item that the write found; of a transaction, the indexes of the writes whose condition failed."""
 
     def __init__(
         self,
-        detail: str,
         *,
         item: Item | None = None,
         failed: Sequence[int] = (),
         met: Mapping[int, Item] | None = None,
     ) -> None:
-        super().__init__(detail)
+        super().__init__("the record was changed by another request at the same time: read it and try again")
         self.item = item
         self.failed = tuple(failed)
         self.met = met or {}
@@ -85,7 +84,7 @@ class Table:
             return settled(lambda: self._write(write, request), self._sleep)
         except self._client.exceptions.ConditionalCheckFailedException as error:
             met: Any = error.response.get("Item")
-            raise ConditionFailed("a condition failed", item=from_wire(met) if met else None) from error
+            raise ConditionFailed(item=from_wire(met) if met else None) from error
 
     def _spread(self, writes: Sequence[Write]) -> Sequence[Write]:
         return self._due_shards.spread(writes, self.write) if self._due_shards else writes
@@ -111,9 +110,10 @@ class Table:
         return from_wire(self._client.update_item(**request, ReturnValues="ALL_NEW")["Attributes"])
 
     def transact(self, writes: Sequence[Write], token: str | None = None, *, returns_met: bool = False) -> None:
-        """Performs the writes, all or none. Retries transaction conflicts; raises when a condition fails.
+        """Performs the writes, all or none. Retries transaction conflicts; ConditionFailed if a condition fails.
 
-        With `returns_met`, the refusal carries the items that refused."""
+        With `returns_met`, the error has the items that did not meet their condition.
+        """
         more = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"} if returns_met else {}
         writes = self._spread(writes)
         request: dict[str, Any] = {
@@ -129,7 +129,7 @@ class Table:
                 raise
             told: Any = error.response.get("CancellationReasons", [])
             met = {index: from_wire(told[index]["Item"]) for index in failed if told[index].get("Item")}
-            raise ConditionFailed("a condition failed", failed=failed, met=met) from error
+            raise ConditionFailed(failed=failed, met=met) from error
 
     def query(
         self,
@@ -146,7 +146,7 @@ class Table:
         project: Sequence[str] = (),
         **values: Any,
     ) -> ItemPage:
-        """One page of one partition. `where` (`#name`, `:name`) filters after the read, which is billed in full."""
+        """One page of one partition. `where` (`#name`, `:name`) filters after the read: AWS bills all items read."""
         if not can_be_stored(pk, sk_prefix, *(sk_between or ())):
             return ItemPage([], None)
         hash_name, range_name = _INDEX_KEYS[index]
@@ -197,7 +197,7 @@ class Table:
     def find(
         self, pk: str, *, limit: int, cursor: str | None, wanted: Mapping[str, Any], index: str = "gsi1"
     ) -> ItemPage:
-        """The newest `limit` items of a list that match, reading on where a page holds too few."""
+        """The newest `limit` items that match. Reads further pages while too few were found."""
         where = " AND ".join(f"#{name} = :{name}" for name in wanted)
         found: list[Item] = []
         for _ in range(_FIND_PAGES):
@@ -217,7 +217,7 @@ class Table:
         return to_wire({name: item[name] for name in ("pk", "sk", *_INDEX_KEYS[index])})
 
     def count(self, pk: str, *, pages: int, consistent: bool = False) -> tuple[int, bool]:
-        """How many items the first pages of a partition have, and whether these are all. None of them is sent."""
+        """(count of the items in the first pages of a partition, whether these are all). Reads no item's content."""
         request: dict[str, Any] = {
             "TableName": self.name,
             "KeyConditionExpression": "#h = :h",
@@ -259,7 +259,7 @@ class Table:
         return found
 
     def batch_put(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Unconditional: only for new records, or for ones that every writer writes the same."""
+        """Writes without a condition: only for new records, or where every writer writes the same."""
         given = list(items)
         placed = self._due_shards.spread_items(given, self.write) if self._due_shards else given
         self._batch_write({"PutRequest": {"Item": to_wire(item)}} for item in placed)
@@ -282,7 +282,7 @@ class Table:
         if not some_left:
             return 0
         if attempt >= 8:
-            raise Busy("the table is throttled")
+            raise Busy("DynamoDB throttles the table: try again in a few seconds")
         self._sleep(0.05 * 2**attempt)
         return attempt + 1
 

@@ -1,4 +1,4 @@
-"""Writes as values: stores build them, the table performs them alone or in a transaction."""
+"""Writes as values: stores build them, and the table performs one alone or several in a transaction."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidegate.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One part of a transaction, or a write by itself.
+    """One write, alone or in a transaction.
 
-    `sets` holds new values, `adds` numbers or sets to add, `removes` attribute names. `condition` uses `#name` for an
-    attribute and `:name` for entries of `values`; sets and adds have placeholders of their own.
+    `sets` are new values, `adds` are numbers or sets to add, `removes` are attribute names. `condition` uses `#name`
+    for an attribute and `:name` for an entry of `values`.
     """
 
     kind: str
@@ -63,7 +63,7 @@ def names_in(expression: str) -> dict[str, str]:
 
 def as_request(table: str, write: Write) -> dict[str, Any]:
     if not can_be_stored(*write.key.values()):
-        raise Invalid(f"{write.key['pk'][:100]}… is too long for a key, or holds what is no text")
+        raise Invalid(f"{write.key['pk'][:100]}… cannot be a key: it is too long, or is not valid UTF-8")
     names = names_in(write.condition)
     values = {f":{name}": to_wire_value(value) for name, value in (write.values or {}).items()}
     request: dict[str, Any] = {"TableName": table}
@@ -94,5 +94,5 @@ def as_request(table: str, write: Write) -> dict[str, Any]:
 
 
 def below(count: str, bound: str, *, allows_none: bool) -> str:
-    """A condition: the count is below the bound. One that is not there yet is 0, which is not below a limit of 0."""
+    """The condition that a count is below a bound. `allows_none`: whether a count that does not exist yet passes."""
     return f"attribute_not_exists(#{count}) OR #{count} < :{bound}" if allows_none else f"#{count} < :{bound}"

@@ -1,4 +1,4 @@
-"""Identifiers: sortable by the time they were made, unguessable in their tail."""
+"""Identifiers that sort by their creation time and end in random characters; digests; times as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _base32(number: int, digits: int) -> str:
 
 
 def new_id(prefix: str, now: datetime) -> str:
-    """`req-01k…`: 48 bits of milliseconds, then 80 random bits, as a ULID has them."""
+    """A new id such as `req-01k…`: 48 bits of milliseconds and 80 random bits, like a ULID."""
     random = int.from_bytes(secrets.token_bytes(_RANDOM_BYTES))
     return f"{prefix}-{_base32(int(now.timestamp() * 1000), _TIME_DIGITS)}{_base32(random, 16)}"
 
@@ -31,16 +31,16 @@ def named_id(prefix: str, at: datetime, *parts: str) -> str:
 
 
 def digest(*parts: str, length: int = 64) -> str:
-    """A stable name made of several values; lengths are hashed too, so ("a", "bc") is not ("ab", "c")."""
+    """The first `length` hex digits of a SHA-256 over the parts and their lengths: ("a", "bc") is not ("ab", "c")."""
     hashed = hashlib.sha256()
     for part in parts:
-        # Whatever text comes in has a digest: half a surrogate pair is found nowhere, and is no crash.
+        # JSON can hold half a surrogate pair, which plain UTF-8 refuses.
         raw = part.encode("utf-8", "surrogatepass")
         hashed.update(len(raw).to_bytes(8) + raw)
     return hashed.hexdigest()[:length]
 
 
 def iso(moment: datetime) -> str:
-    """The one form in which moments are stored and shown: UTC to the millisecond, sortable as text."""
-    # Not strftime: before the year 1000 its %Y has fewer than four digits, and would not sort.
+    """The form in which times are stored and shown: UTC with milliseconds, sortable as text."""
+    # Not strftime: its %Y has fewer than four digits before the year 1000, which would not sort.
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def read_json(text: str | bytes, *, exact: bool = False) -> Any:
-    """ValueError for anything that cannot be parsed, deep nesting included; `exact` refuses NaN and Infinity."""
+    """The parsed value. ValueError if the text is not JSON or is nested too deep; `exact` refuses NaN and Infinity."""
     rules: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if exact else {}
     try:
         return json.loads(text, **rules)
@@ -21,17 +21,17 @@ def _refuse(name: str) -> None:
 
 
 def _finite(number: str) -> float:
-    """Refuses numbers too large for a float: they would become Infinity, which JSON does not have."""
+    """Refuses numbers that are too large for a float: they would become Infinity, which JSON does not have."""
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number} is too large")
     return value
 
 
-# 999,999,999,999,999: more than any size, offset or count of rows here, and exact in every JSON reader.
+# Up to 999,999,999,999,999: larger than any size, offset or row count here, and exact in every JSON parser.
 MOST_DIGITS = 15
 
 
 def whole_number(text: str) -> int | None:
-    """The number that these digits say; None for anything else, and for more digits than any real figure has."""
+    """The number, if the text is 1 to 15 ASCII digits; else None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else None

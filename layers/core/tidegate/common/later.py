@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class Later(bytearray):
-    """Handed out empty and filled in before the stream of chunks ends. What has been joined by then is whole:
+    """A chunk that is yielded empty and filled before the stream of chunks ends.
 
-    `b"".join(chunks)` takes all chunks before it looks at their bytes. A sink that writes as it goes waits for
-    `is_filled`.
+    `b"".join(chunks)` takes all chunks before it reads their bytes, so it needs no care. A sink that writes chunks as
+    they come must hold back a `Later` until `is_filled`.
     """
 
     is_filled = False

@@ -1,4 +1,4 @@
-"""EventBridge's schedule expressions: `rate(5 minutes)` and `cron(0 2 * * ? *)`, in UTC, to the minute."""
+"""Schedule expressions as EventBridge has them: `rate(5 minutes)` and `cron(0 2 * * ? *)`, in UTC, to the minute."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def next_run(expression: str, after: datetime) -> datetime:
     """The first moment later than `after` at which the schedule fires. Invalid if there is none."""
     found = following_run(expression, after)
     if found is None:
-        raise Invalid(f"{expression} does not fire after {after:%Y-%m-%d %H:%M} UTC")
+        raise Invalid(f"{expression} never runs after {after:%Y-%m-%d %H:%M} UTC: choose a later year or day")
     return found
 
 
 def following_run(expression: str, after: datetime) -> datetime | None:
-    """As `next_run`, or None for a schedule whose last moment has passed."""
+    """Like `next_run`, but None if the schedule does not fire again."""
     rate = _RATE.fullmatch(expression.strip())
     if rate:
         return after + timedelta(seconds=int(rate[1]) * _SECONDS[rate[2]])
@@ -61,9 +61,9 @@ def following_run(expression: str, after: datetime) -> datetime | None:
 
 
 def run_after(expression: str, due_at: int, now: datetime) -> int | None:
-    """When a schedule that was due at `due_at` (seconds since 1970) is due next; None if that was its last moment.
+    """The next time (seconds since 1970) of a schedule that was due at `due_at`; None if it does not fire again.
 
-    A rate counts from the moment that was due, so it does not drift. Moments that were missed are not made up for.
+    A rate counts from `due_at`, so it does not drift. Runs that were missed are not made up for.
     """
     rate = _RATE.fullmatch(expression.strip())
     if rate:
@@ -75,12 +75,12 @@ def run_after(expression: str, due_at: int, now: datetime) -> int | None:
 
 
 def check_schedule(expression: str) -> None:
-    """Invalid if the expression cannot be read, or names a day that no year has."""
+    """Invalid if the expression cannot be parsed, or names a day that no year has."""
     next_run(expression, datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC))
 
 
 def _first_day(cron: Cron, start: date) -> date | None:
-    """The first day from `start` on that the schedule allows. Months that it does not name are not walked through."""
+    """The first day from `start` on that the schedule allows. Skips months that it does not name."""
     for year in sorted(year for year in cron.years if year >= start.year):
         for month in sorted(cron.months):
             for number in range(1, monthrange(year, month)[1] + 1):
@@ -102,10 +102,12 @@ def _on(cron: Cron, day: date, start: datetime) -> datetime | None:
 def _parse(expression: str) -> Cron:
     found = _CRON.fullmatch(expression)
     if not found:
-        raise Invalid(f"a schedule is rate(n minutes) or cron(minute hour day month weekday year), not {expression}")
+        raise Invalid(
+            f"{expression!r} is not a schedule: write rate(5 minutes), or cron(minute hour day month weekday year)"
+        )
     minute, hour, day, month, weekday, year = found.groups()
     if (day == "?") == (weekday == "?"):
-        raise Invalid("one of day and weekday must be ?, the other not")
+        raise Invalid(f"{expression!r}: exactly one of day and weekday must be ?")
     return Cron(
         minutes=_values(minute, 0, 59),
         hours=_values(hour, 0, 23),
@@ -127,12 +129,12 @@ def _values(text: str, low: int, high: int) -> frozenset[int]:
     for piece in text.split(","):
         match = _FIELD.fullmatch(piece)
         if not match:
-            raise Invalid(f"{piece} cannot be read in a schedule")
+            raise Invalid(f"{piece!r} is not a field of a schedule: write *, 5, 1-5, */15 or a list of these")
         span, step = match[1], int(match[2] or 1)
         first, _, last = span.partition("-")
         start = low if span == "*" else int(first)
         end = high if span == "*" or (match[2] and not last) else int(last or first)
         if not low <= start <= end <= high or step < 1:
-            raise Invalid(f"{piece} is outside {low}-{high}")
+            raise Invalid(f"{piece!r} is outside {low}-{high}")
         found.update(range(start, end + 1, step))
     return frozenset(found)

@@ -1,8 +1,8 @@
-"""A token bucket: tokens arrive evenly, a few may be saved, each call spends one."""
+"""A token bucket: tokens arrive at a steady rate, a few can be saved up, and each call spends one."""
 
 from __future__ import annotations
 
-# What may be saved, as a part of a second's tokens: enough to make up for a late thread, and no more.
+# How many seconds' worth of tokens can be saved up: enough to make up for a late thread.
 _SAVED = 0.04
 # A sleep may end a rounding error early; that must not cost another sleep.
 _ROUNDING = 1e-9
@@ -10,7 +10,7 @@ _ROUNDING = 1e-9
 
 class TokenBucket:
     def __init__(self, rate: float, now: float, *, burst_seconds: float | None = None) -> None:
-        """With `burst_seconds` that much of the rate may be saved up, and the bucket starts full."""
+        """With `burst_seconds`, tokens of that many seconds can be saved up, and the bucket starts full."""
         self.rate = rate
         self._saved_seconds = _SAVED if burst_seconds is None else burst_seconds
         self._most = 1.0
@@ -19,16 +19,16 @@ class TokenBucket:
 
     @property
     def state(self) -> tuple[float, float]:
-        """(tokens, when they were counted), for `restore`."""
+        """(tokens, time at which they were counted), for `restore`."""
         return self._tokens, self._at
 
     def restore(self, tokens: float, at: float, now: float) -> None:
-        """Goes on from another bucket's state: a new process must not start with a token that was spent."""
+        """Continues from another bucket's `state`, so that a new process does not spend a token twice."""
         self._tokens, self._at = min(tokens, self._capacity), min(at, now)
         self._fill(now)
 
     def take(self, now: float, count: int = 1) -> float:
-        """0 when `count` tokens were spent, else the seconds until there are as many."""
+        """Spends `count` tokens and returns 0; or, if there are fewer, returns the seconds until there are enough."""
         self._most = max(self._most, float(count))
         self._fill(now)
         if self._tokens >= count - _ROUNDING:
@@ -40,13 +40,13 @@ class TokenBucket:
         self._tokens = min(self._capacity, self._tokens + count)
 
     def wait(self, now: float, count: int = 1) -> float:
-        """The seconds until `count` tokens are there; spends none."""
+        """The seconds until `count` tokens are available. Spends none."""
         self._fill(now)
         return max(0.0, (count - _ROUNDING - self._tokens) / self.rate)
 
     @property
     def saved(self) -> bool:
-        """Whether another token is available at once, so the next caller is late."""
+        """Whether a token is available now, which means that the next caller is late."""
         return self._tokens >= 1
 
     def change_rate(self, rate: float, now: float) -> None:

@@ -27,7 +27,7 @@ def _key(project_id: str, transfer_id: str, target: Target) -> dict[str, str] | 
     if place is None:
         return None
     if isinstance(place, InShard):
-        return keys.order(project_id, place.job_key, place.shard, *target)
+        return keys.inbox_entry(project_id, place.job_key, place.shard, *target)
     return keys.staging(project_id, target.agent_id, place.signature)
 
 
