@@ -46,7 +46,7 @@ def test_range_that_s3_always_cuts_is_no_content() -> None:
 def test_other_size_than_announced_is_a_fault() -> None:
     file = File("file-1", "prj-1", 1, 1, "/a", "a", PENDING, "2026-01-01T00:00:00.000Z", size=3)
 
-    assert verify.fault_of(file, 4, "s") == "4 bytes came, 3 were announced"
+    assert verify.fault_of(file, 4, "s") == "the content has 4 bytes, but 3 were announced"
     assert verify.fault_of(file, 3, "s") is None
 
 

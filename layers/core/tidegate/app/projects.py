@@ -50,14 +50,14 @@ class ProjectsPart:
 
     @cached_property
     def api_keys(self) -> ApiKeys:
-        """A key that ends closes its WebSockets."""
+        """Needs the WebSocket's sender, because a key that ends closes its connections."""
+        from tidegate.notifications.websocket_sender import close_connections_of_key
         from tidegate.projects.api_keys import ApiKeys
 
         app, told = self._app, self._app.notifications
         return ApiKeys(
             self.key_store,
-            told.connections,
-            lambda: told.outgoing,
+            lambda record_id: close_connections_of_key(told.connections, told.outgoing, record_id),
             self.projects.get,
             app.clock,
             app.settings.admin_key_sha256,

@@ -1,9 +1,10 @@
-"""Blocks: the units in which a host finds a new file in an older version that it has.
+"""Blocks: the units of a new file that a host looks for in an older version of it.
 
-A piece has 16 blocks. The list of a file's blocks has one entry of 36 bytes each: where the block's probe lies in it
-(4 bytes), the probe (16 bytes of its content), and the first half of its SHA-256. A host looks for the probe in its old
-file, at any offset, and compares the digest: what was inserted or removed before it does not matter. The probe has the
-part of rsync's weak checksum, and is found by a search for bytes instead of a sum that is rolled over every offset.
+A piece has 16 blocks. The list of a file's blocks has one entry of 36 bytes for each: the offset of the block's probe
+in the block (4 bytes), the probe (16 bytes of its content), and the first half of the block's SHA-256. A host searches
+its old file for the probe, at any offset, and then compares the digest. So bytes that were inserted or removed before a
+block do not matter. The probe plays the part of rsync's weak checksum; searching for bytes is faster in Python than a
+rolling checksum.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ PROBE_BYTES = 16
 DIGEST_BYTES = 16
 ENTRY_BYTES = 4 + PROBE_BYTES + DIGEST_BYTES
 NO_PROBE = b"\xff" * 4 + bytes(PROBE_BYTES)
-# A probe is worth a search if it is no run of one byte: it has this many different ones.
+# A probe must have this many different byte values: a run of one byte would be found everywhere.
 _DIFFERENT = 6
 _STEP = 512
 
 
 class BlockDigests:
-    """Fed with a file from its first byte to its last, in chunks of any length; gives the list of its blocks."""
+    """Makes the list of a file's blocks. Feed it the whole file in order, in chunks of any length."""
 
     def __init__(self, piece_size: int) -> None:
         self._size = piece_size // BLOCKS_A_PIECE
@@ -43,7 +44,7 @@ class BlockDigests:
         self._block.clear()
 
     def finish(self) -> bytes:
-        """Called once, after the last chunk."""
+        """The list. Call it once, after the last chunk."""
         if self._block:
             self._close()
         return b"".join(self._entries)

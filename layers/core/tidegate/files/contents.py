@@ -1,4 +1,4 @@
-"""Contents as distribution sees them: here, on its way, or neither."""
+"""Content records, as distribution needs them: stored, coming, or unknown."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tidegate.files.pieces import PieceList
 
 
 class Content(NamedTuple):
-    """`pieces_sha256` and `blocks_sha256` are of its lists; None for small content and what was checked before."""
+    """`pieces_sha256` and `blocks_sha256` are digests of its lists; None for small content, and if no list was made."""
 
     state: str
     size: int
+    # The ETag of the object when its SHA-256 was last verified.
     checked_etag: str | None
     # The key of its object in the bucket.
     object: str
@@ -40,7 +41,7 @@ class ContentStore:
         return _content(project_id, signature, item) if item else None
 
     def use(self, project_id: str, signature: str, until: float) -> Content | None:
-        """The content, which from now on nobody may delete before `until`."""
+        """The content, protected against deletion until `until`; None if the project has no such content."""
         try:
             item = self._table.write(update(keys.content(project_id, signature), {"used_until": int(until)}))
         except ConditionFailed:
@@ -48,14 +49,14 @@ class ContentStore:
         return _content(project_id, signature, item)
 
     def objects_of(self, project_id: str, signatures: Iterable[str]) -> dict[str, str]:
-        """The keys of their objects by signature."""
+        """The key of each content's object, by signature."""
         wanted = sorted(set(signatures))
         items = self._table.batch_get([keys.content(project_id, signature) for signature in wanted])
         known = {item["signature"]: item["object"] for item in items if "object" in item}
         return {signature: known.get(signature, content_object(project_id, signature)) for signature in wanted}
 
     def checked(self, project_id: str, signature: str, etag: str, pieces: PieceList | None) -> None:
-        """The object of that ETag was read and has this signature. Its lists are stored already."""
+        """Records that the object with this ETag was read and has this signature. Its lists must be stored before."""
         sets: dict[str, object] = {"checked_etag": etag}
         if pieces is not None:
             sets |= {"piece_size": pieces.piece_size, "pieces_sha256": pieces.sha256}

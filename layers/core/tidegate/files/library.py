@@ -1,4 +1,4 @@
-"""The library: find files, hand them out, delete them."""
+"""The library: find files, make download links, delete files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
-from tidegate.errors import RecordNotFound, WrongState
+from tidegate.errors import WrongState
 from tidegate.files.model import (
     COMING,
     FAILED,
@@ -30,7 +30,7 @@ LINK_SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a caller says of a file that is to come."""
+    """What a caller says about a file before its content comes."""
 
     biz_id: int
     app_id: int
@@ -48,7 +48,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class PresignedUrl:
-    """`headers` are what a request to the URL must carry."""
+    """A request to the URL must have these `headers`."""
 
     url: str
     expires_at: str
@@ -80,10 +80,7 @@ class Library:
         self._clock = clock
 
     def get(self, project_id: str, file_id: str) -> File:
-        file = self._store.get(project_id, file_id)
-        if file is None:
-            raise RecordNotFound("no such file")
-        return file
+        return self._store.require(project_id, file_id)
 
     def list(
         self,
@@ -105,19 +102,19 @@ class Library:
         file = self.get(project_id, file_id)
         if file.state != READY or file.signature is None:
             raise WrongState(
-                "the file never came: announce it again"
+                f"the file {file_id} has failed ({file.error or 'no reason given'}): announce it again"
                 if file.state == FAILED
-                else f"the file is {file.state}: it has no content yet"
+                else f"the file {file_id} is {file.state} and has no content yet: ask again when it is ready"
             )
         key = self._store.object_of(project_id, file.signature)
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(file.file_name))
         return PresignedUrl(url, iso(self._clock() + timedelta(seconds=LINK_SECONDS)))
 
     def delete(self, project_id: str, file_id: str, *, who: str = SYSTEM) -> None:
-        """The record goes at once, its content with the last file that has it. InUse while a Job needs it."""
+        """Deletes the file's record, and the content with its last file. InUse while a Job may need the content."""
         file = self.get(project_id, file_id)
         if file.state in (COMING, VERIFYING):
-            raise WrongState(f"the file is {file.state}: cancel its request {file.request_id or ''} first".rstrip())
+            raise WrongState(f"the file {file_id} is {file.state}: cancel its request {file.request_id} first")
         now = self._clock()
         line = act(project_id, file_id, now, who, "file.delete", file.file_path, states=(file.state, "deleted"))
         gone = self._store.remove(file, line, now.timestamp())

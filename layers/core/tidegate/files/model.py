@@ -1,4 +1,4 @@
-"""Files of the library: what a path may be, where content lies, how a browser is told its name."""
+"""Files of the library: their states, allowed paths, object keys, part sizes and download names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 LONGEST_PATH_BYTES = 1024
 
-# Announced and not yet uploaded; uploaded and being read; on its way by an ingest; whole; never to come.
+# pending: announced, not uploaded yet. verifying: uploaded, being read. coming: an ingest request is to fetch it.
 PENDING, VERIFYING, COMING, READY, FAILED = "pending", "verifying", "coming", "ready", "failed"
 
 MIB = 1024 * 1024
-# Larger files come in parts, and are verified by a queued step instead of within the call that completes them.
+# Larger files are uploaded in parts, and verified by a queued request instead of by the call that completes them.
 LARGEST_SINGLE_UPLOAD = 64 * MIB
-# S3's own limits: 10,000 parts, each of 5 MiB to 5 GiB, but for the last.
+# S3's limits: 10,000 parts, each of 5 MiB to 5 GiB; the last may be smaller.
 MOST_PARTS = 10_000
 _SMALLEST_PART = 16 * MIB
 # For an upload of unknown size: enough for 625 GiB.
@@ -38,9 +38,10 @@ class File:
     error: str | None = None
     source_url: str | None = None
     source_etag: str | None = None
-    # Of an upload in parts, and the URL that is told of a file which is verified later.
+    # Of an upload in parts.
     upload_id: str | None = None
     part_size: int | None = None
+    # The URL to call when a large upload is verified.
     callback: str | None = None
 
     def shown(self) -> dict[str, Any]:
@@ -56,9 +57,9 @@ def path_fault(path: str) -> str | None:
     if len(path.encode("utf-8", "surrogatepass")) > LONGEST_PATH_BYTES:
         return f"must be at most {LONGEST_PATH_BYTES} bytes"
     if any(ord(char) < 32 or 0xD800 <= ord(char) <= 0xDFFF or char == "\x7f" for char in path):
-        return "must not hold control characters"
+        return "must not contain control characters"
     if ".." in path.replace("\\", "/").split("/"):
-        return "must not hold '..'"
+        return "must not contain '..'"
     return None
 
 
@@ -67,12 +68,12 @@ def name_of(path: str) -> str:
 
 
 def upload_object(project_id: str, file_id: str) -> str:
-    """Where an upload lands, and where it stays: content is not copied. What was never completed is swept."""
+    """The object key of an upload. Content is never copied, so it stays there; the sweep removes uncompleted ones."""
     return f"content/{project_id}/{file_id}"
 
 
 def part_size_for(size: int | None) -> int:
-    """Whole mebibytes, at least 16, so that the upload fits into 10,000 parts."""
+    """A part size in whole MiB, at least 16, with which the upload fits into 10,000 parts."""
     if size is None:
         return _USUAL_PART
     needed = -(-size // MOST_PARTS)
@@ -84,7 +85,7 @@ def part_count(size: int, part_size: int) -> int:
 
 
 def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
-    """What the PUT of an upload must carry. All of it is signed, so that the bucket refuses other bytes, or more."""
+    """Headers that the PUT of an upload must have. They are signed, so S3 refuses other content or another size."""
     headers = {"If-None-Match": "*"}
     if size is not None:
         headers["Content-Length"] = str(size)
@@ -94,11 +95,11 @@ def upload_headers(size: int | None, signature: str | None) -> dict[str, str]:
 
 
 def content_object(project_id: str, signature: str) -> str:
-    """Where small content lies that an ingest brought; of other content its record names the object."""
+    """The object key of content whose record does not name one: small content that an earlier version fetched."""
     return f"content/{project_id}/{signature}"
 
 
 def content_disposition(file_name: str) -> str:
-    """RFC 6266: a plain name for old clients and the true one in UTF-8."""
+    """A Content-Disposition header (RFC 6266): an ASCII name for old clients, and the real name in UTF-8."""
     plain = "".join(char if 32 <= ord(char) < 127 and char not in '"\\%' else "_" for char in file_name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"

@@ -1,7 +1,7 @@
-"""Pieces: the units in which hosts hand a file to one another, each with a SHA-256 of its own.
+"""Pieces: the units in which hosts send a file to each other, each with its own SHA-256.
 
-The list of a file's pieces is their digests one after another, 32 bytes each, and nothing else: file size and piece
-size say how many there are.
+The list of a file's pieces is just their digests in order, 32 bytes each. The file size and the piece size give their
+number.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tidegate.files.blocks import BlockDigests
 MIB = 1 << 20
 SMALLEST_PIECE, LARGEST_PIECE = MIB, 16 * MIB
 DIGEST_BYTES = 32
-# Smaller files come from S3 as ever: a swarm would only add to their time.
+# Smaller files come from S3: for them a swarm would be slower.
 SMALLEST_FILE = 8 * MIB
 _WANTED_PIECES = 512
-# Past 64 GiB pieces grow further, so that bitmaps and lists stay small.
+# Above 64 GiB pieces are larger than 16 MiB, so that bitmaps and lists stay small.
 _MOST_PIECES = 4096
 
 
@@ -33,12 +33,12 @@ def piece_count(size: int, piece: int) -> int:
 
 
 def pieces_object(project_id: str, signature: str) -> str:
-    """Where the list of a content's pieces lies in the bucket."""
+    """The object key of a content's list of pieces."""
     return f"pieces/{project_id}/{signature}"
 
 
 def blocks_object(project_id: str, signature: str) -> str:
-    """Where the list of a content's blocks lies: hosts with an older version find in it what they have already."""
+    """The object key of a content's list of blocks, which hosts with an older version of the file use."""
     return f"pieces/{project_id}/{signature}.blocks"
 
 
@@ -62,7 +62,7 @@ class PieceList(NamedTuple):
         return hashlib.sha256(self.blocks).hexdigest()
 
     def objects(self, project_id: str, signature: str) -> dict[str, bytes]:
-        """What is stored of it, by key."""
+        """The objects to store, by key."""
         return {
             pieces_object(project_id, signature): self.digests,
             blocks_object(project_id, signature): self.blocks,
@@ -70,7 +70,7 @@ class PieceList(NamedTuple):
 
 
 class PieceDigests:
-    """Fed with a file from its first byte to its last, in chunks of any length; gives the list of its pieces."""
+    """Makes the lists of a file's pieces and blocks. Feed it the whole file in order, in chunks of any length."""
 
     def __init__(self, size: int) -> None:
         self.piece_size = piece_size(size)
@@ -95,7 +95,7 @@ class PieceDigests:
         self._room = self.piece_size
 
     def finish(self) -> PieceList:
-        """Called once, after the last chunk."""
+        """The lists. Call it once, after the last chunk."""
         if self._room < self.piece_size:
             self._close()
         return PieceList(self.piece_size, b"".join(self._digests), self._blocks.finish())

@@ -1,4 +1,4 @@
-"""Files in the table: a record each, and one record per content within a project."""
+"""Files in the table: one record for each file, and one for each content of a project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.errors import Busy, InUse, WrongState
+from tidegate.errors import Busy, InUse, RecordNotFound, WrongState
 from tidegate.files.model import COMING, FAILED, PENDING, READY, VERIFYING, File, content_object
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
@@ -22,13 +22,13 @@ _FIELDS = tuple(field.name for field in fields(File))
 
 _TRIES = 4
 
-# An upload that is not completed by then is swept.
+# The sweep removes an upload that is not completed by then.
 _UPLOAD_SECONDS = 2 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The object that a content's record points to, read and found right."""
+    """The verified object that a content's record points to."""
 
     key: str
     etag: str
@@ -45,7 +45,7 @@ class Stored:
         return {"object": self.key, "checked_etag": self.etag, **pieces}
 
 
-# Within the repository `list` is a method.
+# In the class below, `list` is a method.
 Writes = list[Write]
 
 
@@ -68,7 +68,7 @@ def file_item(file: File) -> dict[str, Any]:
 
 
 def _kept(file: File, name: str) -> Write:
-    """The sweep leaves the object of that name alone until this record, its owner, is deleted."""
+    """Keeps the owner record of an object: while it exists, the sweep leaves the object of that name alone."""
     owner = keys.content(file.project_id, name)
     return update(owner, {"file_id": file.file_id}, removes=("expires_at",), condition="")
 
@@ -79,12 +79,13 @@ class FileStore:
         self._usage = UsageStore(table)
 
     def require_room(self, project_id: str, size: int) -> None:
-        """QuotaExceeded if the project may not store as much."""
+        """QuotaExceeded if the project may not store that many more bytes."""
         self._usage.require_room(project_id, size)
 
     def add(self, file: File, line: AuditLine) -> None:
-        """An announced upload. A record under the object's own name lets the daily sweep know it; it expires unless
-        the upload is completed.
+        """Adds an announced upload, and an owner record that keeps the daily sweep from deleting its object.
+
+        The owner record expires, unless the upload is completed.
         """
         expires_at = int(datetime.fromisoformat(file.created_at).timestamp()) + _UPLOAD_SECONDS
         owner = keys.content(file.project_id, file.file_id) | {"file_id": file.file_id, "expires_at": expires_at}
@@ -93,6 +94,13 @@ class FileStore:
     def get(self, project_id: str, file_id: str) -> File | None:
         item = self._table.get(keys.file(project_id, file_id), consistent=True)
         return file_from(item) if item else None
+
+    def require(self, project_id: str, file_id: str) -> File:
+        """The file. RecordNotFound if the project has no such file."""
+        file = self.get(project_id, file_id)
+        if file is None:
+            raise RecordNotFound(f"this project has no file with the id {file_id}")
+        return file
 
     def find(self, project_id: str, place: tuple[int, int, str], limit: int, cursor: str | None) -> Listed[File]:
         biz_id, app_id, path = place
@@ -105,7 +113,7 @@ class FileStore:
         return Listed([file_from(item) for item in page.items], page.cursor)
 
     def verifying_writes(self, file: File, line: AuditLine) -> Writes:
-        """An upload that is whole and will be read: from now on its object stays until that ended."""
+        """For a complete upload that waits to be verified: the sweep leaves its object alone from now on."""
         return [
             update(
                 keys.file(file.project_id, file.file_id),
@@ -118,9 +126,10 @@ class FileStore:
         ]
 
     def finish_writes(self, file: File, *, was: Sequence[str], stored: Stored | None = None) -> Writes:
-        """The end of a file's coming and the knowledge of its content, as parts of one transaction.
+        """Writes that make a file ready or failed, and record its content. Perform them in one transaction.
 
-        `stored` is the object that was brought and becomes the content's; None if its content is elsewhere.
+        `was` are the states it may have now. `stored` is the new object of the content; None if the content was stored
+        before, or if the file failed.
         """
         names = ("state", "signature", "size", "error", "source_etag")
         allowed: dict[str, Any] = {f"was{index}": state for index, state in enumerate(was)}
@@ -142,7 +151,7 @@ class FileStore:
         return writes
 
     def coming_writes(self, file: File, *, brings_content: bool = True) -> Writes:
-        """A file that an ingest is to bring; its content counts as coming, unless it is known already."""
+        """For a file that an ingest request is to fetch. Its content counts as coming, unless it is stored already."""
         return [put_new(file_item(file)), *(self._content_coming_writes(file) if brings_content else [])]
 
     def _content_coming_writes(self, file: File) -> Writes:
@@ -153,7 +162,7 @@ class FileStore:
         return [update(keys.content(file.project_id, file.signature), content, condition=not_here, ready=READY)]
 
     def lost_writes(self, project_id: str, file_id: str, error: str) -> Writes:
-        """A file that will not come. Its content is not coming any more either, if nobody else brought it."""
+        """For a file that will not come. Its content is no longer coming either, unless another file brings it."""
         file = self.get(project_id, file_id)
         if file is None or file.state == READY:
             return []
@@ -166,7 +175,7 @@ class FileStore:
         return writes
 
     def again_writes(self, project_id: str, file_id: str, *, brings_content: bool) -> Writes:
-        """A file that did not come is on its way again."""
+        """For a failed file that is fetched again."""
         file = self.get(project_id, file_id)
         if file is None or file.state != FAILED:
             return []
@@ -177,7 +186,10 @@ class FileStore:
         ]
 
     def finish(self, ended: Callable[[], tuple[File, Stored | None]], *, was: Sequence[str], line: AuditLine) -> File:
-        """Ends a file's coming, and makes its content known in the same transaction. The first to end it wins."""
+        """Makes a file ready or failed and records its content, in one transaction. The first caller wins.
+
+        `ended` is called before each try: it must look again at what the project stores.
+        """
         for _ in range(_TRIES):
             file, stored = ended()
             try:
@@ -187,16 +199,18 @@ class FileStore:
                 if now is not None and now.state == file.state and now.signature == file.signature:
                     return now
                 if 0 in error.failed:
-                    raise WrongState("the file was ended by someone else meanwhile") from error
-                # The content, or the room for it, changed meanwhile: look again.
+                    raise WrongState(
+                        f"another request completed or deleted the file {file.file_id} meanwhile: read it"
+                    ) from error
+                # The content record or the quota changed meanwhile: look again.
             else:
                 return file
-        raise Busy("the project's contents are being changed by many at once")
+        raise Busy("too many requests change this content at once: try again in a few seconds")
 
     def remove(self, file: File, line: AuditLine, now: float) -> str | None:
-        """Deletes a file's record, and its content's with the last file that has it: returns that content's object.
+        """Deletes a file's record and, with its last file, the content's record.
 
-        InUse while a Job needs the content.
+        Returns the key of the object to delete; None if other files have the content. InUse while a Job may need it.
         """
         record = delete(keys.file(file.project_id, file.file_id), "#state = :state", state=file.state)
         owner = keys.content(file.project_id, file.file_id)
@@ -210,7 +224,8 @@ class FileStore:
                 self._table.transact([record, audit_write(line)])
                 return None
             if content.get("used_until", 0) > now:
-                raise InUse(f"a Job may need the file until {iso(datetime.fromtimestamp(content['used_until'], UTC))}")
+                until = iso(datetime.fromtimestamp(content["used_until"], UTC))
+                raise InUse(f"a Job may need the file {file.file_id} until {until}: delete it after that")
             files = content.get("files", 1)
             unused = "attribute_not_exists(#used_until) OR #used_until <= :now"
             if files > 1:
@@ -223,24 +238,24 @@ class FileStore:
                 writes = [record, delete(key, f"({known}) AND ({unused})", files=files, now=int(now))]
                 writes.append(stored_bytes_write(file.project_id, -(file.size or 0), None))
                 if "object" in content:
-                    # Named by the file that brought the object, which may be another one, long deleted.
+                    # The owner record has the name of the object, which another file may have brought.
                     writes.append(delete(keys.content(file.project_id, gone.rsplit("/", 1)[-1])))
             try:
                 self._table.transact([*writes, audit_write(line)])
             except ConditionFailed as error:
                 if 0 in error.failed:
-                    raise WrongState("the file was changed or deleted meanwhile") from error
+                    raise WrongState(f"the file {file.file_id} was changed or deleted meanwhile: read it") from error
             else:
                 return gone
-        raise Busy("the project's contents are being changed by many at once")
+        raise Busy("too many requests change this content at once: try again in a few seconds")
 
     def object_of(self, project_id: str, signature: str) -> str:
-        """Where that content lies in the bucket, or will lie when an ingest brings it."""
+        """The key of the content's object in the bucket."""
         item = self._table.get(keys.content(project_id, signature), consistent=True) or {}
         return str(item.get("object") or content_object(project_id, signature))
 
     def _content_writes(self, file: File, stored: Stored | None = None) -> Writes:
-        """New content counts towards the project's stored bytes once, however many files have it."""
+        """Content counts once towards the project's stored bytes, however many files have it."""
         signature = str(file.signature)
         known = self.has_content(file.project_id, signature)
         content = update(

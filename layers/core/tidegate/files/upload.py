@@ -1,4 +1,4 @@
-"""Uploads: announced, sent by presigned URLs, completed, and checked before anyone may have them."""
+"""Uploads: announced, sent to presigned URLs, completed, and verified before they are ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.aws.s3 import StoredObject
 from tidegate.aws.s3_uploads import UploadBucket
 from tidegate.aws.writes import Write
 from tidegate.common.ids import Clock, iso, new_id
-from tidegate.errors import Conflict, Invalid, RecordNotFound, SignatureMismatch, WrongState
+from tidegate.errors import Conflict, Invalid, SignatureMismatch, WrongState
 from tidegate.files.library import Announcement, PresignedUrl, new_file
 from tidegate.files.model import (
     COMING,
@@ -32,11 +32,11 @@ from tidegate.files.verify import Checked, Pulse, check, fault_of
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 UPLOAD_SECONDS = 3600
-# The bucket's lifecycle ends an upload in parts after a day.
+# The bucket's lifecycle rule aborts an upload in parts after a day.
 PARTS_SECONDS = 24 * 3600
 PART_LINK_SECONDS = 3600
 
-# Queues the verification of a file in the same transaction as these writes.
+# Queues the verification of a file, in one transaction with these writes.
 Enqueue = Callable[[File, Sequence[Write], str], None]
 
 
@@ -53,9 +53,9 @@ class Uploads:
         self._enqueue = enqueue
 
     def announce(self, project_id: str, announced: Announcement, *, who: str = SYSTEM) -> tuple[File, PresignedUrl]:
-        """QuotaExceeded if the announced size does not fit; what was not announced is counted by `complete`.
+        """Records a file that is to be uploaded. QuotaExceeded if the announced size does not fit.
 
-        The URL of an upload in parts is empty: `parts` gives one for each part.
+        For an upload in parts the URL is empty: `parts` gives one for each part.
         """
         self._store.require_room(project_id, announced.size or 0)
         now = self._clock()
@@ -74,12 +74,15 @@ class Uploads:
         return file, link
 
     def parts(self, project_id: str, file_id: str, numbers: Sequence[int]) -> list[Part]:
-        file = self._get(project_id, file_id)
-        if file.state != PENDING or not file.upload_id:
-            raise WrongState(f"the file is {file.state}" if file.upload_id else "the file is not uploaded in parts")
+        """A presigned URL for each of these parts."""
+        file = self._store.require(project_id, file_id)
+        if not file.upload_id:
+            raise WrongState(f"the file {file_id} is not uploaded in parts: PUT it to upload_url")
+        if file.state != PENDING:
+            raise WrongState(f"the file {file_id} is {file.state}: its parts can no longer be uploaded")
         last = part_count(file.size, file.part_size) if file.size and file.part_size else MOST_PARTS
         if wrong := [number for number in numbers if not 1 <= number <= last]:
-            raise Invalid(f"there is no part {wrong[0]}: the parts are 1 to {last}")
+            raise Invalid(f"the file has no part {wrong[0]}: its parts are 1 to {last}")
         key = upload_object(project_id, file_id)
         return [
             Part(number, self._objects.presign_part(key, file.upload_id, number, PART_LINK_SECONDS))
@@ -89,14 +92,14 @@ class Uploads:
     def complete(
         self, project_id: str, file_id: str, parts: Sequence[tuple[int, str]] = (), *, who: str = SYSTEM
     ) -> File:
-        """Checks an upload now if it is small; a large one is `verifying` when this returns. Twice is harmless."""
-        file = self._get(project_id, file_id)
+        """Verifies a small upload now; a large one is `verifying` when this returns. Idempotent."""
+        file = self._store.require(project_id, file_id)
         if file.state in (READY, VERIFYING):
             return file
         if file.state == FAILED:
             raise SignatureMismatch(file.error or "the upload was refused")
         if file.state == COMING:
-            raise WrongState("this file comes by an ingest request, not by an upload")
+            raise WrongState(f"the request {file.request_id} fetches this file: there is no upload to complete")
         found = self._stored(file, parts)
         if file.size is not None and file.size != found.size:
             return self._refuse(file, str(fault_of(file, found.size, "")), who)
@@ -108,15 +111,15 @@ class Uploads:
         return self._keep(file, checked, who)
 
     def verify(self, project_id: str, file_id: str, pulse: Pulse) -> tuple[File, Sequence[Write]]:
-        """The queued step of a large file: reads it, and returns what makes it ready.
+        """Reads a large upload, in a queued request. Returns the file and the writes that make it ready.
 
-        SignatureMismatch if it is not what was announced; the object is removed then.
+        SignatureMismatch if it is not what was announced; the object is deleted then.
         """
-        file = self._get(project_id, file_id)
+        file = self._store.require(project_id, file_id)
         key = upload_object(project_id, file_id)
         found = self._objects.head(key)
         if found is None:
-            raise SignatureMismatch("the uploaded object is gone; announce the file again")
+            raise SignatureMismatch("the uploaded object is gone: announce the file again")
         checked = check(self._objects, key, found, pulse)
         if fault := fault_of(file, checked.size, checked.signature):
             self._objects.delete(key)
@@ -131,15 +134,15 @@ class Uploads:
         try:
             self._enqueue(later, self._store.verifying_writes(later, line), who)
         except Conflict:
-            # Completed twice at once: the other call queued it.
-            present = self._get(file.project_id, file.file_id)
+            # Another call completed it at the same time and queued the verification.
+            present = self._store.require(file.project_id, file.file_id)
             if present.state == PENDING:
                 raise
             return present
         return later
 
     def drop_duplicate(self, file: File) -> None:
-        """After the end was written: an upload whose content was here already is not kept a second time."""
+        """Deletes the uploaded object if its content was stored before. Call it after the file became ready."""
         key = upload_object(file.project_id, file.file_id)
         if file.signature and self._store.object_of(file.project_id, file.signature) != key:
             self._objects.delete(key)
@@ -151,17 +154,19 @@ class Uploads:
             if found is not None:
                 return found
             if not parts:
-                raise Invalid("an upload in parts is completed with its parts: [{number, etag}, …]")
+                raise Invalid(
+                    'this file is uploaded in parts: complete it with {"parts": [{"number": 1, "etag": …}, …]}'
+                )
             return self._objects.complete(key, file.upload_id, sorted(parts))
         found = self._objects.head(key)
         if found is None:
             raise WrongState(
-                "nothing was uploaded yet: PUT the content to upload_url first, with all of upload_headers"
+                "the file has not been uploaded yet: PUT the content to upload_url with all upload_headers first"
             )
         return found
 
     def _placed(self, file: File, checked: Checked) -> tuple[File, Stored | None]:
-        """The file as it will be, and its object, unless its content is here already."""
+        """The file as it will be when ready, and its object; no object if the content is stored already."""
         whole = replace(file, state=READY, signature=checked.signature, size=checked.size, error=None)
         key = upload_object(file.project_id, file.file_id)
         here = self._store.object_of(file.project_id, checked.signature)
@@ -187,12 +192,6 @@ class Uploads:
         self._store.finish(lambda: (failed, None), was=(PENDING,), line=self._line(file, FAILED, who, fault))
         self._objects.delete(upload_object(file.project_id, file.file_id))
         raise SignatureMismatch(fault)
-
-    def _get(self, project_id: str, file_id: str) -> File:
-        file = self._store.get(project_id, file_id)
-        if file is None:
-            raise RecordNotFound("no such file")
-        return file
 
     def _line(self, file: File, state: str, who: str, why: str = "") -> AuditLine:
         states = (file.state, state)

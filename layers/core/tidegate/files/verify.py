@@ -1,4 +1,4 @@
-"""Reads an uploaded object once: its SHA-256, and the digests of its pieces, from the same pass."""
+"""Reads an uploaded object once, for its SHA-256 and the digests of its pieces."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tidegate.files.model import MIB, File
 from tidegate.files.pieces import SMALLEST_FILE, PieceDigests, PieceList
 
 RANGE = 8 * MIB
-# Ranges in flight: one connection to S3 carries 50 to 90 MB/s, a hash takes in more. 16 of 8 MiB are 128 MiB.
+# Ranges in flight (16 × 8 MiB = 128 MiB): one connection to S3 brings 50 to 90 MB/s, less than can be hashed.
 AHEAD = 16
 _TRIES = 4
 _LOOK_SECONDS = 1.0
 
-# Called with the bytes that were read so far; raises to stop the reading.
+# Called with the number of bytes read so far; it may raise to stop the reading.
 Pulse = Callable[[int], None]
 
 
@@ -35,7 +35,7 @@ class Checked:
 
 
 def check(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse = lambda _: None) -> Checked:
-    """Memory stays flat however large the object is: at most AHEAD ranges exist at once."""
+    """Reads the object and returns its digests. At most AHEAD ranges are in memory, however large the object is."""
     hashed = hashlib.sha256()
     digests = PieceDigests(found.size) if found.size >= SMALLEST_FILE else None
     for done, chunk in _in_order(bucket, key, found, pulse):
@@ -47,16 +47,16 @@ def check(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse = la
 
 
 def fault_of(file: File, size: int, signature: str) -> str | None:
-    """What differs from what was announced; None if nothing does."""
+    """How the content differs from what was announced; None if it does not."""
     if file.size is not None and file.size != size:
-        return f"{size} bytes came, {file.size} were announced"
+        return f"the content has {size} bytes, but {file.size} were announced"
     if file.signature is not None and file.signature != signature:
-        return f"the content's SHA-256 is {signature}, {file.signature} was announced"
+        return f"the content's SHA-256 is {signature}, but {file.signature} was announced"
     return None
 
 
 def _in_order(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse) -> Iterator[tuple[int, bytes]]:
-    """The object's ranges from first to last, read side by side, each with the number of bytes up to its end."""
+    """(bytes up to the end of the range, the range) in order. The ranges are read in parallel."""
 
     def read(start: int) -> bytes:
         last = min(start + RANGE, found.size) - 1
@@ -69,7 +69,7 @@ def _in_order(bucket: UploadBucket, key: str, found: StoredObject, pulse: Pulse)
             else:
                 if len(got) == last - start + 1:
                     return got
-        raise Busy(f"S3 cut the range from byte {start} {_TRIES} times")
+        raise Busy(f"S3 sent too few bytes of the range from byte {start}, {_TRIES} times: complete the file again")
 
     def take() -> tuple[int, bytes]:
         start, future = window.popleft()

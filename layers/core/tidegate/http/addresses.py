@@ -12,9 +12,9 @@ Address = IPv4Address | IPv6Address
 
 _GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")
 _UNIQUE_LOCAL_V6 = IPv6Network("fc00::/7")
-# `is_global` calls these public; they relay to other addresses, or are for documentation.
+# `is_global` counts these as public, but they relay to other addresses or are for documentation.
 _NOT_PUBLIC = (IPv4Network("192.88.99.0/24"), IPv6Network("3fff::/20"))
-# Metadata services of clouds and link-local addresses hand out credentials to whoever asks: refused for everybody.
+# Link-local addresses and the metadata services of clouds, which give credentials to anyone: refused for every project.
 _NEVER = (
     IPv4Network("0.0.0.0/8"),
     IPv4Network("169.254.0.0/16"),
@@ -25,7 +25,7 @@ _NEVER = (
     IPv6Network("fd00:ec2::/32"),
     IPv6Network("fd20:ce::/32"),
 )
-# IPv6 addresses that stand for an IPv4 one: the network, and how far right the 32 bits lie.
+# IPv6 networks whose addresses embed an IPv4 address, and by how many bits it is shifted.
 _MAPPED = IPv6Network("::ffff:0:0/96")
 _HIDING = (
     (_MAPPED, 0),
@@ -37,14 +37,14 @@ _HIDING = (
 _TEREDO = IPv6Network("2001::/32")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 _ALL_BITS = 0xFFFFFFFF
-# Lambda's control endpoint: who reads it takes other callers' invocations.
+# Lambda's control endpoint: whoever can read it receives other callers' invocations.
 RUNTIME_API_PORT = 9001
 
 
 def hidden(address: Address) -> tuple[IPv4Address, ...]:
-    """The IPv4 addresses that an IPv6 address stands for: mapped, compatible, NAT64, 6to4, Teredo, ISATAP."""
+    """The IPv4 addresses that an IPv6 address embeds: mapped, compatible, NAT64, 6to4, Teredo, ISATAP."""
     bits = int(address)
-    # Not `is_loopback`: from Python 3.13 on it says of a mapped address what holds for the one within.
+    # Not `is_loopback`: from Python 3.13 on, it looks at the IPv4 address inside a mapped one.
     if isinstance(address, IPv4Address) or bits in (0, 1):
         return ()
     if address in _TEREDO:
@@ -56,7 +56,7 @@ def hidden(address: Address) -> tuple[IPv4Address, ...]:
 
 
 def is_forbidden(address: Address) -> bool:
-    """Refused for everybody: also with private URLs allowed, also for hosts of the allow list."""
+    """Refused for every project, even one with private URLs, and for hosts of the allow list too."""
     return any(
         one.is_multicast or one.is_unspecified or one.is_link_local or any(one in network for network in _NEVER)
         for one in (address, *hidden(address))
@@ -85,7 +85,7 @@ def is_private_network(address: Address) -> bool:
 
 
 class AddressGuard:
-    """Resolves a name once and returns the addresses that may be connected to, or refuses."""
+    """Resolves a name and returns its addresses, or refuses if one of them may not be reached."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class AddressGuard:
         *,
         loopback: bool = True,
     ) -> None:
-        """`loopback`: whether private URLs reach this machine itself, which in Lambda is nobody's network."""
+        """`loopback`: whether private URLs may reach this machine itself. In Lambda they may not."""
         self._names = NameLookups(resolver)
         self._allowed = frozenset(_plain(host) for host in allowed_hosts if host.strip())
         self._refused = frozenset(refused_endpoints)
@@ -105,7 +105,7 @@ class AddressGuard:
     def addresses(
         self, host: str, port: int, *, allow_private: bool, timeout: float, project_id: str = ""
     ) -> list[str]:
-        """Raises UrlNotAllowed if any address is out of bounds, socket.gaierror if there is none."""
+        """UrlNotAllowed if any of its addresses may not be reached, socket.gaierror if it has none."""
         found = self._names.find(host, port, timeout, project_id)
         for text in found:
             if not self._may_reach(host, text, port, allow_private=allow_private):
@@ -123,18 +123,18 @@ class AddressGuard:
         return is_private_network(address) and (self._loopback or not address.is_loopback)
 
     def _refusal(self, host: str, text: str, port: int, *, allow_private: bool) -> str:
-        """Why, and the way out where there is one."""
+        """Why the address is refused, and what to do about it."""
         if not allow_private and self._may_reach(host, text, port, allow_private=True):
             return (
-                f"{host} is at {text}, a private address; an admin can let this project use them with "
+                f"{host} has the private address {text}: an admin can allow such addresses for this project with "
                 "allow_private_urls (PATCH /v1/projects/{project_id}, tidegate project update PROJECT "
-                "--allow-private-urls), or an operator can put the host on UrlAllowList"
+                "--allow-private-urls), or an operator can add the host to UrlAllowList"
             )
-        return f"{host} is at {text}, which no project may reach; name a host with a public address"
+        return f"{host} has the address {text}, which no project may reach: use a host with a public address"
 
     def _is_runtime_api(self, address: Address, port: int) -> bool:
         if is_loopback(address):
-            # It may listen on any address of this machine, so its port is closed on all of them.
+            # It may listen on any loopback address, so its port is refused on all of them.
             return port in self._runtime_ports
         return any(f"{one}:{port}" in self._refused for one in (address, *hidden(address)))
 

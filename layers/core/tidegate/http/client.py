@@ -1,4 +1,4 @@
-"""SafeHttp: every request to a URL that a caller named goes through here."""
+"""SafeHttp: the HTTP client for every URL that a caller gave."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tidegate.http.urls import host_of, joined, origin_of, port_of, read_url
 MAX_REDIRECTS = 5
 _CHUNK = 256 * 1024
 _DEFAULT_HEADERS = {"user-agent": "tidegate/1", "accept-encoding": "identity"}
-# All that another origin gets of a redirected request's headers. Any other may be a secret: a token by whatever name,
-# or a signature, with which the next host could call the first in our name.
+# The only headers that are sent on when a redirect leads to another origin. Any other may be a secret: a token, or a
+# signature with which that host could call the first one in our name.
 _FOR_ANY_ORIGIN = frozenset(
     {
         *_DEFAULT_HEADERS,
@@ -61,13 +61,13 @@ class Stream:
     status: int
     headers: Mapping[str, str]
     url: str
-    # Seconds of the exchange that this side waited for its turn: not the other side's slowness.
+    # Seconds that Tidegate itself held the request back. They do not count as slowness of the server.
     waited: float
     _response: BaseHTTPResponse
     _max_bytes: int
 
     def chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
-        """The raw bytes as they come; nothing is decoded, so a digest is that of what was sent."""
+        """The raw bytes as they come. Nothing is decoded, so a digest is that of the bytes that were sent."""
         return _body(self._response, self._max_bytes, size, decode=False)
 
     def raise_for_status(self) -> None:
@@ -77,7 +77,7 @@ class Stream:
 
 
 class Sending(TypedDict, total=False):
-    """How a request is sent; what is left out is as in `_Asked`."""
+    """Options of a request. `_Asked` has their defaults."""
 
     headers: Mapping[str, str] | None
     credential: Credential | None
@@ -89,7 +89,7 @@ class Sending(TypedDict, total=False):
 
 
 class SafeHttp:
-    """Raises UrlNotAllowed, FetchTimeout, ConnectionFailed and the other errors of a fetch."""
+    """Connects to allowed addresses only. Raises UrlNotAllowed, and FetchError where a server fails."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class SafeHttp:
         }
 
     def check_url(self, url: str, *, allow_private: bool = False, project_id: str = "") -> None:
-        """Refuse at submission what a fetch would refuse. A name that has no address (yet) passes."""
+        """UrlNotAllowed if a fetch of the URL would be refused. A host name without an address passes."""
         named = read_url(url)
         try:
             self._guard.addresses(
@@ -127,7 +127,7 @@ class SafeHttp:
             return
 
     def send(self, method: str, url: str, **how: Unpack[Sending]) -> Reply:
-        """One exchange, the body read whole and decoded. Any status is an answer: see `raise_for_status`."""
+        """The answer, with its body read and decoded. Error statuses do not raise: see `raise_for_status`."""
         with _translated():
             asked = _Asked(**how)
             response, final = self._follow(method, url, asked)
@@ -151,7 +151,7 @@ class SafeHttp:
             )
             done = getattr(response, "length_remaining", None) == 0
         finally:
-            # A body left unread would be taken for the next answer.
+            # A connection with an unread body cannot be used again: the rest would be taken for the next answer.
             if done:
                 response.release_conn()
             else:
@@ -160,7 +160,7 @@ class SafeHttp:
     def line(
         self, url: str, *, allow_private: bool = False, limits: Limits = DEFAULT_LIMITS, project_id: str = ""
     ) -> KeptConnection:
-        """A connection of one's own to one URL, for many posts."""
+        """A connection for many POSTs to one URL, for the caller's use alone."""
         return KeptConnection(
             self._guard,
             self._host_limits,
@@ -188,12 +188,12 @@ class SafeHttp:
             if origin_of(there) != origin_of(here):
                 sent = {name: value for name, value in sent.items() if name in _FOR_ANY_ORIGIN}
             here = there
-        raise RedirectRefused(f"More than {redirects} redirects")
+        raise RedirectRefused(f"the server redirected more than {redirects} times")
 
     def _exchange(
         self, method: str, url: Url, headers: Mapping[str, str], body: bytes | None, asked: _Asked, until: float
     ) -> BaseHTTPResponse:
-        """Retries once, where that is safe, if the connection broke before any answer."""
+        """Sends once more if the connection broke before an answer and sending twice is safe."""
         under_way = Exchange(until, asked.project_id)
         try:
             return self._send_once(method, url, headers, body, asked, under_way)
@@ -214,7 +214,7 @@ class SafeHttp:
     ) -> BaseHTTPResponse:
         left = under_way.until - time.monotonic()
         if left <= 0:
-            raise FetchTimeout("The deadline of the fetch has passed")
+            raise FetchTimeout(f"no answer within {asked.limits.total:g} s")
         pools = self._pools[asked.allow_private]
         pool = pools.connection_from_host(host_of(url), port_of(url), url.scheme)
         token = exchange.set(under_way)
@@ -237,7 +237,7 @@ class SafeHttp:
 
 @dataclass(slots=True)
 class _Asked:
-    """What holds for every request of one call, whatever redirects it follows. The defaults of `Sending` are here."""
+    """The options of one call, for the first request and all that follow its redirects."""
 
     headers: Mapping[str, str] | None = None
     credential: Credential | None = None
@@ -256,20 +256,20 @@ class _Asked:
 
 
 def _hung_up(error: HTTPError) -> bool:
-    """No answer came: most likely a kept connection that the other side was closing."""
+    """Whether the server closed the connection without an answer, as happens to idle connections."""
     return isinstance(error, ProtocolError) and isinstance(error.args[-1], ConnectionError)
 
 
 def _body(response: BaseHTTPResponse, max_bytes: int, size: int, *, decode: bool) -> Iterator[bytes]:
     announced = response.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and int(announced[:20]) > max_bytes:
-        raise ContentTooLarge(f"{announced} bytes announced, {max_bytes} at most")
+        raise ContentTooLarge(f"the server announced {announced[:20]} bytes; at most {max_bytes} are accepted")
     taken = 0
     with _translated():
         while chunk := response.read1(size, decode_content=decode):
             taken += len(chunk)
             if taken > max_bytes:
-                raise ContentTooLarge(f"More than {max_bytes} bytes")
+                raise ContentTooLarge(f"the server sent more than {max_bytes} bytes")
             yield chunk
 
 
@@ -277,7 +277,7 @@ def _body(response: BaseHTTPResponse, max_bytes: int, size: int, *, decode: bool
 def _translated() -> Iterator[None]:
     try:
         yield
-    except NewConnectionError as error:  # a subclass of ConnectTimeoutError, though a refusal is no time-out
+    except NewConnectionError as error:  # a subclass of ConnectTimeoutError, but it means a refused connection
         raise ConnectionFailed(str(error)) from error
     except (ConnectTimeoutError, ReadTimeoutError, TimeoutError) as error:
         raise FetchTimeout(str(error)) from error

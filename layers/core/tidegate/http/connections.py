@@ -1,6 +1,6 @@
-"""Pools of connections to checked addresses.
+"""urllib3 pools whose connections go to checked addresses only.
 
-Host, SNI and the certificate keep the name, because urllib3 still knows only the name.
+urllib3 still knows only the host's name, so the Host header, SNI and the certificate check use the name.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tidegate.http.sockets import Idle, PlainSocket, deadlined, default_context,
 
 @dataclass(slots=True)
 class Exchange:
-    """One request on its way through urllib3, which has no arguments that would carry these down to the socket."""
+    """State of one request that urllib3 cannot pass on to the connection as arguments."""
 
     until: float
     project_id: str = ""
-    # Of the connection used: whether it had served before, and whether writing the request to it failed.
+    # Whether the connection had served a request before, and whether writing this one to it failed.
     kept: bool = False
     unwritten: bool = False
-    # Seconds that this side held it back.
+    # Seconds that the host's limits held it back.
     waited: float = 0.0
 
     @property
     def never_left(self) -> bool:
-        """The other side closed a kept connection before it had the whole request, so it cannot have acted on it."""
+        """Whether the server closed a kept connection before it had the whole request: it cannot have acted on it."""
         return self.kept and self.unwritten
 
 
@@ -69,15 +69,15 @@ class _Guarded:
         except socket.gaierror as error:
             raise NameResolutionError(self.host, self, error) from error
         except TimeoutError as error:
-            raise ConnectTimeoutError(self, f"Connection to {host} timed out") from error
+            raise ConnectTimeoutError(self, f"the connection to {host} timed out") from error
         except OSError as error:
-            raise NewConnectionError(self, f"No connection to {host}: {error}") from error
+            raise NewConnectionError(self, f"no connection to {host}: {error}") from error
         self.peer, self.idle = sock.peer, Idle()
         return sock
 
     @property
     def is_connected(self: Any) -> bool:
-        """The pool asks before it uses a connection again."""
+        """urllib3 asks this before it uses a pooled connection again."""
         return bool(super().is_connected) and not self.idle.too_long  # type: ignore[misc]
 
     def connect(self: Any) -> None:

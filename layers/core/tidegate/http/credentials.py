@@ -14,7 +14,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def read_origin(text: str) -> str:
-    """`https://host:port`, as origins are compared. Raises ValueError for anything that is more than an origin."""
+    """The origin as `https://host:port`, the form in which origins are compared. ValueError if it is not an origin."""
     found = _ORIGIN.fullmatch(text.lower())
     if found is None:
         raise ValueError(f"{text[:300]!r} is not an origin: write https://host or https://host:port, without a path")
@@ -32,13 +32,13 @@ def origin(scheme: str, host: str, port: int) -> str:
 def check_origins(origins: Sequence[str], *, plain_text: bool) -> None:
     bad = [each for each in origins if each.startswith("http:") and not plain_text]
     if bad:
-        said = f"{bad[0]} would get the headers unencrypted: use https, or a project that allows private URLs"
+        said = f"the headers would be sent unencrypted to {bad[0]}: use https, or a project with allow_private_urls"
         raise Invalid(said, errors=[{"loc": ["body", "origins"], "msg": said}])
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """`origins` as `read_origin` answers them. The headers are no part of what is printed or logged."""
+    """`origins` are as `read_origin` returns them. Printing or logging it shows no header."""
 
     name: str
     headers: Mapping[str, str]
@@ -48,14 +48,14 @@ class Credential:
         return f"Credential({self.name!r})"
 
     def require(self, url: str, *, plain_text: bool) -> None:
-        """Refuses a URL that the credential is not bound to: fetching without it would fail in a less clear way."""
+        """CredentialElsewhere if the credential may not be sent to the URL."""
         origin = _origin_of(url)
         if self.headers_for(origin, plain_text=plain_text):
             return
         if origin in self.origins:
             raise CredentialElsewhere(
-                f"{origin} would get the credential {self.name} unencrypted, and the project allows no private URLs: "
-                f"use https"
+                f"the credential {self.name} would be sent unencrypted to {origin}: use https, or allow_private_urls "
+                "for this project"
             )
         raise CredentialElsewhere(
             f"the credential {self.name} is not for {origin}: add this origin to it with "
@@ -63,14 +63,14 @@ class Credential:
         )
 
     def headers_for(self, origin: str, *, plain_text: bool) -> Mapping[str, str]:
-        """All of them or none. `plain_text`: whether they may travel unencrypted, if the origin is an http one."""
+        """All headers, or none if they may not be sent there. `plain_text`: whether http origins are allowed."""
         if origin not in self.origins or (origin.startswith("http:") and not plain_text):
             return {}
         return self.headers
 
 
 def _origin_of(url: str) -> str:
-    """Only tells what to say; what is sent is decided where the request is made."""
+    """For the error text only. Where headers are really sent is decided when the request is made."""
     try:
         named = urlsplit(url)
         return origin(named.scheme, named.hostname or "", named.port or _PORTS.get(named.scheme, 0))

@@ -1,9 +1,10 @@
-"""What all functions together may send to one address: calls a second and parallel connections.
+"""Limits what all functions together send to one address: calls per second and parallel connections.
 
-Counted by address, since names are free to make. A process that sends little counts for itself and asks nobody. One
-that sends more leases a block from a counter that all processes share, of this second or of these ten: the counter is
-never reset, the next window has another. A process that dies thereby gives back what it held, and the unused rest of
-a block is lost for one window only. Together they stay within the limit plus the free allowance of each process.
+Counted by address, because anyone can make new host names. A process that sends little has a free allowance and asks
+nobody. One that sends more leases a block from a counter that all processes share: one counter for each second (calls)
+or each ten seconds (connections). Counters are never reset, since the next window has a new one. So what a dead
+process held, and the unused rest of a block, is free again in the next window. Together, processes stay within the
+limit plus the free allowance of each.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MOST_ADDRESSES = 1024
 
 @dataclass(slots=True)
 class _Use:
-    """One address. `allowed` is what may be used in `window`; the lock is held while the counter is asked."""
+    """What this process uses of one address. The lock is held while the shared counter is asked."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     second: int = 0
@@ -48,9 +49,9 @@ class _Use:
 
 
 class HostLimits:
-    """`calls` and `connections` at once to one address, over all processes that share `count`; 0: no limit.
+    """At most `calls` per second and `connections` to one address, over all processes that share `count`; 0: no limit.
 
-    An address is what `counted_address` answers. Waiting ends after `patience` seconds.
+    An address is what `counted_address` returns. Waiting ends after `patience` seconds.
     """
 
     def __init__(
@@ -72,25 +73,25 @@ class HostLimits:
         self._lock = threading.Lock()
 
     def call(self, address: str, patience: float) -> float:
-        """Waits until one more call may be made and answers how long that took. Raises NotSent."""
+        """Waits until one more call may be made. Returns the seconds waited. NotSent if that takes too long."""
         if not self._calls:
             return 0.0
         use, began = self._use(address), time.monotonic()
         while (wait := self._take_call(address, use)) > 0:
             waited = time.monotonic() - began
             if waited + wait > patience:
-                raise NotSent(f"{address} gets {self._calls} calls a second already", retry_after=1)
+                raise NotSent(f"{address} already gets {self._calls} calls per second, its limit", retry_after=1)
             self._sleep(wait)
         return time.monotonic() - began
 
     def connect(self, address: str, patience: float) -> None:
-        """Counts a connection that is about to be opened. Raises NotSent; else `disconnect` must follow."""
+        """Counts a connection before it is opened. NotSent if there is no room; otherwise call `disconnect` later."""
         if not self._connections:
             return
         use, began = self._use(address), time.monotonic()
         while not self._take_connection(address, use):
             if time.monotonic() - began + 0.1 > patience:
-                raise NotSent(f"{address} has {self._connections} connections already", retry_after=2)
+                raise NotSent(f"{address} already has {self._connections} connections, its limit", retry_after=2)
             self._sleep(0.1)
 
     def disconnect(self, address: str) -> None:
@@ -102,7 +103,7 @@ class HostLimits:
     # --- calls
 
     def _take_call(self, address: str, use: _Use) -> float:
-        """0 if the call may be made, else the seconds after which it is worth asking again."""
+        """0 if the call may be made; otherwise the seconds until it is worth asking again."""
         with use.lock:
             now = self._clock()
             if int(now) != use.second:
@@ -114,15 +115,15 @@ class HostLimits:
             if use.calls >= use.calls_allowed and not use.calls_over:
                 self._lease_calls(address, use)
             if use.calls >= use.calls_allowed:
-                # Not all at once when the next second begins.
+                # A random part, so that not all callers come at once when the next second begins.
                 return use.second + 1 - now + random.uniform(0.001, 0.05)  # noqa: S311
             use.calls += 1
             return 0.0
 
     def _lease_calls(self, address: str, use: _Use) -> None:
-        # As many as the last second would have needed; a tenth of the limit at most, so that others get some too.
+        # As many as the last second needed, but at most a tenth of the limit, so that other processes get some too.
         block = min(max(use.calls_before - use.calls, self._free_calls * 2, 10), max(1, self._calls // 10))
-        # What was free until now is counted as soon as there is more.
+        # The free allowance is counted as well once a process leases more.
         free = use.calls if use.calls_allowed == self._free_calls else 0
         granted = self._lease(address, CALLS, use.second, block, free, self._calls)
         use.calls_allowed += granted
@@ -148,14 +149,14 @@ class HostLimits:
         free = 0 if use.leased else use.connections
         granted = self._lease(address, CONNECTIONS, use.window, block, free, self._connections)
         if granted:
-            # The next window too, so that whoever asks there first does not get what is in use here.
+            # In the next window too, because these connections will still be open then.
             self._lease(address, CONNECTIONS, use.window + 1, granted, free, self._connections)
         use.leased += granted
         if granted < block:
             use.asked_at = now
 
     def _renew(self, address: str, use: _Use, now: float) -> None:
-        """Counts what is held in the window after the present one; after a long pause in the present one too."""
+        """Counts the open connections in the next window; after a pause of a whole window, in the present one too."""
         window = int(now) // _CONNECTION_WINDOW
         if window == use.window:
             return
@@ -173,8 +174,8 @@ class HostLimits:
         try:
             others = self._count(address, kind, window, block + free) - block
         except Exception:
-            # Too few calls rather than a flood: until the next window this process has its free allowance only.
-            logger.exception("the shared counter of a host could not be read", address=address, kind=kind)
+            # Rather too few calls than too many: until the next window this process has its free allowance only.
+            logger.exception("the shared counter of an address could not be read", address=address, kind=kind)
             return 0
         return max(0, min(block, limit - others))
 
@@ -190,6 +191,6 @@ def _free(limit: int, most: int) -> int:
 
 
 def counted_address(address: str) -> str:
-    """What `address` is counted as: one host has a whole /64 of IPv6 addresses."""
+    """The address under which calls are counted: IPv6 addresses by their /64, since one host can have all of it."""
     parsed = ip_address(address.split("%", 1)[0])
     return address if parsed.version == 4 else str(ip_address(int(parsed) >> 64 << 64))

@@ -1,7 +1,7 @@
 """A kept connection to one URL, for a worker that posts to it thousands of times.
 
-The standard library's connection costs half of what a pooled request does. It opens its socket
-through the same guard, so addresses, deadlines and certificates are held to the same rules.
+A connection of the standard library costs half the CPU time of a pooled urllib3 request. Its socket is opened by the
+same guard, so the same rules hold for addresses, deadlines and certificates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE = 2.0
 
 
 class _OneWrite:
-    """Collects head and body, which the library sends apart: two packets would wake the other side twice."""
+    """Collects headers and body, which the library would send as two packets."""
 
     unsent = b""
 
@@ -41,7 +41,7 @@ class _Tls(_OneWrite, HTTPSConnection):
 
 
 class KeptConnection:
-    """Follows no redirect. One thread at a time; after a failure the next post opens a new connection."""
+    """Follows no redirects. For one thread at a time. After a failure, the next post opens a new connection."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class KeptConnection:
             try:
                 response = self._send(body, headers, until)
             except (ConnectionError, HTTPException):
-                # A server may close an idle connection just as it is used again; nothing was answered then.
+                # A server may close an idle connection at the moment it is used again, without an answer.
                 self.close()
                 if not kept:
                     raise
@@ -85,10 +85,10 @@ class KeptConnection:
             content = self._content(response)
             return Reply(response.status, _lower(response), content, self._url.url)
         except Exception as error:
-            # What is left of a broken exchange would be taken for the next answer.
+            # The rest of a broken exchange would be taken for the next answer.
             self.close()
             if isinstance(error, TimeoutError):
-                raise FetchTimeout(f"No answer within {self._limits.total:g} s") from error
+                raise FetchTimeout(f"no answer within {self._limits.total:g} s") from error
             if isinstance(error, (OSError, HTTPException)):
                 raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
             raise
@@ -104,7 +104,7 @@ class KeptConnection:
         if connection.sock is None:
             self._socket = connection.sock = self._open(until)
         assert self._peer
-        # The other side is not to blame for this wait, so it does not shorten the time for its answer.
+        # This wait is not the server's fault, so it does not shorten the time for its answer.
         until += self._host_limits.call(self._peer, _PATIENCE)
         self._idle.used()
         self._socket.deadline = until
@@ -116,9 +116,9 @@ class KeptConnection:
     def _content(self, response: HTTPResponse) -> bytes:
         content = response.read(self._limits.max_bytes + 1)
         if len(content) > self._limits.max_bytes:
-            raise ContentTooLarge(f"More than {self._limits.max_bytes} bytes")
+            raise ContentTooLarge(f"the server sent more than {self._limits.max_bytes} bytes")
         if response.length:
-            raise ConnectionFailed("The answer was cut off")
+            raise ConnectionFailed(f"the connection broke with {response.length} bytes of the answer missing")
         return content
 
     def _open(self, until: float) -> PlainSocket | TlsSocket:

@@ -1,4 +1,4 @@
-"""What an outbound fetch may cost, what it brought, and which error a status means."""
+"""Limits of an outgoing request, its answer, and the error that an HTTP status means."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.common.http_dates import read_date
 from tidegate.common.json_input import read_json
 
 MEGABYTE = 1024 * 1024
-# A year: a server that names more, or a number of a thousand digits, means "not soon".
+# A year. A server may name any number, even one with a thousand digits.
 LONGEST_WAIT = 365 * 86400.0
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
@@ -44,7 +44,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer; header names are lower-case."""
+    """An answer with its whole body. Header names are lower-case."""
 
     status: int
     headers: Mapping[str, str]
@@ -61,7 +61,7 @@ class Reply:
 
 
 def error_for(status: int, headers: Mapping[str, str], now: datetime | None = None) -> errors.FetchError | None:
-    """None for 2xx and 304; otherwise the typed error, with its Retry-After in seconds."""
+    """The error that a status means, with the seconds of Retry-After; None for 2xx and 304."""
     if 200 <= status < 300 or status == 304:
         return None
     if status < 400:

@@ -1,7 +1,7 @@
-"""Names resolved in threads of their own, since getaddrinfo knows no time-out.
+"""Resolves host names in threads, because getaddrinfo has no time-out.
 
-A name that hangs holds up only those who ask for it: each name is looked up once at a time however many ask, and a
-project has a bounded number of look-ups under way, so that it cannot take those of others.
+A slow name delays only those who ask for it: however many ask, each name is looked up once at a time, and each project
+has a limited number of look-ups in progress, so that it cannot block those of others.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class NameLookups:
         self._ended = threading.Condition()
 
     def find(self, host: str, port: int, timeout: float, project_id: str = "") -> Sequence[str]:
-        """Raises FetchTimeout if this name is slow, NotSent if other names of the project are."""
+        """The addresses. FetchTimeout if this name is slow; NotSent if it had to wait for other slow names."""
         until = time.monotonic() + timeout
         lookup = self._join(host, port, project_id, until)
         if not lookup.done.wait(max(0.0, until - time.monotonic())):
-            raise FetchTimeout(f"The name {host} was not resolved in time")
+            raise FetchTimeout(f"the name {host} was not resolved within {timeout:g} s")
         if lookup.failure:
             raise lookup.failure
         return lookup.found
@@ -65,7 +65,7 @@ class NameLookups:
         lookup = self._running[host, port] = _Lookup(project_id)
         self._by_project[project_id] += 1
         try:
-            # A daemon: one that hangs must not keep the process from ending.
+            # A daemon thread, so that a look-up that hangs does not keep the process alive.
             threading.Thread(target=self._run, args=(host, port, lookup), name=f"resolve {host}", daemon=True).start()
         except BaseException:
             self._forget(host, port, project_id)

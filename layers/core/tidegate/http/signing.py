@@ -1,4 +1,4 @@
-"""Standard Webhooks signatures: of callbacks, of batch items, of pages pulled (empty body)."""
+"""Standard Webhooks signatures of callbacks, batch items and requests for pages (with an empty body)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _signer(secret: str) -> Webhook:
 
 
 def signed_headers(secrets: Sequence[str], message_id: str, now: datetime, body: bytes = b"") -> dict[str, str]:
-    """One signature for each secret that is valid now, so a receiver may hold the old or the new one."""
+    """The headers, with one signature for each secret: during a rotation a receiver may have the old or the new one."""
     text = body.decode()
     return {
         "webhook-id": message_id,

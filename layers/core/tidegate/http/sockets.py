@@ -1,6 +1,6 @@
-"""Sockets that go only to checked addresses and never outlive a deadline.
+"""Sockets that connect only to checked addresses and obey a deadline.
 
-The check happens where the socket is opened, so there is no second look-up that could answer otherwise.
+The address that is checked is the one that is connected to: there is no second look-up with another answer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from urllib3.util.ssl_ import create_urllib3_context
 from tidegate.http.addresses import AddressGuard
 from tidegate.http.host_limits import HostLimits, counted_address
 
-# A function is frozen between two invocations, and its connections die without a word.
+# A function is frozen between invocations, and servers close its connections meanwhile.
 _IDLE_SECONDS = 15.0
 
 
 class Idle:
-    """How long ago a connection was used. One of the two clocks may stand still while a function is frozen."""
+    """How long a connection was not used. Two clocks, because one may stop while a function is frozen."""
 
     def __init__(self) -> None:
         self.used()
@@ -35,14 +35,14 @@ class Idle:
 
 
 class _Deadline:
-    """Each read and write waits for what is left. A time-out per read would let a server drip bytes for ever."""
+    """Limits each read and write to the time that is left. A time-out per read would let a slow server take forever."""
 
     deadline: float
 
     def _cut(self: Any) -> None:
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("The deadline of the fetch has passed")
+            raise TimeoutError("the deadline of the request has passed")
         present = self.gettimeout()
         if present is None or left < present:
             self.settimeout(left)
@@ -61,7 +61,7 @@ class _Deadline:
 
 
 class PlainSocket(_Deadline, socket.socket):
-    # As whom the other side is counted.
+    # The address under which `HostLimits` counts the connection.
     peer: str
 
 
@@ -79,17 +79,17 @@ def open_socket(
     until: float,
     project_id: str = "",
 ) -> PlainSocket:
-    """A connection to the first address that answers, if the name's every address may be reached.
+    """A connection to the first address that answers. UrlNotAllowed if any address of the name may not be reached.
 
-    Counted until its owner calls `limits.disconnect` with its `peer`.
+    The owner must call `limits.disconnect` with its `peer` when it is closed.
     """
     found = guard.addresses(host, port, allow_private=allow_private, timeout=_left(until), project_id=project_id)
     failure: OSError = OSError(f"{host} has no address")
     for left_over, address in zip(range(len(found), 0, -1), found, strict=True):
-        # Each gets its share of the time, so that a dead first address does not use up the second one's.
+        # Each address gets a share of the time, so that a dead one leaves some for the next.
         share = time.monotonic() + _left(until) / left_over
         peer = counted_address(address)
-        # Half of it: the address must not be blamed for what this side waited.
+        # Waits for the limit at most half of that time, so that the rest is left to connect.
         limits.connect(peer, _left(share) / 2)
         try:
             sock = _connect(address, port, share)
@@ -124,7 +124,7 @@ def _connect(address: str, port: int, until: float) -> PlainSocket:
 
 @cache
 def default_context() -> ssl.SSLContext:
-    """Reading the system's certificates takes tens of milliseconds: once, and only if something is https."""
+    """Made once, at the first https URL: reading the system's certificates takes tens of milliseconds."""
     context = create_urllib3_context()
     context.load_default_certs()
     return context

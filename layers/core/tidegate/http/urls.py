@@ -1,4 +1,4 @@
-"""URLs that callers name, read and refused before anything is opened."""
+"""Parses URLs that callers give, and refuses bad ones before anything is connected."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from tidegate.http.credentials import origin
 
 def read_url(url: str) -> Url:
     if any(ord(char) <= 32 or ord(char) == 127 for char in url):
-        raise UrlNotAllowed("the URL holds a space or a control character; percent-encode it")
+        raise UrlNotAllowed("the URL contains a space or a control character: percent-encode it")
     try:
         parsed = parse_url(url)
     except LocationParseError:
-        raise UrlNotAllowed("the URL cannot be read: it must be http://host/path or https://host/path") from None
+        raise UrlNotAllowed("the URL cannot be parsed: write http://host/path or https://host/path") from None
     if parsed.scheme not in {"http", "https"}:
         raise UrlNotAllowed("the URL must start with http:// or https://")
     if not parsed.host or "%" in parsed.host or parsed.auth:
         raise UrlNotAllowed(
-            "the URL must name a host, without a zone (%) and without user:password@; "
-            "store secrets by PUT /v1/credentials/{name}"
+            "the URL must have a host, without a zone (%) and without user:password@: "
+            "store secrets with PUT /v1/credentials/{name}"
         )
     try:
-        # As the resolver does it: a label may be neither empty nor over 63 characters.
+        # The resolver does the same, and fails on a label that is empty or longer than 63 characters.
         parsed.host.encode("idna")
     except UnicodeError:
-        raise UrlNotAllowed("the host of the URL is no name that can be looked up") from None
+        raise UrlNotAllowed(
+            "the host of the URL is not a valid name: each part between dots has 1 to 63 characters"
+        ) from None
     return parsed._replace(fragment=None)
 
 
@@ -37,7 +39,7 @@ def joined(here: Url, location: str) -> str:
     try:
         return urljoin(here.url, location)
     except ValueError:
-        raise UrlNotAllowed("the source redirects to what cannot be read as a URL") from None
+        raise UrlNotAllowed(f"the server redirects to {location[:200]!r}, which is not a URL") from None
 
 
 def host_of(url: Url) -> str:

@@ -13,6 +13,8 @@ from aws_lambda_powertools import Logger
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 
+from tidegate.notifications.websocket_store import ConnectionStore
+
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
 
@@ -24,7 +26,7 @@ _RETRIES = urllib3.Retry(total=2, status_forcelist=(429, 500, 502, 503), allowed
 
 
 class WebSocketSender:
-    """Sends without boto3's client: a Job may have hundreds of watchers, and one signed request each is far cheaper."""
+    """Sends signed requests without a boto3 client: a Job may have hundreds of watchers, and this is much cheaper."""
 
     def __init__(self, endpoint: str, region: str, credentials: Callable[[], ReadOnlyCredentials]) -> None:
         self._endpoint = endpoint
@@ -35,13 +37,13 @@ class WebSocketSender:
         )
 
     def send(self, messages: Iterable[tuple[str, str]]) -> set[str]:
-        """(connection id, text) pairs, side by side. Returns the connections that are gone."""
+        """Sends (connection id, text) pairs in parallel. Returns the connections that no longer exist."""
         pending = list(messages)
         statuses = self._call_all("POST", pending)
         return {to for (to, _), status in zip(pending, statuses, strict=True) if status == HTTPStatus.GONE}
 
     def close(self, connection_ids: Collection[str]) -> set[str]:
-        """Ends connections from our side. Returns those that may still be open."""
+        """Closes connections. Returns those that may still be open."""
         statuses = self._call_all("DELETE", [(connection_id, "") for connection_id in connection_ids])
         return {to for to, status in zip(connection_ids, statuses, strict=True) if status not in _SETTLED}
 
@@ -61,9 +63,19 @@ class WebSocketSender:
         try:
             answer = self._pool.request(method, url, body=request.data, headers=dict(request.headers.items()))
         except urllib3.exceptions.HTTPError as error:
-            # One connection in trouble is not the others' loss; its client reads the record again by itself.
-            logger.warning("a connection was not reached", connection_id=connection_id, error=str(error))
+            # The others must still get theirs; this client reads the record again when it reconnects.
+            logger.warning("a WebSocket connection was not reached", connection_id=connection_id, error=str(error))
             return None
         if answer.status not in _SETTLED:
-            logger.warning("a connection's call was refused", connection_id=connection_id, status=answer.status)
+            logger.warning("API Gateway refused a message", connection_id=connection_id, status=answer.status)
         return answer.status
+
+
+def close_connections_of_key(connections: ConnectionStore, sender: WebSocketSender, key_record_id: str) -> int:
+    """Closes every connection that was made with a key. Returns how many may still be open."""
+    found = connections.of_key(key_record_id)
+    still_open = sender.close(found) if found else set()
+    for connection_id in found:
+        if connection_id not in still_open:
+            connections.remove(connection_id)
+    return len(still_open)

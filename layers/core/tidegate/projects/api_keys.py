@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from aws_lambda_powertools import Logger
 
@@ -14,37 +13,19 @@ from tidegate.common.ids import Clock, iso, new_id
 from tidegate.common.listing import Listed
 from tidegate.errors import Invalid, RecordNotFound, WrongState
 from tidegate.projects.audit import NO_PROJECT, SYSTEM, AuditLine, act
+from tidegate.projects.key_store import ApiKeyStore
 from tidegate.projects.model import BOOTSTRAP_KEY_ID, ApiKey, Project, bootstrap_key, format_key, hash_key
 
 logger = Logger(service="tidegate", child=True)
 
-
-class KeyStore(Protocol):
-    def add(self, key: ApiKey, line: AuditLine) -> None: ...
-
-    def get(self, record_id: str, *, consistent: bool = False) -> ApiKey | None: ...
-
-    def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ApiKey]: ...
-
-    def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool: ...
-
-    def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool: ...
-
-    def settle(self, record_id: str) -> None: ...
-
-
-class ConnectionStore(Protocol):
-    def of_key(self, record_id: str) -> list[str]: ...
-
-    def remove(self, connection_id: str) -> None: ...
-
-
-class Outgoing(Protocol):
-    def close(self, connection_ids: Collection[str]) -> set[str]: ...
+# Closes the WebSocket connections made with a key, by its record id. Returns how many may still be open.
+CloseConnections = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
+    """`key` is the text that the caller sends; only its hash is stored."""
+
     key_id: str
     key: str
 
@@ -52,16 +33,14 @@ class NewKey:
 class ApiKeys:
     def __init__(
         self,
-        store: KeyStore,
-        connections: ConnectionStore,
-        outgoing: Callable[[], Outgoing],
+        store: ApiKeyStore,
+        close_connections: CloseConnections,
         project_of: Callable[[str], Project],
         clock: Clock,
         admin_key_sha256: str,
     ) -> None:
         self._store = store
-        self._connections = connections
-        self._outgoing = outgoing
+        self._close_all = close_connections
         self._project_of = project_of
         self._clock = clock
         self._admin_key_sha256 = admin_key_sha256
@@ -76,14 +55,15 @@ class ApiKeys:
         expires_in: int | None = None,
         by: str | None = None,
     ) -> NewKey:
-        """A key of a project."""
+        """Creates a key of a project."""
         if ("agent" in scopes) != (agent_id is not None):
-            message = "a key of scope agent is bound to one agent_id, and no other key has one"
+            message = "agent_id is required for a key with the scope agent, and not allowed for any other key"
             raise Invalid(message, errors=[{"loc": ["body", "agent_id"], "msg": message}])
         self._project_of(project_id)
         return self._add(*self.made(project_id, tuple(dict.fromkeys(scopes)), agent_id, name, expires_in, by))
 
     def add_admin(self, *, name: str | None = None, expires_in: int | None = None, by: str | None = None) -> NewKey:
+        """Creates a key for all projects."""
         return self._add(*self.made("", ("admin",), None, name, expires_in, by))
 
     def _add(self, made: ApiKey, text: str) -> NewKey:
@@ -100,7 +80,7 @@ class ApiKeys:
         expires_in: int | None,
         by: str | None,
     ) -> tuple[ApiKey, str]:
-        """A key that is not stored yet, and its text."""
+        """A new key, which is not stored yet, and its text."""
         now = self._clock()
         key_id = new_id("key", now).replace("-", "")
         text = format_key(key_id, secrets.token_hex(20))
@@ -116,12 +96,12 @@ class ApiKeys:
         return self._store.list("", limit, cursor)
 
     def rotate(self, key_id: str, overlap_s: int, by: str) -> NewKey:
-        """A new key with the old one's name, scopes and lifetime; the old one is valid for the overlap."""
+        """Creates a key with the old one's name, scopes and lifetime. The old one stays valid for `overlap_s`."""
         old, now = self._key(key_id), self._clock()
         if not old.is_active(now):
-            raise WrongState(f"the key {key_id} is {old.state(now)}: create a new one")
+            raise WrongState(f"the key {key_id} is {old.state(now)}: create a new key")
         if old.replaced_by:
-            raise WrongState(f"the key {key_id} was rotated to {old.replaced_by}: rotate that one")
+            raise WrongState(f"the key {key_id} was rotated to {old.replaced_by} before: rotate that key")
         lifetime = None
         if old.valid_until is not None:
             lifetime = old.valid_until - int(datetime.fromisoformat(old.created_at).timestamp())
@@ -131,16 +111,16 @@ class ApiKeys:
         until = end if old.valid_until is None else min(end, old.valid_until)
         line = self._line(old, by, "key.rotate", f"to {new.key_id}, overlap {overlap_s} s")
         if not self._store.replace(old, new, until, line):
-            raise WrongState(f"the key {key_id} was rotated or revoked meanwhile")
+            raise WrongState(f"the key {key_id} was rotated or revoked meanwhile: list the project's keys")
         if overlap_s == 0:
             self._close_connections(old.record_id)
         return NewKey(new.key_id, text)
 
     def revoke(self, key_id: str, by: str) -> None:
-        """Revokes a key and closes its WebSockets. Repeat it to close what a failure left open."""
+        """Revokes a key and closes its WebSocket connections. Idempotent: a repeat closes what is still open."""
         key = self._key(key_id)
         if key.is_admin and key_id == by:
-            raise WrongState("an admin key does not revoke itself: use the key that is to stay")
+            raise WrongState("an admin key cannot revoke itself: call with the admin key that you want to keep")
         self._store.revoke(key, self._clock(), self._line(key, by, "key.revoke"))
         self._close_connections(key.record_id)
 
@@ -148,14 +128,14 @@ class ApiKeys:
         return act(key.project_id or NO_PROJECT, key.key_id, self._clock(), by or SYSTEM, action, why)
 
     def finish_end(self, key: ApiKey) -> bool:
-        """Finishes the end of an expired key, or an interrupted revocation. Returns whether there was work."""
+        """Closes the connections of a key that expired, or whose revocation was interrupted. False: it is active."""
         if key.is_active(self._clock()):
             return False
         self._close_connections(key.record_id)
         return True
 
     def record_id(self, key_id: str) -> str:
-        """What a caller's key is known by in the table."""
+        """The id of the key's record in the table."""
         return bootstrap_key(self._admin_key_sha256).record_id if key_id == BOOTSTRAP_KEY_ID else key_id
 
     def _key(self, key_id: str) -> ApiKey:
@@ -167,13 +147,9 @@ class ApiKeys:
         return key
 
     def _close_connections(self, record_id: str) -> None:
-        """Connections that cannot be closed now stay due for the compensation poll."""
-        open_ones = self._connections.of_key(record_id)
-        left = self._outgoing().close(open_ones) if open_ones else set()
-        for connection_id in open_ones:
-            if connection_id not in left:
-                self._connections.remove(connection_id)
-        if left:
-            logger.warning("connections of an ended key are still open", key_id=record_id, open=len(left))
+        """If some cannot be closed now, the key stays due and the compensation poll tries again."""
+        still_open = self._close_all(record_id)
+        if still_open:
+            logger.warning("connections of an ended key are still open", key_id=record_id, open=still_open)
         else:
             self._store.settle(record_id)

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 from tidegate.common.ids import iso
 
 SYSTEM = "system"
-# Acts on the whole deployment (queue control, cleanup, new projects) are listed here; only an admin can name it.
+# Actions on the whole deployment (queue control, clean-up, new projects) are listed under this id; only admins see it.
 NO_PROJECT = "_system"
 _LONGEST_WHY = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """`who` is the key_id of the caller, `system` for what Tidegate does by itself."""
+    """`who` is the caller's key_id, or `system` for what Tidegate does by itself."""
 
     project_id: str
     record_id: str
@@ -27,7 +27,7 @@ class AuditLine:
     to_state: str | None
     why: str
     attempt: int = 0
-    # Orders lines of one millisecond.
+    # Orders the lines of one record within a millisecond.
     version: int = 0
 
     def shown(self) -> dict[str, object]:
@@ -36,7 +36,7 @@ class AuditLine:
 
 
 def named_at(name: str, url: str) -> str:
-    """Only the host of a URL: the rest may hold a secret, and audit lines outlive their records."""
+    """`name at host`. Not the whole URL: it may hold a secret, and audit lines outlive their records."""
     return f"{name} at {urlsplit(url).hostname}"
 
 
@@ -50,8 +50,8 @@ def act(
     *,
     states: tuple[str | None, str | None] = (None, None),
 ) -> AuditLine:
-    """The line of one act: `act(project_id, key_id, now, caller.key_id, "key.revoke")`.
+    """The audit line of one action: `act(project_id, key_id, now, caller.key_id, "key.revoke")`.
 
-    Its repository writes it in the transaction of the change (`audit_write`).
+    Stores write it in the transaction of the change (`audit_write`).
     """
     return AuditLine(project_id, record_id, iso(now), who, action, *states, why[:_LONGEST_WHY])

@@ -1,4 +1,4 @@
-"""The audit trail: each line is written in the transaction of the change that it records."""
+"""The audit trail. Each line is written in the transaction of the change that it records."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tidegate.projects.audit import SYSTEM, AuditLine
 
 _KEPT = timedelta(days=60)
 _FIELDS = tuple(field.name for field in fields(AuditLine))
-# Within the repository `list` is a method.
+# In the class below, `list` is a method.
 Items = list[Item]
 _ORDER = re.compile(r"[0-9TZ:.#a-f-]{1,60}")
-# A filter reads at most this many pages of one partition before it answers what it found, with a cursor.
+# A filtered list reads at most this many pages of a partition, then returns what it found with a cursor.
 _PAGES, _PAGE_SIZE = 5, 200
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """What lines must match; None matches all. `since` and `until` are included."""
+    """What lines must match; None matches all. `since` and `until` are inclusive."""
 
     record: str | None = None
     actor: str | None = None
@@ -62,18 +62,17 @@ class AuditStore:
         self._table = table
 
     def record(self, line: AuditLine) -> None:
-        """For an act that is no write to the table. Call it before the act.
+        """Records an action that writes nothing to the table. Call it before the action.
 
-        If the function dies in between, a line tells of something that was only tried; the other way round a change
-        would have no line.
+        A crash in between leaves a line of something that was not done; the other order could lose the line.
         """
         self._table.write(audit_write(line))
 
     def list(self, project_id: str, limit: int, cursor: str | None, wanted: AuditFilter) -> Listed[AuditLine]:
-        """Newest first, by the narrowest partitions: of the record, of the actor, or of the project.
+        """Newest first, from the narrowest partitions that the filter allows: the record's, the actor's, the project's.
 
-        Each partition is read down to its own place. Lines below the highest of these places are left for the next
-        page, so that no partition's lines are passed over.
+        Each partition is read back to a certain time. Lines older than the latest of these times are left for the next
+        page, because another partition may have lines between them.
         """
         before = _position(cursor)
         found: Items = []
@@ -95,7 +94,7 @@ class AuditStore:
         return [keys.audit_list(project_id, spread) for spread in range(keys.AUDIT_SPREAD)]
 
     def _read(self, pk: str, wanted: AuditFilter, before: str | None, limit: int) -> tuple[Items, str]:
-        """One partition's newest lines that match, and the place down to which it was read; "" is its end."""
+        """One partition's newest lines that match, and the sort key down to which it was read ("" for its end)."""
         index = None if wanted.record else "gsi2" if wanted.actor and wanted.actor != SYSTEM else "gsi1"
         given: dict[str, Any] = {"who": wanted.actor, "action": wanted.action}
         values = {name: value for name, value in given.items() if value}
@@ -107,7 +106,7 @@ class AuditStore:
         found: Items = []
         cursor: str | None = None
         for _ in range(_PAGES):
-            # One more than asked: the bound itself was on the page before.
+            # One more than asked for: the upper bound itself was on the page before.
             size = _PAGE_SIZE if where else limit + 1
             page = self._table.query(
                 pk,

@@ -14,7 +14,7 @@ from tidegate.projects.audit_store import audit_write
 
 @dataclass(frozen=True, slots=True)
 class CredentialRecord:
-    """`headers` are the names of the headers that it holds."""
+    """`headers` are the names of its headers, without their values."""
 
     name: str
     origins: Sequence[str]
@@ -27,7 +27,7 @@ _FIELDS = tuple(field.name for field in fields(CredentialRecord))
 
 
 class CredentialRecords:
-    """Written before the secret is: after a crash in between, a credential is listed that a repeated PUT completes."""
+    """Written before the secret: a crash in between leaves a listed credential, which a repeated PUT completes."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -42,6 +42,6 @@ class CredentialRecords:
         self._table.transact([write, audit_write(line)])
 
     def list(self, project_id: str) -> list[CredentialRecord]:
-        """In the order of their names. Those stored before there was a list are not in it."""
+        """Sorted by name. Credentials stored before this list existed are missing."""
         found = self._table.query_all(keys.credentials(project_id))
         return [CredentialRecord(**{name: item[name] for name in _FIELDS}) for item in found]

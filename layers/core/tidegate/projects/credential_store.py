@@ -1,4 +1,4 @@
-"""Credentials of sources, by name: in Secrets Manager, never in a record, a log or an answer."""
+"""Credentials of sources, by name. They are in Secrets Manager, never in a record, a log or an answer."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class CredentialStore:
         return f"{self._prefix}{project_id}/{name}"
 
     def get(self, project_id: str, name: str) -> Credential:
-        """Raises CredentialUnbound for one stored before origins were: nobody knows where it may go."""
+        """CredentialMissing if there is none; CredentialUnbound for an old one that does not say where it may go."""
         try:
             text = self._client.get_secret_value(SecretId=self._id(project_id, name))["SecretString"]
         except ClientError as error:
             if code_of(error) in ("ResourceNotFoundException", "InvalidRequestException"):
                 raise CredentialMissing(
-                    f"no credential is named {name}: store it by PUT /v1/credentials/{name}"
+                    f"no credential is named {name}: store it with PUT /v1/credentials/{name}"
                 ) from None
             raise
         held = _read(text)

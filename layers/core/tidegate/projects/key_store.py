@@ -31,9 +31,9 @@ def _listing(key: ApiKey) -> dict[str, str]:
 
 
 def _end(key: ApiKey, at: int) -> dict[str, Any]:
-    """When it ends: its connections are closed then, and later the TTL removes the record.
+    """Attributes of a key that ends at `at`: its connections are closed then, and later the TTL removes the record.
 
-    The bootstrap key's record stays: it is all that keeps an ended one from being valid.
+    The bootstrap key's record is never removed: without it, an ended bootstrap key would be valid again.
     """
     due = keys.due(key.record_id, at, "key")
     return due if key.is_bootstrap else due | {"expires_at": at + ENDED_KEY_KEPT_SECONDS}
@@ -63,24 +63,24 @@ class ApiKeyStore:
         return Listed([key_of(item) for item in page.items], page.cursor)
 
     def note_use(self, key: ApiKey, now: datetime, unless_after: datetime) -> None:
-        """Also lists a key that was made before keys were listed."""
+        """Records the use, unless one after `unless_after` is recorded. Also adds old keys to the list."""
         free = "(attribute_not_exists(#last_used_at) OR #last_used_at <= :before)"
         self._change(key, {"last_used_at": iso(now)}, free, before=iso(unless_after))
 
     def replace(self, old: ApiKey, new: ApiKey, old_until: int, line: AuditLine) -> bool:
-        """The new key, and the end of the old one. False: it was replaced or revoked meanwhile."""
+        """Adds the new key and sets the end of the old one. False if that was replaced or revoked meanwhile."""
         ending = {"valid_until": old_until, "replaced_by": new.key_id} | _end(old, old_until)
         unchanged = "attribute_not_exists(#replaced_by) AND attribute_not_exists(#revoked_at)"
         return self._table.try_write(new_key(new), self._update(old, ending, unchanged), audit_write(line))
 
     def revoke(self, key: ApiKey, now: datetime, line: AuditLine) -> bool:
-        """False: it was revoked before."""
+        """False if it was revoked before."""
         ended = {"revoked_at": iso(now)} | _end(key, int(now.timestamp()))
         revoked = self._update(key, ended, "attribute_not_exists(#revoked_at)")
         return self._table.try_write(revoked, audit_write(line))
 
     def settle(self, record_id: str) -> None:
-        """Marks the end as finished: nothing is due any more."""
+        """Marks the end of a key as finished: the compensation poll no longer looks at it."""
         self._table.write(update(keys.api_key(record_id), removes=keys.DUE_ATTRIBUTES))
 
     def _change(self, key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> bool:
@@ -88,7 +88,7 @@ class ApiKeyStore:
 
     @staticmethod
     def _update(key: ApiKey, sets: dict[str, Any], condition: str, **values: Any) -> Write:
-        """The bootstrap key gets its record at its first change."""
+        """Creates the bootstrap key's record, which exists only once it was changed."""
         if key.is_bootstrap:
             identity = {name: getattr(key, name) for name in ("key_id", "project_id", "scopes", "key_sha256", "name")}
             sets = identity | {"scopes": list(key.scopes), "created_at": key.created_at} | sets

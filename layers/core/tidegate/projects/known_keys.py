@@ -1,4 +1,4 @@
-"""Keys that were looked up a moment ago, so that a busy client costs the table one read in a while."""
+"""A cache of keys that were valid a moment ago, so that a busy client does not cost one table read per request."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MOST_KEYS = 1000
 
 
 class KnownKeys:
-    """A key that was good stays good for `seconds` in this process: that is how long a revocation may take.
+    """Keeps a valid key for `seconds` in this process, so a revocation may take that long. Unknown keys are not kept.
 
-    It is kept here and not by API Gateway, whose cache needs the header as its identity source: a request without one
-    would then be answered by the gateway itself, and not as problem+json. A key that is not known is never kept.
+    API Gateway's own cache cannot be used: it needs the header as identity source, and would answer a request without
+    one by itself, not as problem+json.
     """
 
     def __init__(self, describe: Callable[[str], ApiKey | None], clock: Clock, seconds: int) -> None:
@@ -25,7 +25,7 @@ class KnownKeys:
         self._kept: OrderedDict[str, tuple[float, ApiKey]] = OrderedDict()
 
     def describe(self, key: str) -> ApiKey | None:
-        # By hash: a dump of this process should show no key.
+        # By hash, so that a memory dump shows no key in this dict.
         name, now = hash_key(key), self._clock().timestamp()
         until, known = self._kept.get(name, (0.0, None))
         if known is not None and now < until and known.is_active(self._clock()):

@@ -1,4 +1,4 @@
-"""Tenants and their keys."""
+"""Projects (the tenants), their quotas and API keys."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 SCOPES = ("read", "write", "agent", "admin")
-# The deployment's own admin key: its hash is a template parameter, the table holds only its state.
+# The deployment's own admin key: its hash is a template parameter, and the table holds only its state.
 BOOTSTRAP_KEY_ID = "admin"
 ACTIVE, EXPIRED, REVOKED = "active", "expired", "revoked"
-# A key that ended stays in the list for this long.
+# How long an ended key stays in the list.
 ENDED_KEY_KEPT_SECONDS = 90 * 86400
 _KEY = re.compile(r"tg_([0-9a-z]{1,64})_[0-9A-Za-z]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """What a project may use at most; None is no limit. `share` is slots by channel, in place of a fair share."""
+    """A project's limits; None is no limit. `share` is slots by channel, instead of a fair share."""
 
     stored_bytes: int | None = None
     queued: int | None = None
@@ -35,18 +35,18 @@ class Project:
     group: str | None
     allow_private_urls: bool
     created_at: str
-    # Newest first; while a rotation lasts there are two secrets, and both sign.
+    # Newest first. During a rotation there are two secrets, and both sign.
     secret_generations: tuple[int, ...] = ()
-    # Of projects made before secrets were derived: stored until their next rotation ends.
+    # Stored secrets of projects from before secrets were derived; removed when their next rotation ends.
     callback_secrets: tuple[str, ...] = ()
     quotas: Quotas = field(default_factory=Quotas)
-    # Whether its hosts may feed each other: "auto" or "off".
+    # Whether its hosts may send files to each other: "auto" or "off".
     swarm: str = "auto"
     # Where its exports may be copied: patterns of `bucket/key`, such as `acme-reports/shop/*`.
     deliver_to: tuple[str, ...] = ()
-    # What its exports may read without an endpoint: patterns such as `s3://acme-data/shop/*`, `dynamodb://orders`.
+    # What its exports may read directly: patterns such as `s3://acme-data/shop/*`, `dynamodb://orders`.
     read_from: tuple[str, ...] = ()
-    # Rises with every change that an operator makes.
+    # Increases with every change that an operator makes.
     revision: int = 0
 
 
@@ -60,7 +60,7 @@ class ApiKey:
     created_at: str
     name: str | None = None
     created_by: str | None = None
-    # Seconds since 1970; not named `expires_at`, which the table's TTL deletes by.
+    # Seconds since 1970. Not named `expires_at`, because the table's TTL deletes by that attribute.
     valid_until: int | None = None
     last_used_at: str | None = None
     revoked_at: str | None = None
@@ -68,7 +68,7 @@ class ApiKey:
 
     @property
     def record_id(self) -> str:
-        """Where the table keeps it. The bootstrap key's record is bound to its hash: a new one starts without."""
+        """The id of its record. The bootstrap key's includes its hash, so a new key has a new record."""
         return f"{self.key_id}-{self.key_sha256}" if self.is_bootstrap else self.key_id
 
     @property
@@ -89,7 +89,7 @@ class ApiKey:
 
 
 def bootstrap_key(key_sha256: str) -> ApiKey:
-    """The deployment's admin key, as long as the table says nothing else of it."""
+    """The deployment's admin key, as it is while the table has no record of it."""
     return ApiKey(BOOTSTRAP_KEY_ID, "", ("admin",), None, key_sha256, "", name="bootstrap")
 
 
@@ -98,7 +98,7 @@ def is_bootstrap_record(record_id: str) -> bool:
 
 
 def hash_key(key: str) -> str:
-    """Keys are 160 random bits, so a plain hash is enough to keep them out of the table."""
+    """A plain SHA-256 is enough: a key has 160 random bits, so it cannot be guessed from its hash."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -111,6 +111,6 @@ def format_key(key_id: str, secret: str) -> str:
 
 
 def key_id_of(key: str) -> str | None:
-    """The id inside a key; None for what no key looks like, so that the table is not asked for it."""
+    """The id inside a key; None if the text does not look like a key, so that no table read is spent on it."""
     found = _KEY.fullmatch(key)
     return found[1] if found else None

@@ -1,4 +1,4 @@
-"""Projects: the tenants, and what an operator sets for them."""
+"""Projects: create, list, read and change them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Projects:
     def get(self, project_id: str, *, consistent: bool = False) -> Project:
         project = self._store.get(project_id, consistent=consistent)
         if project is None:
-            raise RecordNotFound("no such project")
+            raise RecordNotFound(f"no project has the id {project_id}")
         return project
 
     def change(
         self, project_id: str, fields: Mapping[str, Any], limits: Mapping[str, Any], who: str = SYSTEM
     ) -> Project:
-        """Sets the fields and the quotas that are named, and leaves the others; a quota of None is lifted."""
+        """Sets the named fields and quotas and leaves the others. A quota of None removes the limit."""
         for _ in range(_TRIES):
             project = self.get(project_id, consistent=True)
             changed = replace(project, **fields, quotas=replace(project.quotas, **limits))
@@ -58,4 +58,4 @@ class Projects:
             line = act(project_id, project_id, self._clock(), who, "project.change", named)
             if self._store.change(project, changed, line):
                 return replace(changed, revision=project.revision + 1)
-        raise Conflict(f"the project {project_id} is being changed by others: try again")
+        raise Conflict(f"the project {project_id} is being changed by other requests: try again")

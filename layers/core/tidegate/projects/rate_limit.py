@@ -1,9 +1,9 @@
-"""A project's requests a second, kept without a call per request.
+"""Limits a project's requests per second without a table call for each request.
 
-Every warm function counts for itself. On each 20th request of a limited project it writes down that it serves the
-project and learns how many others do; it then takes its part of the rate. So the limit is approximate: a burst that
-meets N functions may pass up to 40 requests in each before they know of one another, and an uneven load gets less
-than the whole rate.
+Every warm function counts for itself. At each 20th request of a limited project it registers that it serves the
+project, learns how many other functions do, and allows its part of the rate. So the limit is approximate: in a burst
+over N functions, each may let up to 40 requests pass before it knows of the others, and a load that is spread
+unevenly gets less than the whole rate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REQUESTS_PER_SYNC = 20
 WINDOW_SECONDS = 10
 _PROJECTS_KEPT = 1000
 
-# (project, window, function) → how many functions served the project in that window so far; 0 if nobody knows.
+# (project, window, function) → how many functions served the project in that window so far; 0 if that is unknown.
 Register = Callable[[str, int, str], int]
 
 
@@ -51,7 +51,10 @@ class RateLimiter:
             share.bucket.change_rate(part, now)
         wait = share.bucket.take(now)
         if wait > 0:
-            raise RateLimited(f"the project's quota requests_per_s is {rate:g}; slow down", retry_after=wait)
+            raise RateLimited(
+                f"the project's quota requests_per_s is {rate:g}: send fewer requests, or ask an admin to raise it",
+                retry_after=wait,
+            )
 
     def _learn_peers(self, project_id: str, share: _Share, now: float) -> None:
         window = int(now // WINDOW_SECONDS)

@@ -1,11 +1,11 @@
-"""The rate that a project may call at, as the authorizer tells it to the routes."""
+"""A project's quota requests_per_s, which the authorizer passes to the routes."""
 
 from __future__ import annotations
 
 from tidegate.common.ids import Clock
 from tidegate.projects.store import ProjectStore
 
-# A changed quota acts after this long; in exchange a warm authorizer reads no project for most requests.
+# A changed quota takes effect after this time; in exchange, a warm authorizer seldom reads the project.
 KEPT_SECONDS = 10
 _PROJECTS_KEPT = 10_000
 

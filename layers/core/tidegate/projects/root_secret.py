@@ -1,4 +1,5 @@
-"""The root secret that callback secrets are derived from: one SecureString, made by whoever needs it first."""
+"""The root secret that callback secrets are derived from: an SSM SecureString, created by the first function that
+needs it."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from mypy_boto3_ssm import SSMClient
 
 _BYTES = 32
-# Parameter Store may not show at once what another function has just stored.
+# Parameter Store may not return at once what another function has just stored.
 _READS = 5
 
 
 class RootSecret:
-    """Call it for the bytes; they are read once a process. CloudFormation cannot make a SecureString."""
+    """Call it for the bytes, which are read once per process. CloudFormation cannot create a SecureString."""
 
     def __init__(self, client: SSMClient, name: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._client = client
@@ -42,7 +43,7 @@ class RootSecret:
             return None
 
     def _create(self) -> str:
-        """Never overwrites: of several functions that try at once, one stores its value and the others read it."""
+        """Does not overwrite: of several functions that try at once, one stores its value and the others read it."""
         made = base64.b64encode(secrets.token_bytes(_BYTES)).decode()
         try:
             self._client.put_parameter(
@@ -62,4 +63,4 @@ class RootSecret:
             if found:
                 return found
             self._sleep(0.1 * 2**attempt)
-        raise Busy("the root secret of callbacks exists but cannot be read yet")
+        raise Busy(f"the SSM parameter {self._name} exists but cannot be read yet: try again in a few seconds")

@@ -38,7 +38,7 @@ def _limits(quotas: Quotas) -> dict[str, Any]:
 
 
 def _exists(project: Project) -> ProjectExists:
-    return ProjectExists(f"a project is named {project.name} already: choose another name")
+    return ProjectExists(f"a project named {project.name} exists already: choose another name")
 
 
 class ProjectStore:
@@ -67,12 +67,12 @@ class ProjectStore:
         return Quotas(**item.get("quotas", {}))
 
     def quotas_of(self, project_ids: Iterable[str]) -> dict[str, Quotas]:
-        """By project; one that is not in the table has no limits, and is not in the answer."""
+        """Quotas by project id. A project that is not in the table is missing."""
         found = self._table.batch_get(keys.project(project_id) for project_id in project_ids)
         return {item["project_id"]: Quotas(**item.get("quotas", {})) for item in found}
 
     def change(self, was: Project, now: Project, line: AuditLine) -> bool:
-        """Writes what an operator may change. False: the project changed since it was read."""
+        """Writes what an operator may change. False if the project changed since `was` was read."""
         changed = update(
             keys.project(was.project_id),
             {
@@ -82,12 +82,12 @@ class ProjectStore:
                 "quotas": _limits(now.quotas),
                 "deliver_to": list(now.deliver_to),
                 "read_from": list(now.read_from),
-                # Only if it changes: the settings for swarms have a route of their own, too.
+                # Only if it changes: another route sets it too.
                 **({"swarm": now.swarm} if now.swarm != was.swarm else {}),
                 "revision": was.revision + 1,
             },
             removes=["group"] if now.group is None else [],
-            # Items made before there were revisions have none.
+            # Old items have no revision.
             condition="attribute_exists(#pk) AND (attribute_not_exists(#revision) OR #revision = :was)",
             was=was.revision,
         )
@@ -101,7 +101,7 @@ class ProjectStore:
         return True
 
     def set_secrets(self, was: Project, now: Project, line: AuditLine) -> bool:
-        """False: another rotation was faster."""
+        """False if the secrets were changed meanwhile."""
         sets: dict[str, Any] = {}
         values: dict[str, Any] = {}
         removes: list[str] = []

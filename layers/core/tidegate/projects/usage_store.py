@@ -1,4 +1,4 @@
-"""What a project uses of its quotas."""
+"""How much of its quotas a project uses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidegate.projects.model import Quotas
 
 logger = Logger(service="tidegate", child=True)
 
-# Stored bytes change by hand or by retention, not within seconds.
+# Stored bytes shrink by deletions or retention, not within seconds.
 _STORAGE_RETRY_SECONDS = 3600
 
 
 def queued_write(project_id: str, change: int, limit: int | None = None) -> Write:
-    """Adds to the project's waiting requests. With a limit: refused if as many wait already."""
+    """Adds to the count of waiting requests. With a limit, the write is refused if as many wait already."""
     bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
     return update(
         keys.usage(project_id),
@@ -32,7 +32,7 @@ def queued_write(project_id: str, change: int, limit: int | None = None) -> Writ
 
 
 def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
-    """Adds new content to the project's stored bytes. With a limit: refused if it does not fit."""
+    """Adds new content to the project's stored bytes. With a limit, the write is refused if it does not fit."""
     bound: dict[str, Any] = {"room": limit - size + 1} if limit is not None else {}
     return update(
         keys.usage(project_id),
@@ -47,7 +47,7 @@ class UsageStore:
         self._table = table
 
     def of_project(self, project_id: str, channels: Sequence[str]) -> dict[str, Any]:
-        """`{stored_bytes, queued, running: {channel: n}}`; channels in which nothing runs are left out."""
+        """`{stored_bytes, queued, running: {channel: n}}`, without channels in which nothing runs."""
         found = self._table.get(keys.usage(project_id), consistent=True) or {}
         standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
         names = {keys.standings(name): name for name in channels}
@@ -59,18 +59,18 @@ class UsageStore:
         }
 
     def register_server(self, project_id: str, window: int, name: str, expires_at: float) -> int:
-        """Notes that a function serves the project in this window. Returns how many do, 0 if that is unknown."""
+        """Registers a function that serves the project in this window. Returns how many do; 0 if that is unknown."""
         key = keys.rate_window(project_id, window)
         noted = update(key, {"expires_at": int(expires_at)}, adds={"servers": {name}}, condition="")
         try:
             return len(self._table.write(noted)["servers"])
         except (ClientError, BotoCoreError, DomainError):
-            # The rate limit is a guard: its failure fails no request.
-            logger.exception("the number of functions is unknown", project_id=project_id)
+            # A failure of the rate limiter must not fail requests.
+            logger.exception("the functions that serve the project could not be counted", project_id=project_id)
             return 0
 
     def require_room(self, project_id: str, size: int) -> int | None:
-        """QuotaExceeded if content of this size does not fit. Returns the project's quota."""
+        """QuotaExceeded if content of this size does not fit into the quota. Returns the quota."""
         project = self._table.get(keys.project(project_id)) or {}
         limit = Quotas(**project.get("quotas", {})).stored_bytes
         if limit is not None:
@@ -80,5 +80,5 @@ class UsageStore:
         return limit
 
     def new_content_write(self, project_id: str, size: int) -> Write:
-        """Counts content in the transaction that makes it known; refused if others used up the room meanwhile."""
+        """Counts new content in the transaction that stores it; refused if the quota was used up meanwhile."""
         return stored_bytes_write(project_id, size, self.require_room(project_id, size))

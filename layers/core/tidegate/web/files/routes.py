@@ -36,7 +36,8 @@ _TAGS = ["Files"]
     "/v1/files", scope="write", tags=_TAGS, summary="Announce a file", status_code=201, middlewares=[idempotent]
 )
 def announce(body: FileBody) -> Response[UploadAnswer | MultipartAnswer | IngestAnswer]:
-    """A presigned PUT; over 64 MiB an upload in parts; or, with a `source_url`, 202 and the request that brings it."""
+    """Answers a presigned PUT; over 64 MiB, an upload in parts. With a `source_url`: 202 and the request that fetches
+    the file."""
     names = ("biz_id", "app_id", "file_path", "file_name", "signature", "size", "multipart", "callback")
     announced = Announcement(**{name: getattr(body, name) for name in names})
     if body.source_url:
@@ -71,16 +72,16 @@ def _ingested(body: FileBody, source_url: str, announced: Announcement) -> Inges
     return IngestAnswer(file_id=file.file_id, request_id=request.request_id)
 
 
-@router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="Addresses for parts of an upload")
+@router.post("/v1/files/<file_id>/parts", scope="write", tags=_TAGS, summary="URLs for parts of an upload")
 def parts(file_id: str, body: PartsBody) -> PartsAnswer:
-    """Each takes one PUT of one part within an hour; ask again for a part that has to be sent again."""
+    """Each URL accepts the PUT of one part, for an hour. Ask again for a part that must be sent later."""
     given = app().files.uploads.parts(router.caller.project_id, file_id, body.numbers)
     return PartsAnswer(parts=[PartAnswer(number=part.number, url=part.url) for part in given])
 
 
 @router.post("/v1/files/<file_id>/complete", scope="write", tags=_TAGS, summary="Check an upload and keep it")
 def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAnswer]:
-    """200 if it was checked within the call; 202 and `verifying` if it is large, then `ready` or `failed`."""
+    """200 if the call verified it; 202 and `verifying` if it is large: it becomes `ready` or `failed` later."""
     caller = router.caller
     sent = [(part.number, part.etag) for part in body.parts] if body else []
     file = app().files.uploads.complete(caller.project_id, file_id, sent, who=caller.key_id)
@@ -89,7 +90,7 @@ def complete(file_id: str, body: CompleteBody | None = None) -> Response[FileAns
 
 @router.delete("/v1/files/<file_id>", scope="write", tags=_TAGS, summary="Delete a file", status_code=204)
 def delete(file_id: str) -> Response[Any]:
-    """Its content goes with the last file that has it; 409 `in_use` while a Job may need it."""
+    """Its content is deleted with the last file that has it. 409 `in_use` while a Job may need it."""
     app().files.library.delete(router.caller.project_id, file_id, who=router.caller.key_id)
     return answer(None, 204)
 
@@ -113,6 +114,6 @@ def list_files(
     return FileList(items=[FileAnswer.model_validate(file) for file in page.items], next_cursor=page.next_cursor)
 
 
-@router.get("/v1/files/<file_id>/url", scope="read", tags=_TAGS, summary="A link that lives 300 s")
+@router.get("/v1/files/<file_id>/url", scope="read", tags=_TAGS, summary="A download link, valid for 300 s")
 def link(file_id: str) -> LinkAnswer:
     return LinkAnswer.model_validate(app().files.library.link(router.caller.project_id, file_id))

@@ -27,14 +27,14 @@ class FileBody(Body):
     channel: ChannelName | None = None
     priority: Priority = 5
     multipart: bool = Field(default=False, description="upload in parts; files over 64 MiB always are")
-    callback: Callback | None = Field(default=None, description="told when a large upload is verified")
+    callback: Callback | None = Field(default=None, description="called when a large upload is verified")
 
     @model_validator(mode="after")
     def _only_with_a_source(self) -> Self:
         if self.source_url is None and (self.credentials or self.channel or self.politeness or self.mirrors):
-            raise ValueError("credentials, channel, politeness and mirrors are for files with a source_url")
+            raise ValueError("credentials, channel, politeness and mirrors are only allowed with a source_url")
         if self.source_url is not None and (self.multipart or self.callback):
-            raise ValueError("multipart and callback are for uploads, not for files with a source_url")
+            raise ValueError("multipart and callback are only allowed without a source_url")
         return self
 
 
@@ -59,7 +59,7 @@ class IngestAnswer(Answer):
 class UploadAnswer(Answer):
     file_id: str
     upload_url: str
-    upload_headers: dict[str, str] = Field(description="what the PUT must carry, all of it")
+    upload_headers: dict[str, str] = Field(description="headers that the PUT must have, all of them")
     expires_at: str
 
 
