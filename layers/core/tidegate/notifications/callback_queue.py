@@ -1,4 +1,4 @@
-"""The queue of callbacks that wait, and where those end that were given up."""
+"""The queue of waiting callbacks, and the dead-letter queue of those that were given up."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class CallbackQueue:
         self._dead = dead
 
     def later(self, delivery: Delivery, seconds: float) -> None:
+        """Sends a message that starts the next attempt. SQS delays it by 15 minutes at most."""
         body = {
             "project_id": delivery.project_id,
             "delivery_id": delivery.delivery_id,
@@ -21,7 +22,7 @@ class CallbackQueue:
         }
         self._waiting.send(Message(body, delay_seconds=max(0, math.ceil(seconds))))
 
-    def bury(self, delivery: Delivery) -> None:
+    def send_to_dead_letters(self, delivery: Delivery) -> None:
         last = delivery.attempts[-1]
         body = {
             "project_id": delivery.project_id,

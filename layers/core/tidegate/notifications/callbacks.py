@@ -1,4 +1,4 @@
-"""Callbacks as their senders see them: allowed or not, delivered or not, once more."""
+"""Callbacks for the API: check a URL at submission, list deliveries, deliver again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Callbacks:
         self._clock = clock
 
     def check(self, project_id: str, url: str | None, field: str = "callback") -> None:
-        """At submission: refuses a URL that no delivery would reach. None is fine."""
+        """UrlNotAllowed if a callback to this URL would be refused. None passes."""
         if not url:
             return
         try:
@@ -44,7 +44,7 @@ class Callbacks:
     def get(self, project_id: str, delivery_id: str) -> Delivery:
         delivery = self._store.get(project_id, delivery_id)
         if delivery is None:
-            raise RecordNotFound("no such callback")
+            raise RecordNotFound(f"this project has no callback with the id {delivery_id}")
         return delivery
 
     def list(
@@ -53,13 +53,13 @@ class Callbacks:
         return self._store.list(project_id, record_id=record_id, state=state, limit=limit, cursor=cursor)
 
     def redrive(self, project_id: str, delivery_id: str) -> None:
-        """A dead letter that an operator sent back to the queue: delivered once more, if it is still given up."""
+        """For a dead letter that an operator moved back to the queue: delivers it again if it is still dead."""
         delivery = self._store.get(project_id, delivery_id)
         if delivery is not None and delivery.state == DEAD:
             self.redeliver(project_id, delivery_id)
 
     def redeliver(self, project_id: str, delivery_id: str, who: str = SYSTEM) -> Delivery:
-        """Delivers it once more, with a day of attempts before it; the same id, so that the receiver can tell."""
+        """Delivers it again, with attempts for another day. The id stays the same, so the receiver can de-duplicate."""
         now = self._clock()
         delivery = redelivered(self.get(project_id, delivery_id), now)
         line = act(project_id, delivery_id, now, who, "callback.redeliver", f"callback of {delivery.record_id}")

@@ -1,4 +1,5 @@
-"""How many callbacks a host gets at once: one more after each success, half after a failure, pauses after several."""
+"""Limits how many callbacks a host gets at once: one more after each success, half after a failure, and a pause after
+several failures."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Leave to try a host (`wait` is 0), or the seconds until it is worth asking again.
+    """Permission to call a host (`wait` is 0), or the seconds to wait before asking again.
 
     `state` is None for a host that is neither slow nor failing: it has no limit.
     """
@@ -50,10 +51,10 @@ class CircuitBreaker:
         return Entry(self._put_off(project_id, host, state, now), state)
 
     def _put_off(self, project_id: str, host: str, state: HostState, now: float) -> float:
-        """Each callback that waits has a time of its own, as far apart as the host works them off.
+        """Seconds to wait. Each waiting callback reserves a time of its own, spaced as fast as the host answers.
 
-        So however many wait, no more of them come back in a second than the host can take. Where more wait than it
-        takes in the longest wait, the others ask again at times spread over that wait, and reserve nothing.
+        So no more of them come back in a second than the host can take, however many wait. If no time is free within
+        the longest wait, the callback asks again at a random time in its second half and reserves nothing.
         """
         step = max(0.05, state.took / min(MOST_AT_ONCE, state.limit * EXPECTED_GROWTH))
         latest = now + LONGEST_PUT_OFF_SECONDS
@@ -63,7 +64,7 @@ class CircuitBreaker:
         return max(1.0, at - now)
 
     def leave(self, project_id: str, host: str, now: float, *, blamed: bool, took: float, entry: Entry) -> None:
-        """What came of a try that `enter` allowed."""
+        """Records the result of a call that `enter` allowed. `blamed`: the host failed. `took`: seconds."""
         limit = entry.state.limit if entry.state else FIRST_LIMIT
         if blamed:
             failures = self._store.fail(project_id, host, now, lowered(limit), took, entry.place)
@@ -77,6 +78,6 @@ class CircuitBreaker:
             self._store.succeed(project_id, host, now, raised(limit), took, entry.place)
 
     def give_back(self, project_id: str, host: str, entry: Entry) -> None:
-        """Nothing was sent: the place is free again."""
+        """Frees the place of a call that was not sent."""
         if entry.place is not None:
             self._store.free(project_id, host, entry.place)

@@ -1,4 +1,4 @@
-"""Carries callbacks to their receivers; a failing callback is tried again, the work it tells of is not."""
+"""Delivers callbacks to their receivers. A failed callback is retried; the work that it reports is not repeated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Deliverer:
         self._limits = Limits(connect=timeout_seconds, read=timeout_seconds, total=timeout_seconds)
 
     def accept(self, message: Mapping[str, Any]) -> None:
-        """A notice as it came from the topic, perhaps not for the first time."""
+        """Takes a notice from the topic, which may deliver it more than once."""
         now = self._clock()
         lease = now.timestamp() + LEASE_SECONDS
         told_at = datetime.fromisoformat(message["timestamp"])
@@ -62,11 +62,11 @@ class Deliverer:
             self._claim_and_run(delivery.project_id, delivery.delivery_id)
 
     def resume(self, project_id: str, delivery_id: str, due: float) -> None:
-        """A message sent for the attempt at `due`. SQS waits 15 minutes at most, so it may come early and go round."""
+        """Takes the message for the attempt at `due`. If it comes early, sends it again: SQS delays 15 min at most."""
         now = self._clock().timestamp()
         if due > now:
             delivery = self._store.get(project_id, delivery_id)
-            # Only the message of the present schedule goes round, or each duplicate would for ever.
+            # Only the message for the next attempt is sent again; duplicates and outdated ones end here.
             if delivery and delivery.state == PENDING and delivery.next_attempt_at == due:
                 self._queue.later(delivery, due - now)
             return
@@ -87,7 +87,7 @@ class Deliverer:
         try:
             attempt, retry_after = self._try(delivery)
         except NotSent as held_back:
-            # The host saw nothing of it: neither an attempt nor the host's fault.
+            # The host has not seen it, so it is not an attempt and not the host's failure.
             self._circuit_breaker.give_back(delivery.project_id, delivery.host, entry)
             self._settle(self._put_off(delivery, held_back.retry_after or 1.0, held_back), lease)
             return
@@ -104,9 +104,9 @@ class Deliverer:
         self._settle(after(delivery, attempt, ended, retry_after=retry_after, chance=self._chance()), lease)
 
     def _put_off(self, delivery: Delivery, wait: float, held_back: NotSent | None = None) -> Delivery:
-        """Its host is in trouble, or gets all it may: it waits without spending an attempt.
+        """Postpones the delivery without counting an attempt: its host is failing, or has reached its limit.
 
-        Not beyond its day, unless it was never tried: nothing is given up without an attempt.
+        After its day it is given up, unless it was never tried: then it gets another day.
         """
         now = self._clock()
         if now.timestamp() >= delivery.gives_up_at and not delivery.tries:
@@ -124,9 +124,9 @@ class Deliverer:
         now = self._clock().timestamp()
         if delivery.state == DEAD:
             # Send to the dead-letter queue before marking it dead: a crash in between duplicates, never loses.
-            self._queue.bury(delivery)
+            self._queue.send_to_dead_letters(delivery)
         if not self._store.settle(delivery, lease, now):
-            logger.warning("the lease of a callback had passed on", delivery_id=delivery.delivery_id)
+            logger.warning("the lease of a callback was lost to another run", delivery_id=delivery.delivery_id)
         elif delivery.state == PENDING:
             self._queue.later(delivery, delivery.next_attempt_at - now)
 

@@ -1,4 +1,4 @@
-"""A callback's way to its receiver: when it is tried again, and when it is given up."""
+"""Deliveries of callbacks: when they are retried, and when they are given up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One exchange with the receiver: its status, or the error that kept it from answering."""
+    """One call of the receiver: the status it answered, or the error if there was no answer."""
 
     at: str
     duration_ms: int
@@ -37,7 +37,7 @@ class Attempt:
 
     @property
     def blames_host(self) -> bool:
-        """Whether other callbacks to the same host had better wait: it is down, or asks for fewer."""
+        """Whether other callbacks to the same host should wait: it is down, or asks for fewer requests."""
         return self.status is None or self.status >= 500 or self.status == 429
 
 
@@ -65,7 +65,7 @@ class Delivery:
 
 
 def new_delivery(message: Mapping[str, Any], body: str, now: datetime) -> Delivery:
-    """From a notice as the topic carries it."""
+    """A delivery for a message of the notifications topic."""
     at = now.timestamp()
     return Delivery(
         delivery_id=message["message_id"],
@@ -82,13 +82,13 @@ def new_delivery(message: Mapping[str, Any], body: str, now: datetime) -> Delive
 
 
 def back_off(tries: int, chance: float) -> float:
-    """Seconds to wait after that many tries; `chance` in [0, 1) spreads receivers' recoveries."""
+    """Seconds to wait after that many tries. `chance` in [0, 1) spreads the retries."""
     base = BACK_OFF_SECONDS[tries - 1] if tries <= len(BACK_OFF_SECONDS) else HOURLY_SECONDS
     return base * (1 + JITTER * chance)
 
 
 def after(delivery: Delivery, attempt: Attempt, now: datetime, *, retry_after: float | None, chance: float) -> Delivery:
-    """What an attempt makes of a delivery. The last attempt is at the end of its day, whatever the receiver asks."""
+    """The delivery after an attempt. The last attempt is at the end of its day, even if Retry-After asks for longer."""
     at = now.timestamp()
     tried = replace(
         delivery, tries=delivery.tries + 1, attempts=(*delivery.attempts, attempt)[-KEPT_ATTEMPTS:], next_attempt_at=at

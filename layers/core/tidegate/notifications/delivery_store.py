@@ -1,4 +1,4 @@
-"""Callbacks and every attempt to deliver them; the circuits of their hosts."""
+"""Callbacks with every attempt to deliver them, and the circuit-breaker state of their hosts."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def _plain(delivery: Delivery) -> dict[str, Any]:
 
 
 class DeliveryStore:
-    """Who holds the lease alone tries the receiver."""
+    """Only the holder of a delivery's lease may call the receiver."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def add(self, delivery: Delivery, lease_until: float) -> bool:
-        """Writes it and takes its lease in one; False if it is there already."""
+        """Adds a delivery with its lease taken. False if it exists already."""
         lists = {
             "gsi1pk": keys.callbacks_list(delivery.project_id),
             "gsi1sk": f"{delivery.created_at}#{delivery.delivery_id}",
@@ -63,7 +63,7 @@ class DeliveryStore:
             return None
 
     def settle(self, delivery: Delivery, lease_until: float, now: float) -> bool:
-        """Gives the lease back with what came of it; False if it had passed to someone else."""
+        """Writes the result and releases the lease. False if the lease was lost meanwhile."""
         sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE}
         sets["expires_at"] = int(now) + KEPT_SECONDS
         removes = ["lease_until"]
@@ -81,7 +81,7 @@ class DeliveryStore:
         return self._table.try_write(settled)
 
     def restart(self, delivery: Delivery, now: float, line: AuditLine) -> None:
-        """Refused while an attempt is under way: its outcome would be lost."""
+        """Starts the delivery again. WrongState while an attempt is running, whose result would be lost."""
         sets = {name: value for name, value in _plain(delivery).items() if name in _MUTABLE and name != "attempts"}
         restarted = update(
             keys.callback(delivery.project_id, delivery.delivery_id),
@@ -95,7 +95,7 @@ class DeliveryStore:
         try:
             self._table.transact([restarted, audit_write(line)])
         except ConditionFailed as error:
-            raise WrongState("an attempt is under way: try again in a few seconds") from error
+            raise WrongState("an attempt to deliver this callback is running: try again in a few seconds") from error
 
     def get(self, project_id: str, delivery_id: str) -> Delivery | None:
         item = self._table.get(keys.callback(project_id, delivery_id), consistent=True)
@@ -114,7 +114,7 @@ class DeliveryStore:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """`places` is when each callback under way gives up its place; `took` is what the latest one took, in seconds."""
+    """`places`: when each running callback's place becomes free; `took`: the seconds that the last callback took."""
 
     limit: int
     open_until: float
@@ -130,7 +130,7 @@ _HOST_KEPT_SECONDS = 3600
 
 
 class CircuitStore:
-    """A host that is neither slow nor failing has no item."""
+    """State of slow or failing hosts. Other hosts have no item."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -152,10 +152,7 @@ class CircuitStore:
         self._table.try_write(update(keys.circuit(project_id, host), removes=(f"{_PLACE}{place}",)))
 
     def reserve(self, project_id: str, host: str, earliest: float, latest: float, step: float) -> float | None:
-        """The next time at the host that nobody has reserved, `step` seconds after the one before.
-
-        None if that is after `latest`: nothing is reserved then.
-        """
+        """Reserves the next free time at the host, `step` seconds after the last one. None if it is after `latest`."""
         key, after, until = keys.circuit(project_id, host), round(earliest * 1000), round((latest - step) * 1000)
         within = "#next_at >= :after AND #next_at <= :until"
         try:
@@ -169,7 +166,7 @@ class CircuitStore:
             return at / 1000
 
     def fail(self, project_id: str, host: str, now: float, limit: int, took: float, place: int | None) -> int:
-        """One failure more; returns how many there were in a row."""
+        """Counts a failure. Returns how many there were in a row."""
         failed = self._left(project_id, host, now, {"limit": limit, "took": took}, {"failures": 1}, place)
         return int(failed["failures"])
 

@@ -1,4 +1,4 @@
-"""What is told to the outside when a record ends."""
+"""Notices: what the topic, callbacks and WebSocket clients are told about a record."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from tidegate.common.ids import digest, iso
 
-# Every word, of any lifecycle here, after which a record does not change by itself.
+# The final states of all kinds of records.
 ENDED = frozenset({"completed", "failed", "cancelled", "expired", "success", "timeout", "finished", "stopped"})
-# A message to a WebSocket holds 128 KB, one of SNS 256, an item 400.
+# The smallest of the limits: a WebSocket message has 128 KB, an SNS message 256 KB, an item 400 KB.
 _MOST_BYTES = 120_000
 
 
@@ -31,12 +31,12 @@ class Notice:
 
     @property
     def message_id(self) -> str:
-        """The id outside: two projects may have Jobs of one name, a receiver of both must not take them for one."""
+        """The id that receivers see. It includes the project: two projects may have Jobs with the same id."""
         return "msg_" + digest(self.project_id, self.notice_id, length=32)
 
 
 def data_text(notice: Notice) -> str:
-    """The record as JSON. One too large to be sent is named, so that whoever hears of it can read it."""
+    """The record as JSON. If it is too large to send: only its id and status, and `truncated`."""
     text = json.dumps(notice.data, ensure_ascii=False, separators=(",", ":"))
     if len(text.encode()) <= _MOST_BYTES:
         return text
@@ -45,7 +45,7 @@ def data_text(notice: Notice) -> str:
 
 
 def notice_id_for(kind: str, record_id: str, occasion: str = "") -> str:
-    """One end has one id, whoever tells it and however often. A record that may end again names the occasion."""
+    """Deterministic id, so receivers can de-duplicate. `occasion` differs for each end of a record."""
     return "msg_" + digest(kind, record_id, occasion, length=32)
 
 
@@ -54,7 +54,7 @@ def is_over(status: object) -> bool:
 
 
 def kind_of(record_id: str, record: Mapping[str, Any]) -> str:
-    """The type under which a record's present state is told."""
+    """The notice type for a record's present state."""
     what = id_field(record_id, record).removesuffix("_id")
     status = str(record.get("status", "")).lower()
     if not is_over(status):
@@ -65,7 +65,7 @@ def kind_of(record_id: str, record: Mapping[str, Any]) -> str:
 
 
 def id_field(record_id: str, record: Mapping[str, Any]) -> str:
-    """By which field a record carries its id. Exports are requests, and the tasks of the download centre."""
+    """The name of the field that holds a record's id. An export is a request too, but is shown with a task_id."""
     if record_id.startswith("AsyncDownloadJob"):
         return "job_id"
     if record_id.startswith("bat-"):
@@ -74,7 +74,7 @@ def id_field(record_id: str, record: Mapping[str, Any]) -> str:
 
 
 def followed_id(record_id: str, record: Mapping[str, Any]) -> str:
-    """Whose notices tell of this record: a Task's state is its Job's, and only some Tasks have notices of their own."""
+    """The record whose notices to follow: a Task's state comes from its Job, and few Tasks have their own notices."""
     job_id = record.get("job_id")
     return str(job_id) if job_id and id_field(record_id, record) == "task_id" else record_id
 

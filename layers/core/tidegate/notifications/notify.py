@@ -1,4 +1,4 @@
-"""The one path by which the outside hears of an end."""
+"""Publishes notices to the topic and removes them from the outbox."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ class Notifier:
         self._outbox = outbox
 
     def publish(self, notices: Sequence[Notice]) -> None:
-        """After the commit that holds their `notice_write`. Never raises: what is not sent now, compensation sends."""
+        """Call it after the transaction with their `notice_write`. Never raises: compensation sends what fails here."""
         if not notices:
             return
         try:
             self.send(notices)
         except Exception:
-            logger.exception("notices are sent later", notice_ids=[notice.notice_id for notice in notices[:10]])
+            logger.exception(
+                "notices were not sent; compensation will", notice_ids=[notice.notice_id for notice in notices[:10]]
+            )
 
     def send(self, notices: Sequence[Notice]) -> None:
-        """Sends, then forgets: a crash in between sends twice, under the same id."""
+        """Sends notices, then removes them from the outbox: a crash in between sends them twice, with the same id."""
         taken = self._topic.publish(notices)
         self._outbox.remove(taken)
         if len(taken) < len(notices):

@@ -1,4 +1,4 @@
-"""Notices that were decided and may not have been sent yet."""
+"""The outbox: notices that are committed with their record and may not have been sent yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DUE_KIND = "notice"
 
 
 def notice_write(notice: Notice) -> Write:
-    """Goes into the transaction that ends the record: from then on compensation sends it, if nobody else does."""
+    """Put it into the transaction that ends the record: then compensation sends the notice if nobody else does."""
     at = notice.created_at.timestamp()
     return put(
         keys.notice(notice.project_id, notice.notice_id)
@@ -27,7 +27,7 @@ def notice_write(notice: Notice) -> Write:
             "kind": notice.kind,
             "record_id": notice.record_id,
             "status": notice.status,
-            # As text: what a caller put into a record may be more than DynamoDB's numbers and depths can hold.
+            # As text: callers' values may have larger numbers or deeper nesting than DynamoDB allows.
             "data": data_text(notice),
             "callback": notice.callback,
             "created_at": at,

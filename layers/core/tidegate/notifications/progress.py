@@ -1,4 +1,4 @@
-"""Progress, for whoever is watching right now."""
+"""Sends the progress of a record to the clients that watch it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProgressFeed:
         self._asked: dict[tuple[str, str], float] = {}
 
     def progress(self, project_id: str, record_id: str, data: Mapping[str, Any]) -> None:
-        """At most one message a second a record; one read when nobody watches; never an error for the work itself."""
+        """At most one message per second and record; one read if nobody watches. Never raises."""
         now = self._clock()
         key = (project_id, record_id)
         if now.timestamp() - self._asked.get(key, 0) < INTERVAL_SECONDS:
@@ -45,4 +45,4 @@ class ProgressFeed:
             status = str(shown["status"])
             self._topic.publish([Notice(notice_id, project_id, kind, record_id, status, shown, None, now)])
         except Exception:
-            logger.exception("progress was not told", record_id=record_id)
+            logger.exception("the progress of a record was not sent", record_id=record_id)

@@ -1,4 +1,4 @@
-"""The notifications topic."""
+"""Publishes notices to the SNS topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Topic:
         self._arn = arn
 
     def publish(self, notices: Sequence[Notice]) -> list[Notice]:
-        """Returns the notices that the topic took."""
+        """Returns the notices that SNS accepted. Busy if it accepted none because the call failed."""
         taken: list[Notice] = []
         for batch in _batches(notices):
             entries: Any = [
@@ -36,7 +36,7 @@ class Topic:
                 answer = self._client.publish_batch(TopicArn=self._arn, PublishBatchRequestEntries=entries)
             except (BotoCoreError, ClientError) as error:
                 if not taken:
-                    raise Busy("the topic did not take the notices") from error
+                    raise Busy("SNS did not accept the notices: try again in a few seconds") from error
                 break
             taken += [batch[int(entry["Id"])][0] for entry in answer.get("Successful", [])]
         return taken
@@ -71,7 +71,7 @@ def message_of(notice: Notice) -> str:
 
 
 def _attributes(notice: Notice) -> dict[str, dict[str, str]]:
-    """In lower case, so that one policy on `status` catches a Job's `Failed` and an export's `failed`."""
+    """`status` is in lower case, so that one filter policy matches a Job's `Failed` and an export's `failed`."""
     values = {"kind": notice.kind, "project_id": notice.project_id, "status": notice.status.lower()}
     if notice.callback:
         values["callback"] = "yes"

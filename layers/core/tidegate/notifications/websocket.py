@@ -1,4 +1,4 @@
-"""The WebSocket's side of a client: ticket, connection, what it watches."""
+"""WebSocket clients: they connect with a ticket, watch and unwatch records, and disconnect."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Lookup = Callable[[str, str], dict[str, Any] | None]
 BatchLookup = Callable[[str, Sequence[str]], dict[str, dict[str, Any]]]
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TASK_PREFIX = "AsyncDownloadTask"
-# Sent by agents as it stands.
+# Agents send exactly this text.
 BEAT = '{"action":"beat"}'
 
 
 class RecordLookup:
-    """Any record by its id, whatever feature it belongs to."""
+    """Finds any record by its id, whichever capability it belongs to."""
 
     def __init__(self, lookups: Mapping[str, Lookup], batched: Mapping[str, BatchLookup]) -> None:
         self._lookups = lookups
@@ -46,7 +46,7 @@ class RecordLookup:
             return None
 
     def find_many(self, project_id: str, record_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Those that are there; read together where their feature can."""
+        """The records that exist, by id. Reads several at once where their capability can."""
         found: dict[str, dict[str, Any]] = {}
         together: dict[str, list[str]] = defaultdict(list)
         for record_id in dict.fromkeys(record_ids):
@@ -65,7 +65,7 @@ class RecordLookup:
 
 
 class AgentPresence(Protocol):
-    """What the fleet, which lies above this capability, wants to know of its hosts' connections."""
+    """Implemented by the fleet, which this capability may not import: it must know which hosts are connected."""
 
     def connected(self, project_id: str, agent_id: str, connection_id: str, about: Mapping[str, str]) -> None: ...
 
@@ -92,12 +92,12 @@ class WebSocketClients:
         self._clock = clock
 
     def connect(self, connection_id: str, ticket: str, about: Mapping[str, str]) -> bool:
-        """`about` is what else the request says: a host's inventory."""
+        """False if the ticket or its key is not valid. `about` is the request's query: an agent's inventory."""
         now = self._clock().timestamp()
         holder = self._connections.redeem(ticket, connection_id, now) if ticket else None
         if holder is None:
             return False
-        # Stored before the key is looked at: a revocation finds the connection, or is seen here.
+        # Stored before the key is checked: a concurrent revocation either finds the connection or is seen here.
         self._connections.add(connection_id, holder, self._expiry())
         if not self._key_is_active(holder.key_record_id):
             self._connections.remove(connection_id)
@@ -109,19 +109,19 @@ class WebSocketClients:
     def disconnect(self, connection_id: str) -> None:
         holder = self._connections.holder_of(connection_id)
         if holder and holder.agent_id:
-            # One write: what else there is of the connection expires by itself.
+            # One write only: the connection's other records expire by themselves.
             self._presence().disconnected(holder.project_id, holder.agent_id, connection_id)
             return
         self._connections.remove(connection_id)
 
     def receive(self, connection_id: str, text: str) -> None:
-        """Replies over the connection itself, also with what the client did wrong."""
+        """Handles a client's message. Answers and errors are sent over the connection."""
         if text == BEAT:
-            # It has a route of its own, without a function; this is for a gateway that does not know the route yet.
+            # API Gateway answers beats itself; this is for a deployment that does not have that route yet.
             return
         holder = self._connections.holder_of(connection_id)
         if holder is None:
-            answers = [error_message(RecordNotFound("this connection is not known; connect again"))]
+            answers = [error_message(RecordNotFound("this connection is unknown: connect again with a new ticket"))]
         elif not self._key_is_active(holder.key_record_id):
             self._outgoing.close([connection_id])
             self._connections.remove(connection_id)
@@ -130,7 +130,7 @@ class WebSocketClients:
             try:
                 said = parse(text)
                 if said.action != "ping" and not holder.may_watch:
-                    raise ScopeMissing("watching needs a key of scope read")
+                    raise ScopeMissing("watching needs a ticket made with a key that has the scope read")
                 answers = self._answers(holder.project_id, connection_id, said)
             except DomainError as error:
                 answers = [error_message(error)]
@@ -147,25 +147,27 @@ class WebSocketClients:
                 self._unwatch(project_id, connection_id, record_id)
             return id_messages("unwatched", said.record_ids)
         if not self._connections.count_watches(connection_id, len(said.record_ids), MOST_WATCHES):
-            raise Invalid(f"a connection watches {MOST_WATCHES} records at most; unwatch some, or open another")
+            raise Invalid(
+                f"a connection watches at most {MOST_WATCHES} records: unwatch some, or open another connection"
+            )
         found = [self._watch(project_id, connection_id, record_id) for record_id in said.record_ids]
         watching = [record_id for record_id, answer in zip(said.record_ids, found, strict=True) if answer is None]
         acknowledged = id_messages("watching", watching) if watching else []
         return acknowledged + [answer for answer in found if answer is not None]
 
     def _watch(self, project_id: str, connection_id: str, record_id: str) -> str | None:
-        """None if it is watched now; else what there is to say of it at once."""
+        """None if the record is watched now; otherwise the message to send at once (it has ended, or is unknown)."""
         record = self._records.find(project_id, record_id)
         while record is not None:
             if is_over(record.get("status")):
                 return message(kind_of(record_id, record), record)
             followed = followed_id(record_id, record)
             self._watches.add(WatchEntry(project_id, followed, record_id, connection_id), self._expiry())
-            # It may have ended, or its Task moved to another Job, between the look and the watch.
+            # It may have ended, or its Task may have moved to another Job, before the watch was stored.
             record = self._records.find(project_id, record_id)
             if record is not None and not is_over(record["status"]) and followed_id(record_id, record) == followed:
                 return None
-        return error_message(RecordNotFound("no such record"), task_id=record_id)
+        return error_message(RecordNotFound(f"this project has no record {record_id[:200]}"), task_id=record_id)
 
     def _unwatch(self, project_id: str, connection_id: str, record_id: str) -> None:
         record = self._records.find(project_id, record_id)

@@ -1,4 +1,4 @@
-"""What clients say and hear over the WebSocket."""
+"""Messages of WebSocket clients, and messages to them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from tidegate.common.json_input import read_json
 from tidegate.errors import DomainError, Invalid
 
 TICKET_SECONDS = 60
-# API Gateway ends a connection after two hours.
+# API Gateway closes a connection after two hours; ten minutes more for its records.
 CONNECTION_SECONDS = 2 * 3600 + 600
 MOST_IDS = 100
-# Over one connection.
+# Records that one connection may watch.
 MOST_WATCHES = 1000
 LONGEST_ID = 2048
-# API Gateway takes and sends frames of 32 KB, and closes the connection (1009) over a larger one.
+# API Gateway allows frames of 32 KB, and closes the connection (1009) if one is larger.
 LARGEST_FRAME = 32 * 1024
 ACTIONS = ("watch", "unwatch", "ping")
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose ticket or connection it is; it is worth no more than the key it was made with."""
+    """The project and key that a ticket or connection belongs to. It has no more rights than that key."""
 
     project_id: str
     key_record_id: str
-    # Set for a host's connection: it is told when its inbox has something.
+    # Set for an agent's connection, which is told when the agent's inbox has something.
     agent_id: str | None = None
     may_watch: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEntry:
-    """`record_id` is what the client asked for; `followed_id` is whose notices tell of it."""
+    """`record_id` is what the client watches; `followed_id` is the record whose notices report on it."""
 
     project_id: str
     followed_id: str
@@ -53,26 +53,26 @@ def parse(text: str) -> ClientMessage:
     try:
         said = read_json(text)
     except ValueError as error:
-        raise Invalid("a message is JSON") from error
+        raise Invalid('a message must be JSON, such as {"action": "watch", "task_ids": ["…"]}') from error
     if not isinstance(said, dict) or said.get("action") not in ACTIONS:
-        raise Invalid(f"action is one of {', '.join(ACTIONS)}")
+        raise Invalid(f"action must be one of {', '.join(ACTIONS)}")
     ids = said.get("task_ids", [])
     if not isinstance(ids, list) or not all(map(_is_id, ids)):
-        raise Invalid(f"task_ids is a list of ids, each text of 1 to {LONGEST_ID} characters")
+        raise Invalid(f"task_ids must be a list of ids, each a text of 1 to {LONGEST_ID} characters")
     if said["action"] != "ping" and not 0 < len(ids) <= MOST_IDS:
-        raise Invalid(f"task_ids names 1 to {MOST_IDS} records")
+        raise Invalid(f"task_ids must have 1 to {MOST_IDS} ids, not {len(ids)}")
     return ClientMessage(said["action"], tuple(dict.fromkeys(ids)))
 
 
 def _is_id(value: object) -> bool:
-    """Half a surrogate pair, which JSON can say and UTF-8 cannot, is in no id and could not be answered."""
+    """Refuses half a surrogate pair: JSON can hold it, but no id has it, and the answer could not be encoded."""
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
         return False
     return not any(0xD800 <= ord(char) <= 0xDFFF for char in value)
 
 
 def message(kind: str, data: Mapping[str, Any]) -> str:
-    """What is too large for a frame goes without its largest fields, and says `truncated`: the record can be read."""
+    """The message as JSON. If it is too large for a frame: without its largest fields, and with `truncated`."""
     text = _json({"type": kind, "data": data})
     if _size(text) <= LARGEST_FRAME:
         return text
@@ -87,7 +87,7 @@ def message(kind: str, data: Mapping[str, Any]) -> str:
 
 
 def id_messages(kind: str, record_ids: Sequence[str]) -> list[str]:
-    """The ids in as few messages as frames allow."""
+    """The ids, in as few messages as the frame size allows."""
     lists: list[list[str]] = [[]]
     size = start = _size(_json({"type": kind, "data": {"task_ids": []}}))
     for record_id in record_ids:

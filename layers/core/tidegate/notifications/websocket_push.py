@@ -1,4 +1,4 @@
-"""What happened to a record, to everyone who watches it."""
+"""Pushes a notice to all WebSocket clients that watch the record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.notifications.websocket_messages import CONNECTION_SECONDS, WatchE
 from tidegate.notifications.websocket_sender import WebSocketSender
 from tidegate.notifications.websocket_store import ConnectionStore, WatchStore
 
-# Above this, those who watch a Job's Tasks hear of their ends only: each costs reads of its own.
+# If more clients watch Tasks of a Job, they are told of ends only, not of progress: each Task costs reads.
 _FOLLOWERS_TOLD_PROGRESS = 50
 _FOLLOWERS_TOGETHER = 100
 
@@ -34,7 +34,7 @@ class Pusher:
         self._clock = clock
 
     def push(self, notice: Mapping[str, Any]) -> int:
-        """A notice as the topic carries it. Returns how many were told."""
+        """Takes a message of the notifications topic. Returns how many clients were told."""
         project_id, record_id = notice["project_id"], notice["record_id"]
         over = is_over(notice["status"])
         watches = self._watches.on(project_id, record_id)
@@ -48,7 +48,7 @@ class Pusher:
         told = self._tell([(watch.connection_id, text) for watch in own], own if over else [])
         done = len(own) if over else 0
         if over or len(followers) <= _FOLLOWERS_TOLD_PROGRESS:
-            # A portion is read, told and done before the next: whoever runs this again goes on from there.
+            # Each portion is finished before the next is read, so that a repeated run continues after it.
             for portion in slices(followers, _FOLLOWERS_TOGETHER):
                 records = self._records.find_many(project_id, [watch.record_id for watch in portion])
                 states = [(watch, *self._state(watch, records.get(watch.record_id))) for watch in portion]
@@ -60,7 +60,7 @@ class Pusher:
         return told
 
     def _tell(self, messages: list[tuple[str, str]], done: Sequence[WatchEntry]) -> int:
-        """Sends, and forgets the watches that are over. Returns how many were told."""
+        """Sends the messages, then removes the watches that are done. Returns how many clients were told."""
         gone = self._outgoing.send(messages)
         for connection_id in gone:
             self._connections.remove(connection_id)
@@ -69,7 +69,7 @@ class Pusher:
         return sum(connection_id not in gone for connection_id, _ in messages)
 
     def _state(self, watch: WatchEntry, record: dict[str, Any] | None) -> tuple[str | None, bool]:
-        """A Task's own state, by its Job's notice; and whether this watch is over."""
+        """(message about the watched record, whether the watch is done)."""
         if record is None:
             return None, True
         shown = message(kind_of(watch.record_id, record), record)
@@ -78,7 +78,7 @@ class Pusher:
         followed = followed_id(watch.record_id, record)
         if followed == watch.followed_id:
             return shown, False
-        # At the edge of a window a Task goes over to another Job; whoever watches it goes along.
+        # The Task was moved to the next window's Job: the watch moves with it.
         moved = WatchEntry(watch.project_id, followed, watch.record_id, watch.connection_id)
         self._watches.add(moved, int(self._clock().timestamp()) + CONNECTION_SECONDS)
         return shown, True

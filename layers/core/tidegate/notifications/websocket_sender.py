@@ -1,4 +1,4 @@
-"""Messages to connected clients."""
+"""Sends messages to connected WebSocket clients, and closes connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tickets, connections, and who watches which record over which connection."""
+"""WebSocket tickets and connections, and the records that each connection watches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class ConnectionStore:
         self._table.write(put_new(keys.ticket(ticket) | asdict(holder) | {"expires_at": expires_at}))
 
     def redeem(self, ticket: str, connection_id: str, now: float) -> Holder | None:
-        """Whose ticket it is, for the first connection that shows it in time, however often that one is announced.
+        """The ticket's holder; None if it is unknown, expired, or used by another connection.
 
-        TTL deletes late, so the time is checked too."""
+        The same connection may redeem it again. The time is checked here because the table's TTL deletes late.
+        """
         free = "(attribute_not_exists(#used_by) OR #used_by = :connection)"
         condition = f"attribute_exists(#pk) AND #expires_at > :now AND {free}"
         used = update(
@@ -35,22 +36,22 @@ class ConnectionStore:
             return None
 
     def add(self, connection_id: str, holder: Holder, expires_at: int) -> None:
-        """Under its own id, and under its key: whoever revokes the key finds it there."""
+        """Stores the connection under its id, and under its key, where a revocation finds it."""
         held = asdict(holder) | {"expires_at": expires_at}
-        # Listed with the connection's watches, so that it goes when they go. A host watches nothing: its entry expires.
+        # Listed with the connection's watches, so that it is removed with them. An agent's watches nothing: it expires.
         listing = {"gsi1pk": keys.watches_of_connection(connection_id), "gsi1sk": "KEY"} if holder.may_watch else {}
         under_key = keys.key_connection(holder.key_record_id, connection_id) | {"expires_at": expires_at}
         self._table.batch_put([keys.connection(connection_id) | held, under_key | listing])
 
     def holder_of(self, connection_id: str) -> Holder | None:
-        """Read consistently: a client's first message may come right after its connection was stored."""
+        """Reads consistently: a client's first message may come right after the connection was stored."""
         item = self._table.get(keys.connection(connection_id), consistent=True)
         return _holder(item) if item else None
 
     def count_watches(self, connection_id: str, added: int, most: int) -> bool:
-        """False if the connection would watch more than `most` records.
+        """Adds to the connection's count of watches. False if it would be more than `most`.
 
-        What ended or was unwatched is not subtracted at once: the watches are counted where the count says too many.
+        Watches that end are not subtracted. So if the count is too high, the watches themselves are counted.
         """
         if self._add_watches(connection_id, added, most):
             return True
@@ -76,7 +77,7 @@ class ConnectionStore:
 
 
 def _holder(item: Item) -> Holder | None:
-    """None for what was made before tickets knew their key: the client asks for another ticket."""
+    """None for an old ticket or connection without a key: the client has to get another ticket."""
     key_record_id = item.get("key_record_id")
     if not key_record_id:
         return None
@@ -85,7 +86,7 @@ def _holder(item: Item) -> Holder | None:
 
 
 class WatchStore:
-    """A record that anyone watches has a marker item: its absence is what makes progress cheap."""
+    """A watched record has a marker item. Without it, progress costs one read and nothing is sent."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -94,7 +95,7 @@ class WatchStore:
         return self._table.get(keys.watched(project_id, record_id)) is not None
 
     def take_turn(self, project_id: str, record_id: str, now: float, interval: float) -> bool:
-        """True for one caller an interval, across all functions."""
+        """True for one caller per interval, over all functions."""
         turn = update(
             keys.watched(project_id, record_id),
             {"told_at": now},
@@ -104,7 +105,7 @@ class WatchStore:
         return self._table.try_write(turn)
 
     def add(self, watch: WatchEntry, expires_at: int) -> None:
-        """Two plain puts: the marker first, so that no watch is without it."""
+        """Writes the marker before the watch, so that no watch is without a marker."""
         marked = update(keys.watched(watch.project_id, watch.followed_id), {"expires_at": expires_at}, condition="")
         self._table.write(marked)
         listing = {"gsi1pk": keys.watches_of_connection(watch.connection_id), "gsi1sk": watch.record_id}
@@ -124,7 +125,7 @@ class WatchStore:
         self._table.batch_delete(_key(watch) for watch in watches)
 
     def unmark(self, project_id: str, followed_id: str) -> None:
-        """A watch that comes at this very moment loses progress, not the end: ends ask for no marker."""
+        """Removes the marker. A watch that is added at the same moment misses progress, but not the end."""
         self._table.write(delete(keys.watched(project_id, followed_id)))
 
 

@@ -1,4 +1,4 @@
-"""Tickets: how a browser, which cannot send a key with a WebSocket, shows who it is."""
+"""Tickets, with which a browser connects to the WebSocket: it cannot send a key there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Tickets:
         self._clock = clock
 
     def issue(self, holder: Holder) -> Ticket:
-        """The connection lives no longer than the key that asked for it."""
+        """A ticket for one connection. The connection ends at the latest with the holder's key."""
         made, until = secrets.token_urlsafe(32), self._clock() + timedelta(seconds=TICKET_SECONDS)
         self._store.add_ticket(made, holder, int(until.timestamp()))
         return Ticket(made, iso(until))

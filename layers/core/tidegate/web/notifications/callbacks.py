@@ -1,4 +1,4 @@
-"""Callbacks: where they are, once more, and the secrets that sign them."""
+"""Routes for callbacks (list, show, deliver again) and for the secrets that sign them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _shown(delivery: Delivery) -> CallbackAnswer:
 
 @router.get("/v1/callbacks", scope="read", tags=_TAGS, summary="List callbacks with every attempt")
 def list_callbacks(
-    task_id: Annotated[str | None, Query(max_length=2048, description="the record that a callback tells of")] = None,
+    task_id: Annotated[str | None, Query(max_length=2048, description="the record that the callback reports")] = None,
     state: Annotated[Literal["pending", "delivered", "dead"] | None, Query()] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
@@ -45,7 +45,7 @@ def show_callback(delivery_id: str) -> CallbackAnswer:
     "/v1/callbacks/<delivery_id>/redeliver",
     scope="write",
     tags=_TAGS,
-    summary="Deliver a callback once more",
+    summary="Deliver a callback again",
     status_code=202,
 )
 def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
@@ -57,7 +57,7 @@ def redeliver(delivery_id: str) -> Response[CallbackAnswer]:
     "/v1/projects/<project_id>/callback-secrets",
     scope="admin",
     tags=_TAGS,
-    summary="A new callback secret; the one before stays valid until it is retired",
+    summary="Rotate the callback secret; the previous one stays valid until it is retired",
     status_code=201,
     middlewares=[idempotent_secret],
 )
@@ -70,7 +70,7 @@ def rotate_secret(project_id: str) -> Response[SecretAnswer]:
     "/v1/projects/<project_id>/callback-secrets/previous",
     scope="admin",
     tags=_TAGS,
-    summary="End a rotation",
+    summary="Retire the previous callback secret",
     status_code=204,
 )
 def retire_secret(project_id: str) -> Response[Any]:

@@ -15,7 +15,7 @@ class AttemptAnswer(Answer):
 
 
 class CallbackAnswer(Answer):
-    """`delivery_id` is the `webhook-id` that the receiver gets."""
+    """`delivery_id` is the `webhook-id` header that the receiver gets."""
 
     delivery_id: str
     type: str
@@ -57,7 +57,7 @@ class SecretAnswer(Answer):
 
 
 class TicketAnswer(Answer):
-    """`ws_url` is where the ticket works."""
+    """`ws_url` is where to connect with the ticket."""
 
     ticket: str
     expires_at: str

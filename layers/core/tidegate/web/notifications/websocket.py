@@ -17,18 +17,17 @@ router = Router()
     "/v1/ws-tickets",
     scope="any",
     tags=["Notifications"],
-    summary="A ticket for one WebSocket connection, within 60 s",
+    summary="A ticket for one WebSocket connection, valid for 60 s",
     status_code=201,
     middlewares=[idempotent_secret],
 )
 def ticket() -> Response[TicketAnswer]:
-    """Of a key of scope `read`, to watch records; of a key of scope `agent`, to be told of transfers."""
+    """Made with a key of scope `read`, to watch records; with one of scope `agent`, to be told of transfers."""
     caller = router.caller
     may_watch = caller.is_admin or "read" in caller.scopes
     if not caller.agent_id and not may_watch:
         caller.require("read")
     key_record_id = app().projects.api_keys.record_id(caller.key_id)
     made = app().notifications.tickets.issue(Holder(caller.project_id, key_record_id, caller.agent_id, may_watch))
-    # The endpoint that functions post to and the one that clients connect to differ by their scheme alone.
     ws_url = app().settings.socket_url
     return answer(TicketAnswer(ticket=made.ticket, expires_at=made.expires_at, ws_url=ws_url), 201)
