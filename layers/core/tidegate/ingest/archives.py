@@ -1,6 +1,6 @@
-"""Reads zip and tar archives entry by entry, and refuses those that would do harm.
+"""Reads zip and tar archives entry by entry, and refuses harmful ones.
 
-Sizes are counted as bytes come out, because what an archive says of itself may be a lie.
+Sizes are counted while unpacking, because the sizes that an archive states may be false.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidegate.errors import BadArchive, ConnectionFailed
 from tidegate.files.model import path_fault
 
 MOST_ENTRIES = 10_000
-# Text and logs shrink to a twentieth or so; what grows by more than this was made to fill somebody's disk.
+# Text and logs grow about 20 times when unpacked. An archive that grows more than this was made to do harm.
 _MOST_GROWTH = 200
-# A small archive of zeros harms nobody.
+# Up to this size, any growth is harmless.
 _ALWAYS_ALLOWED = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
-# Far more than the directory of a zip with the most entries, or a tar's longest path, needs.
+# Far more than the directory of a zip with MOST_ENTRIES files, or the header of a tar entry, needs.
 _LARGEST_READ = 64 * 1024 * 1024
 _LONGEST_HEADER = 1024 * 1024
 
@@ -47,7 +47,7 @@ _BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """A regular file inside an archive. `chunks` reads it, and has to be read before the next entry is asked for."""
+    """A regular file in an archive. Read its `chunks` before you ask for the next entry."""
 
     path: str
     size: int
@@ -55,20 +55,20 @@ class ArchiveEntry:
 
 
 def entries_of(archive: IO[bytes], size: int) -> Iterator[ArchiveEntry]:
-    """The files of a zip, or of a tar that may be packed by gzip, bzip2 or xz; `size` is the archive's own.
+    """The files of a zip, or of a tar that may be packed with gzip, bzip2 or xz. `size` is that of the archive.
 
-    Raises BadArchive for what is neither, for links, devices, encrypted entries and paths that leave the archive, for
-    too many entries, and, while they are read, for entries that grow beyond all measure.
+    BadArchive for any other file, for links, devices, encrypted entries, paths that leave the archive and too many
+    entries; and, while entries are read, if they unpack to far more than the archive's size.
     """
     budget = _Budget(max(_ALWAYS_ALLOWED, size * _MOST_GROWTH))
     seen: set[str] = set()
     try:
         for entry in _zip_entries(archive, budget) if _is_zip(archive) else _tar_entries(archive, budget):
             if entry.path in seen:
-                raise BadArchive(f"{entry.path!r} is in the archive twice; make it anew with each path once")
+                raise BadArchive(f"{entry.path!r} is in the archive twice: make an archive with each path once")
             seen.add(entry.path)
             if len(seen) > MOST_ENTRIES:
-                raise BadArchive(f"the archive holds more than {MOST_ENTRIES:,} files; split it")
+                raise BadArchive(f"the archive has more than {MOST_ENTRIES:,} files: split it")
             yield entry
     except _BROKEN as error:
         raise BadArchive(f"the archive cannot be read: {error}") from error
@@ -81,7 +81,7 @@ class _Budget:
     def spend(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise BadArchive(f"the archive unpacks to more than {self._most:,} bytes; it may be a bomb")
+            raise BadArchive(f"the archive unpacks to more than {self._most:,} bytes, so it may be a bomb: split it")
 
 
 def _is_zip(archive: IO[bytes]) -> bool:
@@ -95,12 +95,12 @@ def _zip_entries(archive: IO[bytes], budget: _Budget) -> Iterator[ArchiveEntry]:
         for info in opened.infolist():
             if info.is_dir():
                 continue
-            # The upper half holds the Unix mode: a symbolic link's target would become a file's content.
+            # The upper half is the Unix mode. A symbolic link would be extracted as a file that holds its target.
             kind = info.external_attr >> 16 & 0o170000
             if kind not in (0, 0o100000):
-                raise BadArchive(f"{info.filename!r} is a link or a device; only plain files are extracted")
+                raise BadArchive(f"{info.filename!r} is a link or a device: only regular files can be extracted")
             if info.flag_bits & 1:
-                raise BadArchive(f"{info.filename!r} is encrypted; only archives without a password are extracted")
+                raise BadArchive(f"{info.filename!r} is encrypted: only archives without a password can be extracted")
             yield ArchiveEntry(_path(info.filename), info.file_size, partial(_zip_chunks, opened, info, budget))
 
 
@@ -115,11 +115,11 @@ def _zip_chunks(opened: zipfile.ZipFile, info: zipfile.ZipInfo, budget: _Budget)
 
 
 class _TarInfo(tarfile.TarInfo):
-    """Refuses extended headers that tarfile would read whole into memory."""
+    """Refuses large extended headers, which tarfile would read into memory."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size > _LONGEST_HEADER and not (self.isreg() or self.isdir()):
-            raise BadArchive(f"the header of {self.name!r} has {self.size:,} bytes; it may be a bomb")
+            raise BadArchive(f"the header of {self.name!r} has {self.size:,} bytes, so the archive may be a bomb")
         return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
@@ -133,8 +133,8 @@ def _tar_entries(archive: IO[bytes], budget: _Budget) -> Iterator[ArchiveEntry]:
             if info.isdir():
                 continue
             if not info.isreg():
-                raise BadArchive(f"{info.name!r} is a link or a device; only plain files are extracted")
-            # Entries that are skipped are unpacked too, on the way to the next.
+                raise BadArchive(f"{info.name!r} is a link or a device: only regular files can be extracted")
+            # Counted here, because entries that are skipped are unpacked too.
             budget.spend(info.size)
             yield ArchiveEntry(_path(info.name), info.size, partial(_tar_chunks, opened, info))
 
@@ -154,12 +154,12 @@ def _path(name: str) -> str:
         path = path[2:]
     fault = "must be relative" if path.startswith("/") or path[1:2] == ":" else path_fault(path)
     if fault:
-        raise BadArchive(f"the path {name!r} of an entry {fault}")
+        raise BadArchive(f"the path {name!r} in the archive {fault}")
     return path
 
 
 class RangeReader(io.RawIOBase):
-    """An object of a bucket as a file that can be sought: `read(start, last)` brings bytes of it."""
+    """An object in the bucket as a seekable file. `read(start, last)` fetches a range of its bytes."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -182,14 +182,14 @@ class RangeReader(io.RawIOBase):
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
         if len(buffer) > _LARGEST_READ:
-            raise BadArchive(f"the archive's directory has {len(buffer):,} bytes; it may be a bomb")
+            raise BadArchive(f"the archive's directory has {len(buffer):,} bytes, so the archive may be a bomb")
         last = min(self._at + len(buffer), self._size) - 1
         if last < self._at:
             return 0
         try:
             found = self._read(self._at, last)
         except OSError as error:
-            # The bucket's connection, not the archive: what unpacks it would take the one for the other.
+            # A DomainError, so that it is not taken for a damaged archive.
             raise ConnectionFailed(f"reading the archive from the bucket failed: {error!r}") from error
         buffer[: len(found)] = found
         self._at += len(found)

@@ -13,6 +13,7 @@ from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.errors import Conflict, NoSpace, QuotaExceeded, RecordNotFound, SignatureMismatch, WorkerLost
 from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.store import FileStore, Stored
+from tidegate.files.verify import fault_of
 from tidegate.ingest.fetching.fetcher import Fetcher
 from tidegate.ingest.fetching.model import Fetched, Remote, Wanted
 from tidegate.ingest.fetching.politeness import Politeness
@@ -52,9 +53,7 @@ class Download:
 
     def __call__(self, step: Step) -> Outcome:
         request = step.request
-        file = self._files.get(request.project_id, str(request.payload["file_id"]))
-        if file is None:
-            raise RecordNotFound("the file's record is gone")
+        file = self._files.require(request.project_id, str(request.payload["file_id"]))
         if file.signature and (here := self._stored(request.project_id, file.signature)):
             return self._done(request, file, file.signature, here.size, etag=None, fetched=0)
         wanted = Wanted(
@@ -79,14 +78,14 @@ class Download:
         try:
             self._files.require_room(project_id, size)
         except QuotaExceeded as error:
-            raise NoSpace(f"{size} bytes do not fit: {error.detail}") from error
+            raise NoSpace(f"the file's {size} bytes do not fit: {error.detail}") from error
 
     def _remote(self, step: Step) -> Remote:
         request = step.request
         url, name = str(request.payload["source_url"]), request.payload.get("credentials")
         credential = self._credentials.get(request.project_id, str(name)) if name else None
         allow_private = self._projects.get(request.project_id).allow_private_urls
-        # A manifest may well name files on other servers: they are fetched without the subscription's credential.
+        # A subscription's list may name files on other servers: these are fetched without its credential.
         if credential and not request.subscription_id:
             credential.require(url, plain_text=allow_private)
         named = [url, *(str(mirror) for mirror in request.payload.get("mirrors") or ())]
@@ -110,7 +109,7 @@ class Download:
         return self._parts.head(self._files.object_of(project_id, signature)) if known else None
 
     def _keep(self, step: Step, file: File, got: Fetched) -> tuple[str, Stored | None]:
-        """Checks what was fetched. Returns its digest and its object; no object if the content was stored before."""
+        """Verifies what was fetched. Returns its SHA-256 and its object; no object if the content is stored already."""
         project_id = step.request.project_id
         if got.small is not None and got.digest is not None:
             check(file, got.size, got.digest)
@@ -130,9 +129,9 @@ class Download:
             self._fetcher.discard(step.request)
             raise
         except (Conflict, RecordNotFound) as error:
-            # A step may run twice, and the other run is done with it: the next attempt finds what that one brought.
+            # The step ran twice, and the other run has finished: the next attempt finds what that one stored.
             self._fetcher.discard(step.request)
-            raise WorkerLost("another run of this step took away what it had stored") from error
+            raise WorkerLost("another run of this request finished or discarded the upload") from error
 
     def _placed(self, step: Step, key: str, file: File, got: Fetched, whole: StoredObject) -> tuple[str, Stored | None]:
         project_id = step.request.project_id
@@ -143,20 +142,20 @@ class Download:
             self._parts.delete(key)
             if got.validated:
                 raise
-            # The source could not tell its versions apart, so this may be a mixture of two: fetch it once more.
+            # The source sends no ETag or Last-Modified, so this may be a mixture of two versions: fetch it again.
             self._fetcher.discard(step.request)
             raise SourceChanged(error.detail) from error
         if self._is_here(project_id, digest):
-            # Not if it is this very object: another run of this step has made it the content's.
+            # Unless it is the content's object: another run of this step may have stored it.
             if self._files.object_of(project_id, digest) != key:
                 self._parts.delete(key)
             return digest, None
         return digest, Stored(key, whole.etag)
 
     def _read_again(self, step: Step, key: str, stored: StoredObject) -> str:
-        """The SHA-256, read from S3: a digest cannot be carried over from one invocation to the next.
+        """The SHA-256 of the object, read from S3: a running digest cannot be passed on to the next invocation.
 
-        Several ranges are read ahead, and the request is kept alive meanwhile.
+        Reads several ranges ahead, and keeps the request alive meanwhile.
         """
         hashed = hashlib.sha256()
         ranges = [(start, last) for _, start, last in parts_of(stored.size)]
@@ -189,12 +188,11 @@ class Download:
         try:
             writes = self._files.finish_writes(ready, was=(COMING, FAILED), stored=stored)
         except QuotaExceeded as error:
-            raise NoSpace(f"{size} bytes do not fit: {error.detail}") from error
+            raise NoSpace(f"the file's {size} bytes do not fit: {error.detail}") from error
         return Outcome(result, [*writes, self._unfinished.forget_write(request)])
 
 
 def check(file: File, size: int, digest: str) -> None:
-    if file.size is not None and file.size != size:
-        raise SignatureMismatch(f"{size} bytes came, {file.size} were announced")
-    if file.signature is not None and file.signature != digest:
-        raise SignatureMismatch(f"the content's SHA-256 is {digest}, {file.signature} was announced")
+    """SignatureMismatch if the content is not what was announced."""
+    if fault := fault_of(file, size, digest):
+        raise SignatureMismatch(fault)

@@ -1,4 +1,4 @@
-"""`extract`: the files inside an archive of the library become files of the library."""
+"""`extract`: makes library files of the files in an archive of the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.aws.table import ConditionFailed
 from tidegate.common.ids import Clock, digest
-from tidegate.errors import BadArchive, FileNotFound, NoSpace, QuotaExceeded, RecordNotFound, WrongState
+from tidegate.errors import BadArchive, FileNotFound, NoSpace, QuotaExceeded, WrongState
 from tidegate.files.library import Announcement, new_file
 from tidegate.files.model import FAILED, PENDING, READY, File, path_fault, upload_object
 from tidegate.files.store import FileStore
@@ -22,14 +22,14 @@ from tidegate.ingest.ports import Outcome, Pulse, Step
 from tidegate.projects.audit import SYSTEM, act
 from tidegate.queue.model import Request
 
-# Read at once from the archive: seeks of a zip stay cheap, and memory small.
+# Bytes per read of the archive: few reads of S3, and little memory.
 _BUFFER = 4 * 1024 * 1024
-# Left of an invocation when no further entry is begun.
+# No entry is begun when fewer seconds of the invocation are left.
 _RESERVE_SECONDS = 120.0
 
 
 class Extract:
-    """Extracts one entry after another. File ids are deterministic, so a repeated run skips what is done."""
+    """Extracts entries one by one. File ids are deterministic, so a repeated run skips what is done."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Extract:
             if number < int(done["files"]):
                 skipped += 1
                 continue
-            # At least one in every invocation, so that the request gets on.
+            # At least one entry in every invocation, so that the request makes progress.
             if self._monotonic() > until and number > skipped:
                 return Outcome(state=done)
             self._bring(request, archive, entry, step.pulse, done)
@@ -62,18 +62,16 @@ class Extract:
         return Outcome({"file_id": archive.file_id, **done})
 
     def _archive(self, request: Request) -> File:
-        file = self._files.get(request.project_id, str(request.payload["file_id"]))
-        if file is None:
-            raise RecordNotFound("the archive's record is gone")
+        file = self._files.require(request.project_id, str(request.payload["file_id"]))
         if file.state != READY or file.signature is None:
-            raise WrongState(f"the archive is {file.state}, not ready; extract it when it is")
+            raise WrongState(f"the archive {file.file_id} is {file.state}: extract it when it is ready")
         return file
 
     def _chosen(self, request: Request, archive: File) -> Iterator[ArchiveEntry]:
         key = self._files.object_of(request.project_id, str(archive.signature))
         stored = self._parts.head(key)
         if stored is None:
-            raise FileNotFound("the archive's content is gone")
+            raise FileNotFound(f"the content of the archive {archive.file_id} is gone: upload it again")
         include: Sequence[str] = request.payload.get("include") or ()
         exclude: Sequence[str] = request.payload.get("exclude") or ()
         raw = RangeReader(lambda start, last: self._parts.read_range(key, start, last), stored.size)
@@ -87,18 +85,18 @@ class Extract:
         file = self._announced(request, archive, entry)
         if file.state != PENDING:
             if file.state == FAILED:
-                raise BadArchive(f"{entry.path!r} could not be kept: {file.error}")
+                raise BadArchive(f"{entry.path!r} could not be stored: {file.error}")
             return
         written = self._write(upload_object(file.project_id, file.file_id), entry, pulse, done)
         if written != entry.size:
-            raise BadArchive(f"{entry.path!r} has {written} bytes; the archive says {entry.size}")
+            raise BadArchive(f"{entry.path!r} has {written} bytes, but the archive states {entry.size}")
         try:
             self._uploads.complete(file.project_id, file.file_id)
         except QuotaExceeded as error:
             raise NoSpace(f"{entry.path!r} does not fit: {error.detail}") from error
 
     def _announced(self, request: Request, archive: File, entry: ArchiveEntry) -> File:
-        """The entry's file. Its id is derived from request and path, so that a second run creates no second file."""
+        """The entry's file. Its id is derived from the request and the path, so a second run creates no second file."""
         made_at, tail = request.request_id[len("req-") :][:10], digest(request.request_id, entry.path, length=16)
         file_id = f"file-{made_at}{tail}"
         known = self._files.get(request.project_id, file_id)
@@ -114,7 +112,7 @@ class Extract:
         try:
             self._files.add(file, line)
         except ConditionFailed:
-            # The same step runs twice, and the other run announced it first.
+            # The step runs twice, and the other run created the file first.
             return self._files.get(request.project_id, file_id) or file
         return file
 

@@ -1,4 +1,4 @@
-"""Hosts that asked for a pause (Retry-After): none of the project's requests goes there until it is over."""
+"""Hosts that asked for a pause (Retry-After). The project sends them no requests until it is over."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidegate.aws.writes import update
 from tidegate.common.ids import Clock
 from tidegate.errors import FetchError, NotSent
 
-# Shorter ones are waited for by whoever was asked.
+# Shorter pauses are not stored: whoever got the answer waits.
 _SHORTEST = 5.0
-# As in the queue's policies: a longer one is taken for a mistake.
+# As in the queue's policies. A longer Retry-After is probably a mistake.
 _LONGEST = 24 * 3600.0
 
 
@@ -26,7 +26,7 @@ class HostPauses:
 
     @contextmanager
     def kept(self, project_id: str, url: str) -> Iterator[None]:
-        """Wraps requests to a URL. NotSent while its host is pausing; stores a Retry-After that is met inside."""
+        """Wraps requests to a URL. NotSent while its host is pausing; stores a Retry-After that the host answers."""
         self.awake(project_id, [url])
         try:
             yield
@@ -42,7 +42,7 @@ class HostPauses:
         found = [url for url in urls if left[_host(url)] <= 0]
         if not found:
             host, seconds = min(left.items(), key=lambda one: one[1])
-            error = NotSent(f"{host} asked for a pause; {math.ceil(seconds)} s of it are left", retry_after=seconds)
+            error = NotSent(f"{host} asked for a pause, which ends in {math.ceil(seconds)} s", retry_after=seconds)
             error.put_off = True
             raise error
         return found

@@ -1,4 +1,4 @@
-"""How many downloads of a project run from one host at once, over all functions: each holds a slot as a lease."""
+"""Limits how many downloads a project runs from one host at once, over all functions. Each holds a slot as a lease."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidegate.http.urls import host_of, read_url
 from tidegate.ingest.ports import Pulse
 from tidegate.queue.model import Request
 
-# Renewed while bytes come, so that a slot whose function died is free after this long.
+# Renewed while bytes come. So the slot of a function that died is free after this time.
 LEASE_SECONDS = 180
 _RENEW_SECONDS = 30
-# A request that found no slot looks again after this long, or after its type's delay if that is longer.
+# A request that found no slot tries again after this time, or after its type's delay if that is longer.
 _LOOK_AGAIN_SECONDS = 15
 
 
@@ -29,9 +29,9 @@ class HostSlots:
 
     @contextmanager
     def held(self, request: Request, url: str, most: int | None, pulse: Pulse) -> Iterator[Pulse]:
-        """Wraps a download; gives a pulse that also renews the slot. NotSent if `most` downloads run already.
+        """Holds a slot, and yields a pulse that also renews it. NotSent if `most` downloads run already.
 
-        The slot is released at the end. If another download took it, after a long freeze, the pulse raises NotSent.
+        The slot is released at the end. The pulse raises NotSent if another download took it after a long freeze.
         """
         if most is None:
             yield pulse
@@ -79,6 +79,8 @@ class HostSlots:
 
 
 def _no_slot(host: str, most: int) -> NotSent:
-    error = NotSent(f"{most} downloads from {host} run already", retry_after=_LOOK_AGAIN_SECONDS)
+    error = NotSent(
+        f"{most} downloads from {host} run already (politeness.host_downloads)", retry_after=_LOOK_AGAIN_SECONDS
+    )
     error.put_off = True
     return error

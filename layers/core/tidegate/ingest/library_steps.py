@@ -1,4 +1,4 @@
-"""`associate` makes a file of content that is stored already; `check` verifies stored content and asks its source."""
+"""`associate` makes a file of content that is stored already. `check` verifies stored content against its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.aws.s3_multipart import MultipartStore
 from tidegate.common.json_input import whole_number
-from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, RecordNotFound, SignatureMismatch, WrongState
+from tidegate.errors import FetchError, FileNotFound, Gone, NotFound, SignatureMismatch, WrongState
 from tidegate.files.model import COMING, FAILED, READY, File
 from tidegate.files.store import FileStore
 from tidegate.http.client import SafeHttp
@@ -31,7 +31,7 @@ class Associate:
         signature = str(file.signature)
         stored = self._parts.head(self._files.object_of(request.project_id, signature))
         if stored is None or not self._files.has_content(request.project_id, signature):
-            raise FileNotFound(f"no content of this project has the SHA-256 {signature}")
+            raise FileNotFound(f"this project has no content with the SHA-256 {signature}: upload or download it first")
         bound = replace(file, state=READY, size=stored.size, error=None)
         result = {"file_id": file.file_id, "signature": signature, "size": stored.size}
         return Outcome(result, self._files.finish_writes(bound, was=(COMING, FAILED)))
@@ -51,7 +51,7 @@ class Check:
         request = step.request
         file = _file(self._files, request.project_id, request.payload)
         if file.state != READY or file.signature is None:
-            raise WrongState("the file is not here, so there is nothing to check")
+            raise WrongState(f"the file {file.file_id} is {file.state}: check it when it is ready")
         stored, chunks = self._parts.read(self._files.object_of(request.project_id, file.signature))
         hashed = hashlib.sha256()
         for chunk in chunks:
@@ -66,7 +66,7 @@ class Check:
         return Outcome(result)
 
     def _source(self, step: Step, file: File, url: str) -> str:
-        """`same`, `changed`, `gone`, or `unknown` where the source tells neither a size nor an ETag."""
+        """`same`, `changed`, `gone`, or `unknown` if the source sends neither a size nor an ETag."""
         project_id = step.request.project_id
         name = step.request.payload.get("credentials")
         credential = self._credentials.get(project_id, str(name)) if name else None
@@ -103,7 +103,4 @@ def _compared(file: File, headers: Mapping[str, str]) -> str:
 
 
 def _file(files: FileStore, project_id: str, payload: Mapping[str, Any]) -> File:
-    file = files.get(project_id, str(payload["file_id"]))
-    if file is None:
-        raise RecordNotFound("the file's record is gone")
-    return file
+    return files.require(project_id, str(payload["file_id"]))

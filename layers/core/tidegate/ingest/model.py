@@ -1,4 +1,4 @@
-"""The arithmetic of fetching a file in parts, and how two answers are known to be of one version of it."""
+"""Fetching a file in parts: their ranges, and whether two answers are of the same version of the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PARTS = 10_000
 MAX_BYTES = PART_BYTES * MAX_PARTS
 # Below this, one stream is as fast as several.
 PARALLEL_FROM = 4 * PART_BYTES
-# A file may change twice within the second that Last-Modified tells; RFC 9110 trusts it once it is older than that.
+# A file may change twice within one second of Last-Modified. RFC 9110 calls it reliable once it is a minute old.
 _SETTLED_SECONDS = 60
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -24,12 +24,12 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the first answer said of the file."""
+    """What the first answer said about the file."""
 
     size: int | None
     etag: str | None
     ranges: bool
-    # Only if it can tell two versions apart.
+    # Only if it is reliable enough to tell two versions apart.
     last_modified: str | None = None
 
     @property
@@ -42,17 +42,17 @@ class Source:
         return bool(self.strong_etag or self.last_modified)
 
     def in_parts(self, *, signed: bool) -> bool:
-        """Whether the file may be fetched in ranges. `signed`: the SHA-256 of the whole will be checked."""
+        """Whether the file may be fetched in ranges. `signed`: the SHA-256 of the whole file will be verified."""
         return self.ranges and self.size is not None and self.size >= PARALLEL_FROM and (self.validated or signed)
 
     def conditions(self) -> dict[str, str]:
-        """Request headers that make the source refuse to send a part of another version."""
+        """Request headers with which the source refuses to send a part of another version."""
         if self.strong_etag:
             return {"if-match": self.strong_etag}
         return {"if-unmodified-since": self.last_modified} if self.last_modified else {}
 
     def is_same(self, headers: Mapping[str, str]) -> bool:
-        """Whether an answer is of this version, as far as it tells: not every server looks at conditions."""
+        """Whether an answer can be of this version. Checked too because not every server obeys `conditions`."""
         etag, changed = headers.get("etag"), headers.get("last-modified")
         size = total_of(headers)
         return (
@@ -96,11 +96,11 @@ def starts_at(headers: Mapping[str, str]) -> int | None:
 
 
 def total_of(headers: Mapping[str, str]) -> int | None:
-    """The size of the whole file, as a 206 answer tells it."""
+    """The size of the whole file, from a 206 answer; None if it does not say."""
     found = _CONTENT_RANGE.fullmatch(headers.get("content-range", "").strip())
     return whole_number(found[3]) if found else None
 
 
 def ingested_object(project_id: str, request_id: str) -> str:
-    """The key of the object that one run writes, and that stays. Random, so that a late run overwrites nothing."""
+    """The key of the object that one run writes. Partly random, so that a late run overwrites nothing."""
     return f"content/{project_id}/{request_id}-{token_hex(8)}"

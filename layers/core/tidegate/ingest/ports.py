@@ -1,4 +1,4 @@
-"""What the ingest services ask of the outside."""
+"""The input and the result of one step of an ingest request."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from tidegate.queue.model import Request
 
-# Called with the progress as often as something moved. Raises when the request is not the caller's any more.
+# Called with the progress, as often as there is some. Raises LeaseLost when this run no longer owns the request.
 Pulse = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One invocation's work: the request, the time left, and the state from the invocation before."""
+    """The work of one invocation: the request, the time left, and the state from the previous invocation."""
 
     request: Request
     pulse: Pulse
@@ -24,9 +24,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result, with what to write as the request ends; or `state`, to continue in another invocation.
+    """The result, and what to write when the request ends; or `state`, to continue in another invocation.
 
-    `after` is called when the end is written: it may be skipped by a crash, so it only tidies up.
+    `after` is called once the end is written. A crash may skip it, so it must only clean up.
     """
 
     result: Mapping[str, Any] = field(default_factory=dict)

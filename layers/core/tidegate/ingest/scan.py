@@ -1,4 +1,4 @@
-"""`scan`: reads what a subscription's source lists and queues what is new or changed."""
+"""`scan`: reads a subscription's list of files and queues downloads of new and changed ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Scan:
         request = step.request
         subscription = self._store.get(request.project_id, str(request.subscription_id))
         if subscription is None or subscription.status == DELETING:
-            raise RecordNotFound("the subscription is gone")
+            raise RecordNotFound(f"the subscription {request.subscription_id} was deleted")
         with self._pauses.kept(subscription.project_id, subscription.source_url):
             found = self._read(step, subscription)
         written = self._store.scanned_write(subscription, found.etag, iso(self._clock()))
@@ -73,11 +73,11 @@ class Scan:
         )
 
     def _queue_all(self, step: Step, subscription: Subscription, fresh: list[Entry]) -> int:
-        """Queues several at a time: a list may have thousands. Returns how many URLs may not be fetched."""
+        """Queues downloads, several in parallel: a list may have thousands. Returns how many URLs were refused."""
         refused = 0
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             try:
-                # Evenly over the lanes, so that as many come at once as the subscription allows.
+                # Spread evenly over the lanes, so that as many run at once as the subscription allows.
                 lanes = (number % subscription.concurrency for number in range(len(fresh)))
                 asked = pool.map(lambda entry, lane: self._queue(step, subscription, entry, lane), fresh, lanes)
                 for number, queued in enumerate(asked):
@@ -89,7 +89,7 @@ class Scan:
         return refused
 
     def _queue(self, step: Step, subscription: Subscription, entry: Entry, lane: int) -> bool:
-        """False for a URL that may not be fetched: one bad line does not stop the others."""
+        """False for a URL that may not be fetched: one bad entry does not stop the others."""
         announced = Announcement(
             subscription.biz_id, subscription.app_id, entry.path, entry.name, entry.signature, entry.size
         )
@@ -114,7 +114,7 @@ class Scan:
         return True
 
     def _again_or_gone(self, subscription: Subscription, error: Conflict) -> None:
-        """An earlier run of this scan queued the entry; or the subscription is being deleted, which ends the scan."""
+        """LeaseLost if the subscription was deleted. Otherwise an earlier run of this scan has queued the entry."""
         present = self._store.get(subscription.project_id, subscription.subscription_id)
         if present is None or present.status == DELETING:
-            raise LeaseLost("the subscription is being deleted") from error
+            raise LeaseLost("the subscription was deleted") from error

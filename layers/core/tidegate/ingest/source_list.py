@@ -1,4 +1,4 @@
-"""Reads what a source lists, page after page."""
+"""Reads a source's list of files, page by page."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tidegate.http.model import Limits, Reply
 from tidegate.ingest.feeds.choice import chosen
 from tidegate.ingest.feeds.entry import MAX_BYTES, MAX_ENTRIES, Entry
 
-# Ten thousand files are ten pages of S3, or some dozens of sitemaps.
+# Ten thousand files are ten pages of an S3 listing, or a few dozen sitemaps.
 MAX_PAGES = 50
 LIMITS = Limits(total=120, max_bytes=MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """How a source is read, and which of its files are taken under which path."""
+    """How a source is read, which of its files are chosen, and their paths in the library."""
 
     format: str = "auto"
     include: Sequence[str] = ()
@@ -53,7 +53,7 @@ class SourceReader:
         limits: Limits = LIMITS,
         on_page: Callable[[], None] = lambda: None,
     ) -> SourceList:
-        # The parsers take 17 ms to import, and the API reads a list only for a preview.
+        # Imported here: the parsers take 17 ms, and the API needs them only for a preview.
         from tidegate.ingest.feeds.read import listing_of, unique
 
         def get(page: str, headers: Mapping[str, str]) -> Reply:
@@ -81,7 +81,7 @@ class SourceReader:
                 continue
             seen.add(page)
             if len(seen) > MAX_PAGES + 2 or len(entries) > MAX_ENTRIES:
-                raise SourceBroken(f"the source lists more than {MAX_PAGES} pages or {MAX_ENTRIES} files")
+                raise SourceBroken(f"the source has more than {MAX_PAGES} pages or {MAX_ENTRIES} files: split it")
             reply = get(page, {})
             more = listing_of(reply.body, reply.headers.get("content-type", ""), reply.url, listing.format)
             entries += more.entries

@@ -1,4 +1,4 @@
-"""One invocation of an ingest request: does the work of its type and ends the request with what came of it."""
+"""One invocation of an ingest request: does the work of its type, and ends the request with the result."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class IngestSteps:
         self._monotonic = monotonic
 
     def work(self, event: Mapping[str, Any], seconds_left: float) -> dict[str, Any]:
-        """Returns the state machine's next input: `more` says whether to invoke again."""
+        """Runs one step. Returns the state machine's next input, in which `more` says whether to invoke again."""
         passed = {name: event[name] for name in ("project_id", "request_id", "attempt", "deadline") if name in event}
         attempt = (str(event["project_id"]), str(event["request_id"]), int(event["attempt"]))
         if "failure" in event:
             cause = str(event["failure"])
-            logger.error("the step died", **passed, cause=cause[:500])
+            logger.error("the function that ran the step died", **passed, cause=cause[:500])
             self._log.write(*attempt, "died", cause)
-            return self._end(passed, attempt, error=WorkerLost("the step that ran it died"))
+            return self._end(passed, attempt, error=WorkerLost("the function that ran this attempt died"))
         began = self._clock()
         try:
             outcome = self._step(event, attempt, seconds_left)
         except LeaseLost as lost:
-            logger.info("stopped", **passed, why=lost.detail)
+            logger.info("the step was stopped", **passed, why=lost.detail)
             self._log.write(*attempt, "stopped", lost.detail, since=began)
             self._discard(attempt)
             return passed | {"more": False}
@@ -63,7 +63,7 @@ class IngestSteps:
             self._log.write(*attempt, "failed", error.detail, since=began, error=error)
             return self._end(passed, attempt, error=error)
         except Exception as error:
-            # The machine catches it; the log keeps where it happened.
+            # The state machine catches the error; the request's log keeps where it happened.
             self._log.write(*attempt, "died", str(error), since=began, error=error)
             raise
         if outcome.state is not None:
@@ -87,7 +87,7 @@ class IngestSteps:
         self._tell(request.project_id, request.request_id, {"status": request.status, "progress": dict(progress)})
 
     def _discard(self, attempt: tuple[str, str, int]) -> None:
-        """Deletes the parts of a cancelled request. Requests that wait, are paused or can be retried keep theirs."""
+        """Deletes the stored parts of a cancelled request. Others may be resumed or retried, and keep theirs."""
         request = self._queue.get(*attempt[:2])
         discard = getattr(self._work.get(request.type), "discard", None)
         if discard and request.status == CANCELLED:
@@ -97,10 +97,12 @@ class IngestSteps:
         try:
             ended = self._queue.finish(*attempt, **outcome)
         except Refused as refused:
-            # Another request stored the same content, or used up the room for it: the next attempt sees what is there.
-            logger.info("to be done again", **passed, why=refused.detail)
-            ended = self._queue.finish(*attempt, error=WorkerLost("what the project stores changed meanwhile"))
-        logger.info("ended", **passed, status=ended.status, code=(ended.error or {}).get("code"))
+            # Another request stored the same content, or used up the quota. The next attempt looks again.
+            logger.info("the step must be repeated", **passed, why=refused.detail)
+            ended = self._queue.finish(
+                *attempt, error=WorkerLost("another request changed the project's content at the same time")
+            )
+        logger.info("the request ended", **passed, status=ended.status, code=(ended.error or {}).get("code"))
         self._discard(attempt)
         return passed | {"more": False, "status": ended.status}
 

@@ -1,4 +1,4 @@
-"""Subscriptions in the table, and what was seen in their manifests."""
+"""Subscriptions in the table, and the entries of their lists that were seen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.queue.due_schedules import due_items
 
 _FIELDS = tuple(field.name for field in fields(Subscription))
 
-# Within the repository `list` is a method.
+# In the class below, `list` is a method.
 Writes = list[Write]
 
 
@@ -79,12 +79,12 @@ class SubscriptionStore:
         return True
 
     def due(self, now: float) -> Iterator[Item]:
-        """Records as the index has them, which may be behind."""
+        """Subscriptions that are due, as the index has them: it may be slightly behind the table."""
         for shard in range(keys.SCHEDULE_SHARDS):
             yield from due_items(self._table, keys.schedule_partition(shard), now)
 
     def fired_write(self, subscription: Subscription, due_at: int | None, request_id: str) -> Write:
-        """Sets the next run, in the transaction that queues the scan: of two concurrent runs, one succeeds."""
+        """Sets the next run, in the transaction that queues the scan: of two concurrent runs, only one succeeds."""
         return update(
             keys.subscription(subscription.project_id, subscription.subscription_id),
             {"last_request_id": request_id} | _moment(due_at),
@@ -106,14 +106,14 @@ class SubscriptionStore:
         return update(key, sets, removes=() if etag else ("etag",))
 
     def seen(self, project_id: str, subscription_id: str) -> dict[str, str]:
-        """url → fingerprint of each entry when it was last queued."""
+        """The fingerprint that each entry had when it was last queued, by URL."""
         items = self._table.query_all(
             keys.manifest_entries(project_id, subscription_id), consistent=True, project=("url", "fingerprint")
         )
         return {item["url"]: item["fingerprint"] for item in items}
 
     def seen_writes(self, subscription: Subscription, entry: Entry) -> Writes:
-        """Written in the transaction that queues the download; refused if the subscription is being deleted."""
+        """Marks the entry as seen, in the transaction that queues its download; refused for a deleted subscription."""
         project_id, subscription_id = subscription.project_id, subscription.subscription_id
         known = keys.manifest_entry(project_id, subscription_id, entry.url)
         return [
@@ -138,14 +138,14 @@ class SubscriptionStore:
         return [delete(keys.manifest_entry(project_id, subscription_id, url)), failed]
 
     def remember_writes(self, project_id: str, subscription_id: str, url: str, fingerprint: str) -> Writes:
-        """A failed download is retried: marks the entry as seen, so that no scan queues it again."""
+        """For a failed download that is retried: marks the entry as seen, so that no scan queues it again."""
         if self.get(project_id, subscription_id) is None:
             return []
         known = keys.manifest_entry(project_id, subscription_id, url)
         return [put(known | {"url": url, "fingerprint": fingerprint})]
 
     def begin_delete(self, project_id: str, subscription_id: str, now: float, line: AuditLine) -> bool:
-        """Marks it as being deleted; compensation continues until all its records are gone."""
+        """Marks it as being deleted. Compensation continues until all its records are gone."""
         due = keys.due(subscription_id, now, "subscription")
         key = keys.subscription(project_id, subscription_id)
         return self._table.try_write(update(key, {"status": DELETING} | due), audit_write(line))

@@ -1,4 +1,4 @@
-"""What callers ask the queue for: checks the URL, picks the lane, and makes the file's record with the request."""
+"""Submits ingest requests: checks the URL, chooses the channel, and creates the file's record with the request."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class IngestSubmit:
         self._unique = unique
 
     def check_url(self, project_id: str, url: str) -> bool:
-        """UrlNotAllowed if the project may not fetch it. Returns whether its URLs may be private."""
+        """UrlNotAllowed if the project may not fetch the URL. Returns the project's allow_private_urls."""
         allow_private = self._projects.get(project_id).allow_private_urls
         self._http.check_url(url, allow_private=allow_private, project_id=project_id)
         return allow_private
@@ -68,7 +68,7 @@ class IngestSubmit:
         extra_writes: Sequence[Any] = (),
         **more: Any,
     ) -> tuple[File, Request]:
-        """`fingerprint`: of the subscription's entry, if a scan found the URL."""
+        """Creates a file and the request that fetches it. `fingerprint`: the entry's, if a scan found the URL."""
         for url in (source_url, *mirrors):
             self.check_url(project_id, url)
         payload = {
@@ -91,9 +91,9 @@ class IngestSubmit:
         dedupe_key: str | None = None,
         **options: Any,
     ) -> Request:
-        """A request as `POST /v1/requests` describes it; its payload is already of its type's shape.
+        """Submits a request as `POST /v1/requests` describes it. The payload must have been validated for its type.
 
-        `options` as in `_submit`. With a `dedupe_key`, the request that has it, if that is not over.
+        `options` are those of `_submit`. With a `dedupe_key`, returns the unfinished request that has it, if any.
         """
         if dedupe_key is None:
             return self._submit(project_id, type, payload, **options)
@@ -117,7 +117,7 @@ class IngestSubmit:
         who: str = SYSTEM,
         **more: Any,
     ) -> Request:
-        """`more`: request_id, extra_writes, not_before."""
+        """`more` may be request_id, extra_writes and not_before."""
         priority = priority or PRIORITIES.get(type, DEFAULT_PRIORITY)
         if subscription_id:
             self._subscription(project_id, subscription_id)
@@ -159,14 +159,14 @@ class IngestSubmit:
     ) -> Request:
         if not subscription_id:
             raise Invalid(
-                "a scan is of a subscription", errors=[{"loc": ["body", "subscription_id"], "msg": "required"}]
+                "a scan needs a subscription_id", errors=[{"loc": ["body", "subscription_id"], "msg": "required"}]
             )
         subscription = self._subscription(project_id, subscription_id)
         payload = {"credentials": subscription.credentials, "name": subscription.name}
         return self._queue.submit(
             project_id,
             "scan",
-            self._lane(channel, subscription.credentials),
+            self._channel(channel, subscription.credentials),
             payload,
             priority,
             subscription_id,
@@ -187,16 +187,14 @@ class IngestSubmit:
         who: str,
         **more: Any,
     ) -> Request:
-        """A check or an extraction of a file that is there."""
-        file = self._files.get(project_id, str(payload["file_id"]))
-        if file is None:
-            raise RecordNotFound("no such file")
+        """A check or an extraction of an existing file."""
+        file = self._files.require(project_id, str(payload["file_id"]))
         if type == "extract" and file.state != READY:
-            raise WrongState(f"the archive is {file.state}, not ready; ask again when it is")
+            raise WrongState(f"the archive {file.file_id} is {file.state}: extract it when it is ready")
         if payload.get("source_url"):
             self.check_url(project_id, str(payload["source_url"]))
-        lane = self._lane(channel, payload.get("credentials"))
-        return self._queue.submit(project_id, type, lane, payload, priority, subscription_id, who=who, **more)
+        chosen = self._channel(channel, payload.get("credentials"))
+        return self._queue.submit(project_id, type, chosen, payload, priority, subscription_id, who=who, **more)
 
     def _with_file(
         self,
@@ -222,7 +220,7 @@ class IngestSubmit:
         request = self._queue.submit(
             project_id,
             type,
-            self._lane(channel, payload.get("credentials")),
+            self._channel(channel, payload.get("credentials")),
             {**{name: value for name, value in payload.items() if value is not None}, "file_id": file.file_id}
             | {"name": file.file_name},
             priority,
@@ -235,7 +233,8 @@ class IngestSubmit:
         )
         return file, request
 
-    def _lane(self, channel: str | None, credentials: object) -> str:
+    def _channel(self, channel: str | None, credentials: object) -> str:
+        """The named channel, if it exists; otherwise the default one."""
         if channel:
             self._channels.require(channel)
             return channel
@@ -244,5 +243,5 @@ class IngestSubmit:
     def _subscription(self, project_id: str, subscription_id: str) -> Subscription:
         found = self._subscriptions.get(project_id, subscription_id)
         if found is None or found.status == DELETING:
-            raise RecordNotFound("no such subscription")
+            raise RecordNotFound(f"this project has no subscription with the id {subscription_id}")
         return found

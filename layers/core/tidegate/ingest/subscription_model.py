@@ -1,4 +1,4 @@
-"""A remote source of files that is looked at now and then."""
+"""Subscriptions: remote sources of files that are scanned by schedule or by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.common.ids import iso
 from tidegate.ingest.source_list import Selection
 
-# A paused one is not scanned by its schedule; by hand it still is.
+# A paused subscription is not scanned by its schedule, but can be scanned by hand.
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 
 
@@ -22,11 +22,11 @@ class Subscription:
     source_url: str
     created_at: str
     schedule: str | None = None
-    # Where its files go in the library, and the stored credential that its source asks for.
+    # Where its files go in the library, and the stored credential that its source needs.
     biz_id: int = 0
     app_id: int = 0
     credentials: str | None = None
-    # How the source is read and which of its files are taken; `file_path` is a naming template.
+    # How the source is read and which of its files are chosen. `file_path` is a template for their paths.
     format: str = "auto"
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -42,13 +42,13 @@ class Subscription:
     last_scan: str | None = None
     last_request_id: str | None = None
     due_at: int | None = None
-    # How many of its downloads have failed, in all and when `etag` was noted.
+    # How many of its downloads have failed, in total and at the time `etag` was stored.
     failures: int = 0
     etag_failures: int = 0
 
     @property
     def known_etag(self) -> str | None:
-        """The ETag for the next scan. None after a failed download: its entry would be hidden by a 304."""
+        """The ETag to send with the next scan. None after a failed download, because a 304 would hide its entry."""
         return self.etag if self.failures == self.etag_failures else None
 
     @property

@@ -1,4 +1,4 @@
-"""Remote sources of files: made, looked at by hand or on schedule, deleted with what they have queued."""
+"""Subscriptions: create, change, preview, scan by hand or by schedule, and delete them with their queued requests."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tidegate.queue.model import BY_HAND, BY_SCHEDULE, TERMINAL, Request
 from tidegate.queue.queue import RequestQueue
 from tidegate.queue.store import RequestStore
 
-# An API call lasts half a minute.
+# An API call must end within half a minute.
 _PREVIEW_LIMITS = Limits(total=20, max_bytes=32 * 1024 * 1024)
 logger = Logger(service="tidegate", child=True)
 
 _PAGE = 100
-# Requests of a deleted subscription that the caller's own call cancels; compensation cancels the rest.
+# The call that deletes a subscription cancels this many of its requests; compensation cancels the rest.
 CANCELLED_AT_ONCE = 5
-# What one look of compensation spends on it, and how many it cancels side by side.
+# How long compensation works on one deletion at a time, and how many requests it cancels in parallel.
 DELETE_SECONDS = 20.0
 _CANCELS_TOGETHER = 16
 
@@ -61,7 +61,7 @@ class Subscriptions:
         self._monotonic = monotonic
 
     def create(self, described: Subscription, *, who: str = SYSTEM) -> Subscription:
-        """`described` has everything but its id, times and next run."""
+        """Creates a subscription. `described` has everything but its id, times and next run."""
         self._intake.check_url(described.project_id, described.source_url)
         now = self._clock()
         due_at = int(next_run(described.schedule, now).timestamp()) if described.schedule else None
@@ -74,11 +74,11 @@ class Subscriptions:
     def get(self, project_id: str, subscription_id: str) -> Subscription:
         found = self._store.get(project_id, subscription_id)
         if found is None or found.status == DELETING:
-            raise RecordNotFound("no such subscription")
+            raise RecordNotFound(f"this project has no subscription with the id {subscription_id}")
         return found
 
     def change(self, project_id: str, subscription_id: str, changes: Mapping[str, Any], *, who: str) -> Subscription:
-        """Sets the named fields; None takes one away."""
+        """Sets the named fields; None removes one."""
         old = self.get(project_id, subscription_id)
         if "source_url" in changes:
             self._intake.check_url(project_id, str(changes["source_url"]))
@@ -86,7 +86,7 @@ class Subscriptions:
         return self._write(old, new, who, "subscription.update", ", ".join(sorted(changes)))
 
     def pause(self, project_id: str, subscription_id: str, *, who: str) -> Subscription:
-        """Stops its schedule; scans by hand still work. Idempotent."""
+        """Stops its schedule. Scans by hand still work. Idempotent."""
         old = self.get(project_id, subscription_id)
         return old if old.status == PAUSED else self._write(old, replace(old, status=PAUSED), who, "subscription.pause")
 
@@ -105,11 +105,11 @@ class Subscriptions:
         reads = ("source_url", "format", "include", "exclude", "file_path", "credentials")
         read_again = any(getattr(new, name) != getattr(old, name) for name in reads)
         if not self._store.change(old, new, line, read_again=read_again):
-            raise Conflict("the subscription was changed by someone else meanwhile; read it again")
+            raise Conflict("the subscription was changed by another request meanwhile: read it and try again")
         return new
 
     def preview(self, project_id: str, url: str, selection: Selection) -> SourceList:
-        """What a subscription of this source would bring now. Nothing is queued."""
+        """The files that a scan of this source would find now. Nothing is queued."""
         allow_private = self._intake.check_url(project_id, url)
         return self._sources.read(project_id, url, selection, allow_private=allow_private, limits=_PREVIEW_LIMITS)
 
@@ -117,7 +117,7 @@ class Subscriptions:
         return self._store.list(project_id, limit, cursor)
 
     def download(self, project_id: str, subscription_id: str, who: str) -> Request:
-        """Looks at the source now, and queues what is new or changed."""
+        """Queues a scan of the source now."""
         self.get(project_id, subscription_id)
         return self._intake.scan(project_id, subscription_id, priority=BY_HAND, who=who)
 
@@ -126,7 +126,7 @@ class Subscriptions:
         return self._requests.of_subscription(project_id, subscription_id, limit, cursor)
 
     def fire(self) -> int:
-        """Once a minute: queues a scan for each subscription whose time has come. Returns how many."""
+        """Queues a scan for each subscription that is due. Called once a minute. Returns how many were queued."""
         due = self._store.due(self._clock().timestamp())
         return fire_all(due, lambda item: self._fire(subscription_from(item)))
 
@@ -151,7 +151,7 @@ class Subscriptions:
             # Another invocation fired it, or it was deleted meanwhile.
             return False
         except QuotaExceeded as error:
-            # Its project's queue is full: this run is left out, and other projects' scans go on.
+            # The project's queue is full: skip this run, so that other projects' scans go on.
             logger.warning(
                 "a scheduled scan was skipped", subscription_id=subscription.subscription_id, why=error.detail
             )
@@ -164,7 +164,9 @@ class Subscriptions:
         try:
             return run_after(str(subscription.schedule), subscription.due_at or 0, self._clock())
         except Invalid:
-            logger.exception("the schedule cannot be read", subscription_id=subscription.subscription_id)
+            logger.exception(
+                "a stored schedule is invalid and will not run again", subscription_id=subscription.subscription_id
+            )
             return None
 
     def _still_scanning(self, subscription: Subscription) -> bool:
@@ -189,7 +191,7 @@ class Subscriptions:
     def finish_delete(self, project_id: str, subscription_id: str, who: str = SYSTEM) -> None:
         """Cancels all its open requests, then deletes its records. Idempotent.
 
-        The subscription is due until then: what one look has no time for, the next goes on with.
+        Stops after DELETE_SECONDS. The subscription stays due until it is deleted, so compensation calls this again.
         """
         until = self._monotonic() + DELETE_SECONDS
         left = self._open_requests(project_id, subscription_id)
@@ -213,4 +215,4 @@ class Subscriptions:
         try:
             self._control.cancel(request.project_id, request.request_id, who, "its subscription was deleted")
         except (WrongState, RecordNotFound):
-            logger.info("over already", request_id=request.request_id)
+            logger.info("the request had ended already", request_id=request.request_id)

@@ -1,4 +1,4 @@
-"""`verify`: a large upload is read once, and is ready if it is what was announced."""
+"""`verify`: reads a large upload, and makes it ready if it is what was announced."""
 
 from __future__ import annotations
 

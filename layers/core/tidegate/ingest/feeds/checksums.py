@@ -1,4 +1,4 @@
-"""SHA256SUMS and its kind: a digest and a file name on each line, as coreutils and BSD write them."""
+"""Checksum lists such as SHA256SUMS: a digest and a file name on each line, as coreutils and BSD write them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNATURE = "-----BEGIN PGP SIGNATURE-----"
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of the list. Of a PGP clear-signed message, the lines inside; the signature is not verified."""
+    """The lines of the list; of a PGP clear-signed message, the lines inside. The signature is not verified."""
     lines = [line.rstrip("\r") for line in text.splitlines()]
     if not lines or lines[0].strip() != _SIGNED:
         return lines
@@ -33,14 +33,14 @@ def looks_like_sums(text: str) -> bool:
 
 
 def from_sums(text: str, base: str) -> Iterator[Entry]:
-    """Digests that are SHA-256 are checked when the file comes; others tell only that it changed."""
+    """A SHA-256 is verified when the file is downloaded; other digests only show that a file changed."""
     for number, line in enumerate(_lines(text), 1):
         if not line.strip() or line.startswith("#"):
             continue
         found = _COREUTILS.fullmatch(line)
         bsd = _BSD.fullmatch(line)
         if not found and not bsd:
-            raise SourceBroken(f"line {number} of the checksums has no digest and file name")
+            raise SourceBroken(f"line {number} of the checksum list is not a digest and a file name: {line[:80]!r}")
         checksum, name = (found[1], found[2]) if found else (bsd[2], bsd[1])  # type: ignore[index]
         entry = entry_at(base, quote(name.removeprefix("./")), checksum, signature=sha256_in(checksum))
         if entry:

@@ -1,4 +1,4 @@
-"""Which of the listed files a subscription takes, and where they go in the library."""
+"""Which of the listed files a subscription downloads, and their paths in the library."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def template_fault(template: str) -> str | None:
     """Why a naming template is refused; None if it is fine."""
     unknown = [name for name in _FIELD.findall(template) if name not in FIELDS]
     if unknown:
-        return f"{{{unknown[0]}}} is none of {', '.join(f'{{{name}}}' for name in FIELDS)}"
+        return f"{{{unknown[0]}}} is not a field; the fields are {', '.join(f'{{{name}}}' for name in FIELDS)}"
     if not _FIELD.search(template):
-        return "names no field, so that all files would have one path; {name} is the file's name"
+        return "has no field, so all files would get the same path: add one, such as {name} for the file's name"
     return path_fault(template)
 
 
@@ -48,7 +48,7 @@ def path_matches(path: str, globs: Sequence[str], name: str | None = None) -> bo
 
 
 def _placed(entry: Entry, template: str) -> Entry:
-    """The entry at the path that the template makes of it; where that is no path, as the source has it."""
+    """The entry with the path that the template makes; unchanged if that is not a valid path."""
     stem, ext = posixpath.splitext(entry.name)
     date = _date(entry.published)
     values = {

@@ -10,7 +10,7 @@ from tidegate.common.ids import digest
 from tidegate.files.model import path_fault
 
 MAX_ENTRIES = 10_000
-# Of one page of a list.
+# The most bytes of one page of a list.
 MAX_BYTES = 32 * 1024 * 1024
 LONGEST_NAME = 255
 LARGEST = 5 * 1024**4
@@ -19,7 +19,7 @@ _SHA_DIGITS = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`fingerprint` changes when the file does, as far as the listing tells."""
+    """`fingerprint` changes when the file changes, as far as the list shows it."""
 
     url: str
     path: str
@@ -28,13 +28,13 @@ class Entry:
     signature: str | None = None
     size: int | None = None
     title: str | None = None
-    # As the source writes it: an RFC 822 or an ISO 8601 date.
+    # As in the source: an RFC 822 or ISO 8601 date.
     published: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one answer lists, and the addresses of further pages of the same list."""
+    """The entries of one answer, and the URLs of further pages of the same list."""
 
     format: str
     entries: list[Entry]
@@ -50,7 +50,7 @@ def entry_at(
     title: str | None = None,
     published: str | None = None,
 ) -> Entry | None:
-    """The file behind a link; `told` is what else tells its versions apart. None if no library path can be made."""
+    """The file behind a link. `told` are values that differ between its versions. None if its path is not valid."""
     url = resolved(base, link.strip())
     if url is None:
         return None
@@ -74,7 +74,7 @@ def resolved(base: str, link: str) -> str | None:
 
 
 def plain_name(value: object) -> str:
-    """As a caller may send it: no path, no control characters. Empty where nothing is left."""
+    """A valid file name: without slashes and control characters. Empty if nothing is left."""
     name = value if isinstance(value, str) else ""
     kept = "".join(char for char in name if ord(char) >= 32 and not 0xD800 <= ord(char) <= 0xDFFF)
     kept = kept.replace("/", "_").replace("\\", "_")[:LONGEST_NAME]
@@ -82,6 +82,6 @@ def plain_name(value: object) -> str:
 
 
 def sha256_in(text: object) -> str | None:
-    """`sha256:…` or 64 hexadecimal digits."""
+    """The SHA-256 in `sha256:…` or in 64 hexadecimal digits; None if the text is neither."""
     found = str(text or "").strip().lower().removeprefix("sha256:")
     return found if len(found) == 64 and set(found) <= _SHA_DIGITS else None

@@ -1,4 +1,4 @@
-"""The directory indexes that web servers make."""
+"""Directory indexes of web servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.ingest.feeds.entry import Entry, plain_name, resolved
 
 
 class _Links(HTMLParser):
-    """Links, each with the text up to the next: web servers print date and size there."""
+    """Links, each with the text up to the next one, where web servers print the date and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class _Links(HTMLParser):
 
 
 def from_html(text: str, base: str) -> Iterator[Entry]:
-    """Files below the index only: no parent, no sorting links, no folders, no other sites."""
+    """The files below the index: no parent folder, no links that sort, no subfolders, no other sites."""
     parser = _Links()
     try:
         parser.feed(text)
     except AssertionError as error:
-        # How the standard library says that it has met broken markup.
-        raise SourceBroken("the index is not HTML") from error
+        # The standard library raises it for broken markup.
+        raise SourceBroken("the directory index is not valid HTML") from error
     here = urlsplit(base)
     folder = here.path.rsplit("/", 1)[0] + "/"
     for href, after in parser.found:

@@ -24,7 +24,7 @@ def from_json(text: str, base: str) -> Iterator[Entry]:
     for index, item in enumerate(_files(listed)):
         described = {"url": item} if isinstance(item, str) else item
         if not isinstance(described, Mapping) or not isinstance(described.get("url"), str):
-            raise SourceBroken(f"entry {index} of the list names no url")
+            raise SourceBroken(f'entry {index} of the list has no url: write {{"url": "https://…"}} or a plain URL')
         yield _described(described, base, index)
 
 
@@ -35,7 +35,7 @@ def _files(listed: Any) -> Iterator[Any]:
         feed = str(listed.get("version", "")).startswith("https://jsonfeed.org/")
         listed = listed.get("items" if feed else "files")
     if not isinstance(listed, list):
-        raise SourceBroken("the JSON is neither a list of files nor an object with a list named files")
+        raise SourceBroken('the JSON must be a list of files, or an object such as {"files": […]}')
     for item in listed:
         if isinstance(item, Mapping) and isinstance(item.get("assets"), list):
             yield from map(_release_asset, item["assets"])
@@ -46,7 +46,7 @@ def _files(listed: Any) -> Iterator[Any]:
 
 
 def _release_asset(asset: Any) -> Any:
-    """Of GitHub's releases, whose `url` is that of a description."""
+    """An asset of a GitHub release. Its `url` leads to a description, not to the file."""
     if not isinstance(asset, Mapping) or "browser_download_url" not in asset:
         return asset
     return {**asset, "url": asset["browser_download_url"]}
@@ -59,7 +59,7 @@ def _attachment(item: Any) -> Any:
 def _described(item: Mapping[str, Any], base: str, index: int) -> Entry:
     url = resolved(base, item["url"])
     if url is None:
-        raise SourceBroken(f"entry {index} of the list names no readable url")
+        raise SourceBroken(f"the url of entry {index} of the list cannot be parsed: {item['url'][:200]!r}")
     path = item.get("path") or unquote(urlsplit(url).path)
     if not isinstance(path, str) or path_fault(path):
         raise SourceBroken(f"entry {index} of the list: path {path_fault(str(path)) or 'is not text'}")

@@ -1,4 +1,4 @@
-"""What a subscription's source lists, whichever of the known formats it answers in."""
+"""Parses a subscription's list of files, in any of the known formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAG = re.compile(r"<(?:[A-Za-z_][\w.-]*:)?([A-Za-z_][\w.-]*)")
 
 
 def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") -> Listing:
-    """SourceBroken if the source is of none of the formats, or is not of the one that is named."""
+    """The entries. SourceBroken if the source has none of the known formats, or not the named one."""
     text = decoded(_unpacked(body), content_type)
     kind = _kind(text, content_type) if format == "auto" else format
     if kind in _XML:
@@ -33,13 +33,13 @@ def listing_of(body: bytes, content_type: str, base: str, format: str = "auto") 
 
 
 def _unpacked(body: bytes) -> bytes:
-    """Sitemaps are often stored as .xml.gz, which no header tells."""
+    """Unpacks gzip: sitemaps are often stored as .xml.gz, and no header says so."""
     if not body.startswith(b"\x1f\x8b"):
         return body
     try:
         found = zlib.decompressobj(wbits=31).decompress(body, MAX_BYTES + 1)
     except zlib.error as error:
-        raise SourceBroken("the source begins as gzip does, and cannot be unpacked") from error
+        raise SourceBroken("the source looks like gzip, but cannot be unpacked") from error
     if len(found) > MAX_BYTES:
         raise SourceBroken(f"the source unpacks to more than {MAX_BYTES:,} bytes")
     return found
@@ -48,7 +48,7 @@ def _unpacked(body: bytes) -> bytes:
 def unique(entries: list[Entry]) -> list[Entry]:
     by_url = {entry.url: entry for entry in entries}
     if len(by_url) > MAX_ENTRIES:
-        raise SourceBroken(f"the source lists {len(by_url)} files, {MAX_ENTRIES} at most")
+        raise SourceBroken(f"the source lists {len(by_url)} files; at most {MAX_ENTRIES} are allowed: split it")
     return list(by_url.values())
 
 
@@ -66,12 +66,14 @@ def _kind(text: str, content_type: str) -> str:
         return "json"
     if looks_like_sums(text):
         return "sums"
-    shown = content_type.partition(";")[0].strip()[:80] or "of no named type"
-    raise SourceBroken(f"the source is {shown}, and its content is none of {', '.join(FORMATS[1:])}")
+    shown = content_type.partition(";")[0].strip()[:80] or "missing"
+    raise SourceBroken(
+        f"the source's format is unknown (its content type is {shown}): it must be one of {', '.join(FORMATS[1:])}"
+    )
 
 
 def _root_name(text: str) -> str:
-    """The first element's name, past the declaration, comments and a DOCTYPE; empty if there is none."""
+    """The name of the first element after the declaration, comments and DOCTYPE; empty if there is none."""
     place = 0
     while True:
         rest = text[place : place + 4096].lstrip()

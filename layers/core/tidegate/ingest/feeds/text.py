@@ -1,4 +1,4 @@
-"""Decodes a list by its real encoding, and repairs the common faults of XML feeds."""
+"""Decodes a list with its real encoding, and repairs common faults of XML feeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STARTS = (
 _EBCDIC = "<?xml".encode("cp037")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
 _DECLARED = re.compile(rb"""<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})["']""")
-# Slow on large input, or no encodings of documents.
+# Slow on large input, or not used for documents.
 _NOT_OF_DOCUMENTS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "utf-7", "undefined"})
 
 _DECLARATION = re.compile(r"\s*<\?xml\b[^>]*\?>")
@@ -39,7 +39,7 @@ _ROOT = re.compile(r"<(?![?!])[^\s/>]+")
 
 
 def decoded(body: bytes, content_type: str = "") -> str:
-    """By the byte order mark, the header's charset, the XML declaration; else UTF-8, else Windows-1252."""
+    """The text, decoded by its byte order mark, the header's charset or the XML declaration; else UTF-8 or cp1252."""
     for name in _candidates(body, content_type):
         try:
             found = codecs.lookup(name)
@@ -57,7 +57,7 @@ def _candidates(body: bytes, content_type: str) -> Iterator[str]:
     header = _CHARSET.search(content_type)
     if header:
         yield header[1]
-    # All EBCDIC code pages have the letters of the declaration at the same places.
+    # All EBCDIC code pages encode the letters of the declaration in the same way.
     opening = body[:200].decode("cp037").encode() if start.startswith(_EBCDIC) else body[:1024]
     declared = _DECLARED.search(opening)
     if declared:
@@ -66,20 +66,20 @@ def _candidates(body: bytes, content_type: str) -> Iterator[str]:
 
 
 def without_declaration(text: str) -> str:
-    """XML that begins with its root, a comment or a DOCTYPE: blank lines before `<?xml` are common, and an error."""
+    """The XML without its declaration: blank lines before `<?xml` are common, and the parser refuses them."""
     found = _DECLARATION.match(text)
     return text[found.end() :] if found else text.lstrip()
 
 
 def mended(text: str) -> str:
-    """Repairs what feeds get wrong most: HTML entities, a bare `&`, control characters, undeclared prefixes, a missing
+    """Repairs the most common faults: HTML entities, a bare `&`, control characters, undeclared prefixes, a missing
     last `>`. The parser refuses what is still not XML."""
     text = _CUT_END_TAG.sub(r"\1>", _NOT_IN_XML.sub("", text))
     return _with_prefixes("".join(_with_references(text)))
 
 
 def _with_references(text: str) -> Iterator[str]:
-    """Leaves comments and CDATA sections alone. Linear in the length of the text, also for hostile ones."""
+    """Leaves comments and CDATA sections alone. Takes linear time, for hostile text too."""
     place = 0
     while found := _KEPT_AS_IS.search(text, place):
         end = text.find("-->" if found[0] == "<!--" else "]]>", found.end())

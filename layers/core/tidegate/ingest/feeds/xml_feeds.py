@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _XML_BASE = "{http://www.w3.org/XML/1998/namespace}base"
-# The root element tells the format.
+# The format of each root element.
 ROOTS = {
     "rss": "rss",
     "rdf": "rss",
@@ -32,7 +32,7 @@ def from_xml(text: str, base: str, wanted: str) -> Listing:
     found = ROOTS.get(name)
     if found is None or wanted not in ("auto", found):
         known = ", ".join(sorted(set(ROOTS.values()))) if wanted == "auto" else wanted
-        raise SourceBroken(f"the source is XML with the root element <{_local(root)[:60]}>, which is not {known}")
+        raise SourceBroken(f"the source is XML with the root element <{_local(root)[:60]}>; expected {known}")
     base = resolved(base, root.get(_XML_BASE, "")) or base
     if found == "s3":
         return _s3(root, base)
@@ -40,7 +40,7 @@ def from_xml(text: str, base: str, wanted: str) -> Listing:
         return _sitemap(root, base)
     linked = list(_rss(root, base) if found == "rss" else _atom(root, base))
     files = [entry for entry, attached in linked if attached]
-    # A feed without a single attached file is a list of pages, or of links to files.
+    # A feed without any attached file is a list of pages, or of links to files.
     return Listing(found, files or [entry for entry, _ in linked])
 
 
@@ -52,12 +52,12 @@ def _parsed(text: str) -> Element:
         try:
             return _strictly_parsed(mended(text))
         except SourceBroken:
-            # What the source's owner has to look for is in the text as it came.
+            # The error of the original text, since that is what the source's owner can look at.
             raise error from None
 
 
 def _strictly_parsed(text: str) -> Element:
-    # Here, because only scans need it.
+    # Imported here because only scans need it.
     from xml.etree.ElementTree import ParseError
 
     from defusedxml.common import DefusedXmlException
@@ -66,19 +66,19 @@ def _strictly_parsed(text: str) -> Element:
     try:
         root: Element = fromstring(text)
     except DefusedXmlException as error:
-        raise SourceBroken("the XML declares entities, which are not read") from error
+        raise SourceBroken("the XML declares entities, which are not allowed: remove its DTD") from error
     except (ParseError, ValueError, LookupError) as error:
         raise SourceBroken(f"the XML is not well-formed: {str(error)[:100]}") from error
     return root
 
 
 def _local(element: Element) -> str:
-    """Without its namespace: feeds in the wild have the right one, an old one, or none."""
+    """The element's name without its namespace: real feeds use the right one, an old one, or none."""
     return str(element.tag).rsplit("}", 1)[-1]
 
 
 def _text(element: Element, *names: str) -> str:
-    """Of the first of the named children that has any."""
+    """The text of the first of these children that has any."""
     found: dict[str, str] = {}
     for child in element:
         if child.text and child.text.strip():
@@ -98,12 +98,12 @@ def _rss(root: Element, base: str) -> Iterator[tuple[Entry, bool]]:
         for url, length, attached in links:
             made = entry_at(base, url, *told, size=_size(length), title=title, published=date) if url else None
             if made:
-                # Podcasts write lengths that are not true: they tell a change, and are not held against the file.
+                # Podcasts often state a wrong length: it shows a change, but is not checked against the file.
                 yield _without_size(made), attached
 
 
 def _enclosures(item: Element) -> list[tuple[str, str | None]]:
-    """(URL, length) of the files of an RSS item: enclosures, links that say they are one, else Media RSS."""
+    """(URL, length) of an RSS item's files: enclosures, links with rel="enclosure", otherwise Media RSS."""
     found = [(child.get("url"), child.get("length")) for child in item if _local(child).lower() == "enclosure"]
     linked = [child for child in item if _local(child).lower() == "link" and child.get("rel") == "enclosure"]
     found += [(child.get("href"), child.get("length")) for child in linked]
@@ -113,7 +113,7 @@ def _enclosures(item: Element) -> list[tuple[str, str | None]]:
 
 
 def _page(item: Element) -> str:
-    """Where an RSS item leads: its link, or a guid that says nothing against being an address."""
+    """The URL of an RSS item: its link, or its guid unless that says it is no permalink."""
     hrefs = (child.get("href") for child in item if _local(child).lower() == "link" and child.get("rel") is None)
     link = _text(item, "link") or next((href for href in hrefs if href), "")
     guid = next((child for child in item if _local(child).lower() == "guid"), None)

@@ -1,7 +1,7 @@
-"""Brings a URL's bytes into a multipart upload: several ranges at once, never whole in memory.
+"""Fetches a URL into a multipart upload: several ranges in parallel, never the whole file in memory.
 
-Parts that S3 has are not fetched again, neither by the next invocation nor by the next attempt, as long as the source
-can tell that it is still the same version. A source that cannot is read in one stream.
+Parts that S3 has are not fetched again by the next invocation or attempt, as long as the source shows that the file
+has not changed. A source without ETag or Last-Modified is read in one stream.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Fetcher:
         self._monotonic = monotonic
 
     def fetch(self, remote: Remote, wanted: Wanted, pulse: Pulse, seconds: float) -> Fetched | None:
-        """What came; None if the time is over, and another call goes on."""
+        """What was fetched; None if the time is over and another call must continue."""
         until = self._monotonic() + seconds
         begun = self._unfinished.get(wanted.request)
         if begun:
@@ -46,12 +46,12 @@ class Fetcher:
             try:
                 return Parts(run, self._unfinished).resume(begun)
             except SourceChanged:
-                # Nothing of what came is of use: begin with the version that is there now.
+                # The parts are of another version: start again with the present one.
                 self.discard(wanted.request)
         return self._start_anywhere(remote, wanted, pulse, until)
 
     def _start_anywhere(self, remote: Remote, wanted: Wanted, pulse: Pulse, until: float) -> Fetched | None:
-        """From the first of the URLs that works."""
+        """Fetches from the first of the URLs that works."""
         last: FetchError | None = None
         for number, url in enumerate(remote.urls):
             others = tuple(remote.urls[number + 1 :])
@@ -66,7 +66,7 @@ class Fetcher:
                 if run.began or (error.retryable and not others):
                     raise
                 last = last if last is not None and last.retryable else error
-        raise last or ConnectionFailed("no URL was named")
+        raise last or ConnectionFailed("the request has no URL")
 
     def _start(self, run: Run) -> Fetched | None:
         parts = Parts(run, self._unfinished)
@@ -76,7 +76,7 @@ class Fetcher:
             run.total = source.size
             if source.size is not None:
                 if source.size > MAX_BYTES:
-                    raise ContentTooLarge(f"{source.size} bytes announced, {MAX_BYTES} at most")
+                    raise ContentTooLarge(f"the source has {source.size} bytes; at most {MAX_BYTES} are accepted")
                 run.wanted.require_room(source.size)
             source = parts.probed(source)
             if not source.in_parts(signed=run.wanted.signed):
@@ -84,7 +84,7 @@ class Fetcher:
         return parts.start(source)
 
     def discard(self, request: Request) -> None:
-        """Gives up what came so far."""
+        """Deletes the parts that were stored so far."""
         begun = self._unfinished.get(request)
         if begun:
             self._parts.abort_upload(begun.key, begun.upload_id)

@@ -1,4 +1,4 @@
-"""Which addresses a file's parts are asked from: the first one and the mirrors that have the same version of it."""
+"""The URLs from which a file's parts are fetched: the first one, and mirrors that have the same version."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tidegate.ingest.fetching.ranges import SourceChanged
 from tidegate.ingest.fetching.run import Run
 from tidegate.ingest.model import Source, source_of, total_of
 
-# A source that asks for a longer pause is left alone: a mirror, or the next attempt, goes on.
+# If a source asks for a longer pause, a mirror or the next attempt continues.
 LONGEST_PAUSE = 20.0
-# An address that failed so often in a row is not asked again while there are others.
+# A URL that failed this often in a row is not used again while there are others.
 _MOST_FAILURES = 2
 
 
 @dataclass(slots=True)
 class Address:
-    """`source` is the file's version as this address names it: mirrors may give one file different ETags."""
+    """A URL of the file. `source` has the validators of this URL: mirrors may use different ETags for one file."""
 
     url: str
     source: Source
@@ -28,7 +28,7 @@ class Address:
 
 class Mirrors:
     def __init__(self, run: Run, url: str, source: Source, *, rests: bool = False) -> None:
-        """`rests`: the host of `url` asked for a pause, so that only mirrors may be asked."""
+        """`rests`: the host of `url` asked for a pause, so only mirrors may be used."""
         self._run = run
         self._source = source
         self._first = url
@@ -36,7 +36,7 @@ class Mirrors:
         self._lock = threading.Lock()
 
     def find(self, urls: Iterable[str]) -> None:
-        """Adds those of the URLs that have the same version of the file, by its size and a validator."""
+        """Adds the URLs that have the same version of the file: the same size, and the same ETag or Last-Modified."""
         for url in urls:
             if url == self._first:
                 continue
@@ -52,7 +52,7 @@ class Mirrors:
         return len(self._addresses)
 
     def at(self, number: int) -> Address:
-        """Parts are spread evenly over the addresses."""
+        """The address for part `number`: parts are spread evenly."""
         with self._lock:
             return self._addresses[number % len(self._addresses)]
 
@@ -60,7 +60,7 @@ class Mirrors:
         address.failures = 0
 
     def leave_out(self, address: Address, error: FetchError) -> bool:
-        """Whether the address is not asked any more, so that another can be asked at once."""
+        """Counts a failure. True if the address was removed, so that another one can be used at once."""
         with self._lock:
             address.failures += 1
             changed = isinstance(error, SourceChanged)
@@ -75,7 +75,7 @@ class Mirrors:
 
 
 def _agree(one: Source, other: Source) -> bool:
-    """The same ETag; or the same time of the last change, which mirrors keep while their servers make other ETags."""
+    """The same ETag, or the same Last-Modified: mirrors often keep the time, but have other ETags."""
     same_etag = one.strong_etag is not None and one.strong_etag == other.strong_etag
     same_time = one.last_modified is not None and one.last_modified == other.last_modified
     return one.size == other.size and (same_etag or same_time)

@@ -1,4 +1,4 @@
-"""What is fetched, for which request, and what came of it."""
+"""What to fetch, for which request, and the result."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Remote:
     credential: Credential | None = None
     allow_private: bool = False
     project_id: str = ""
-    # Other addresses of the same file, asked in this order where the first fails, and beside it where they agree.
+    # Other URLs of the same file: used in this order if the first fails, and beside it if they have the same version.
     mirrors: tuple[str, ...] = ()
     politeness: Politeness = NO_LIMITS
-    # Told of a host that asked for a pause: the URL, and how many seconds.
+    # Called with the URL and the seconds if a host asks for a pause.
     on_pause: Callable[[str, float], None] = lambda _url, _seconds: None
 
     @property
@@ -29,8 +29,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`signed`: the SHA-256 is announced and will be checked. `require_room` refuses a size that the project may not
-    store."""
+    """`signed`: the SHA-256 was announced and will be verified. `require_room` raises if the size exceeds the quota."""
 
     request: Request
     key: str
@@ -40,12 +39,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """`small` holds content that fitted into one part; other content is in the upload. No digest: read it again."""
+    """`small` is content that fits into one part; other content is in `upload`. Without a digest, read it from S3."""
 
     size: int
     etag: str | None
     digest: str | None
     upload: tuple[str, str] | None = None
     small: bytearray | None = None
-    # Whether the source could tell that all of it is of one version.
+    # Whether the source's validators showed that all parts are of one version.
     validated: bool = True

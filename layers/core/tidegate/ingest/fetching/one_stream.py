@@ -1,4 +1,4 @@
-"""One stream, for small files and for sources that cannot tell one version from another."""
+"""Fetches a file as one stream: small files, and sources without ranges or without ETag and Last-Modified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.ingest.fetching.ranges import SourceChanged, until_cut
 from tidegate.ingest.fetching.run import PartJob, Run
 from tidegate.ingest.model import Source
 
-# How often a cut connection is opened again.
+# How often a broken connection is opened again.
 _MOST_CUTS = 5
 
 
@@ -24,7 +24,7 @@ class OneStream:
         self._source = source
 
     def fetch(self, stream: Stream) -> Fetched:
-        """Everything that `stream` and, where it is cut, its successors send."""
+        """Reads `stream` to its end. If its connection breaks, continues with a new one."""
         run, source = self._run, self._source
         pieces = self._pieces(stream)
         first = next(pieces, bytearray())
@@ -60,12 +60,12 @@ class OneStream:
                 yield piece[: model.PART_BYTES]
                 piece = piece[model.PART_BYTES :]
         if self._source.size is not None and got != self._source.size:
-            raise ConnectionFailed(f"{got} of {self._source.size} bytes came")
+            raise ConnectionFailed(f"the source sent {got} of {self._source.size} bytes")
         if piece:
             yield piece
 
     def _chunks(self, stream: Stream) -> Iterator[bytes]:
-        """The stream's bytes. A cut connection is opened again, and goes on where it broke."""
+        """The stream's bytes. A broken connection is opened again and continued at the same byte."""
         source, got, cuts = self._source, 0, 0
         for chunk in until_cut(stream, source):
             got += len(chunk)
@@ -73,7 +73,9 @@ class OneStream:
         while source.size is not None and got < source.size:
             cuts += 1
             if cuts > _MOST_CUTS:
-                raise ConnectionFailed(f"the connection was cut after {got} of {source.size} bytes, {cuts} times")
+                raise ConnectionFailed(
+                    f"the connection broke {cuts} times, the last time after {got} of {source.size} bytes"
+                )
             with self._rest(got) as rest:
                 for chunk in self._after_known(rest, got) if rest.status == 200 else until_cut(rest, source):
                     got += len(chunk)
@@ -86,7 +88,7 @@ class OneStream:
         return run.open(run.remote.url)
 
     def _after_known(self, stream: Stream, got: int) -> Iterator[bytes]:
-        """A source without ranges sends everything again: the first `got` bytes must be the same as before."""
+        """Skips the first `got` bytes of a source that sends everything again, and checks that they are the same."""
         stream.raise_for_status()
         again, left = hashlib.sha256(), got
         for chunk in until_cut(stream, self._source):
@@ -95,6 +97,6 @@ class OneStream:
             again.update(known)
             left -= len(known)
             if left == 0 and known and again.digest() != self._run.digest.digest():
-                raise SourceChanged("the source changed while it was fetched: it sent other bytes the second time")
+                raise SourceChanged("the source changed while it was fetched: the second time it sent other bytes")
             if new:
                 yield new

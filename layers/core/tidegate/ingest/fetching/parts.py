@@ -1,4 +1,4 @@
-"""Ranges of one version of a file, several at once. Those that S3 has are not fetched again."""
+"""Fetches ranges of one version of a file in parallel. Parts that S3 has are not fetched again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate.ingest.fetching.run import PartJob, Run
 from tidegate.ingest.fetching.unfinished import Unfinished, UnfinishedStore
 from tidegate.ingest.model import Source, parts_of
 
-# How often a part is tried without a byte of it coming.
+# How often a part is tried without receiving a byte of it.
 _TRIES = 5
 _FIRST_PAUSE = 0.5
-# Left of an invocation when no new part is begun, so that those under way can end.
+# No part is begun when fewer seconds of the invocation are left, so that running ones can finish.
 _RESERVE_SECONDS = 45.0
-# What a function reads from S3 and hashes in a second, at the least.
+# A function reads from S3 and hashes at least this many bytes per second.
 _HASHED_PER_SECOND = 50 * 1024 * 1024
 
 
@@ -29,7 +29,7 @@ class Parts:
         self._unfinished = unfinished
 
     def probed(self, source: Source) -> Source:
-        """Not every server that can send ranges says so: a large file is worth asking."""
+        """The source, with `ranges` set if it answers one: not every server that can send ranges says so."""
         size = source.size
         if source.ranges or size is None or size < model.PARALLEL_FROM or not source.validated:
             return source
@@ -51,14 +51,15 @@ class Parts:
         run.total = begun.size
         if stored is None:
             if run.store.head(begun.key) is None:
-                raise SourceChanged("the parts that had come are gone")
-            # An earlier run completed the upload and died.
+                raise SourceChanged("the parts that were stored are gone")
+            # An earlier run completed the upload, then died.
             return self._whole(begun, None)
         mirrors = Mirrors(run, begun.url, begun.source, rests=begun.url not in run.remote.urls)
         mirrors.find(run.remote.urls)
         if not mirrors:
             error = NotSent(
-                "the source asked for a pause, and no mirror has the same version", retry_after=LONGEST_PAUSE
+                "the source asked for a pause, and no mirror has the same version of the file",
+                retry_after=LONGEST_PAUSE,
             )
             error.put_off = True
             raise error
@@ -72,10 +73,10 @@ class Parts:
         mine = Unfinished(run.wanted.key, upload_id, run.remote.url, *told)
         begun = self._unfinished.begin(run.wanted.request, mine)
         if begun.upload_id != upload_id:
-            # Another run of this step was faster: its upload is the one that counts.
+            # Another run of this step began an upload first: continue that one.
             run.store.abort_upload(run.wanted.key, upload_id)
             if begun.source != source:
-                raise SourceChanged("another run of this step met another version of the source")
+                raise SourceChanged("another run of this request found another version of the source")
         return begun
 
     def _fetch(self, begun: Unfinished, stored: Mapping[int, object], mirrors: Mirrors) -> Fetched | None:
@@ -94,13 +95,13 @@ class Parts:
         try:
             run.pump(jobs(), hashed=not stored)
         except DomainError as error:
-            # An attempt that got further is not one of those that count against the request.
+            # An attempt that got further does not count against the retries.
             error.progressed = run.taken > before and not isinstance(error, SourceChanged)
             raise
         if run.taken < size:
             return None
         if stored and missing and run.seconds_left < _RESERVE_SECONDS + size / _HASHED_PER_SECOND:
-            # The digest needs all of it to be read again: the next invocation has the time for that.
+            # The whole object must be read for its digest, which the next invocation has time for.
             return None
         return self._whole(begun, None if stored else run.digest.hexdigest())
 
@@ -126,7 +127,7 @@ class Parts:
                     self._pause_after(error, failures)
             failures = failures + 1 if len(piece) == before else 0
             if failures >= _TRIES:
-                raise ConnectionFailed(f"part {number} was cut {failures} times without a byte of it coming")
+                raise ConnectionFailed(f"the connection broke {failures} times without a byte of part {number}")
         return run.put_part(begun.key, begun.upload_id, number, piece[: last - start + 1])
 
     def _pause_after(self, error: FetchError, failures: int) -> None:

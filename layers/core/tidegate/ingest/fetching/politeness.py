@@ -1,4 +1,4 @@
-"""How gently a source is read: connections, bandwidth and a delay between requests, as its subscription asks."""
+"""Limits for reading from a source: connections, bandwidth and a delay between requests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidegate.common.token_bucket import TokenBucket
 
 @dataclass(frozen=True, slots=True)
 class Politeness:
-    """None, or a delay of 0, is no limit of its own; the operator's limits of a host hold in any case."""
+    """None, or a delay of 0, is no limit. The operator's limits for hosts apply as well."""
 
     connections: int | None = None
     bytes_per_s: int | None = None
     delay_s: float = 0.0
-    # Downloads of the project from the host at once; the others bound one download.
+    # Parallel downloads of the project from the host. The other limits are per download.
     host_downloads: int | None = None
 
     @classmethod
@@ -32,12 +32,12 @@ NO_LIMITS = Politeness()
 
 
 class Pacer:
-    """Keeps one fetch, whatever threads it has, within its politeness."""
+    """Keeps all threads of one download within its limits."""
 
     def __init__(
         self, politeness: Politeness, wait: Callable[[float], object], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """`wait` sleeps that many seconds, or raises if the fetch is to stop."""
+        """`wait` sleeps that many seconds, or raises if the download must stop."""
         self._politeness = politeness
         self._wait = wait
         self._monotonic = monotonic
@@ -47,7 +47,7 @@ class Pacer:
         self._bucket = TokenBucket(rate, monotonic()) if rate else None
 
     def before_request(self) -> None:
-        """Returns when the delay since the request before is over."""
+        """Waits until the delay since the previous request is over."""
         if not self._politeness.delay_s:
             return
         with self._lock:
@@ -58,7 +58,7 @@ class Pacer:
             self._wait(at - now)
 
     def after_bytes(self, count: int) -> None:
-        """Returns when the next bytes may be read, so that the socket's buffer slows the source down."""
+        """Waits until more bytes may be read. Meanwhile TCP's flow control slows the source down."""
         if self._bucket is None:
             return
         while True:

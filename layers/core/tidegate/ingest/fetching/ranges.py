@@ -1,4 +1,4 @@
-"""Answers that are parts of one version of a file."""
+"""Checks that answers are the requested ranges, of one version of a file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _CHUNK = 256 * 1024
 
 
 class SourceChanged(UpstreamError):
-    """What was fetched of the source so far is of another version than what it sends now."""
+    """The source now sends another version of the file than the parts that were fetched."""
 
 
 class Ranged(AbstractContextManager[Stream]):
-    """A stream that must be the asked-for part, of the same version as the other parts."""
+    """A stream that must be the requested range, of the same version as the other parts."""
 
     def __init__(self, opened: AbstractContextManager[Stream], start: int, source: Source) -> None:
         self._opened = opened
@@ -40,16 +40,16 @@ class Ranged(AbstractContextManager[Stream]):
             raise SourceChanged("the source is shorter than it was (416)")
         stream.raise_for_status()
         if stream.status != 206 or starts_at(stream.headers) != self._start:
-            raise SourceChanged(f"the source answered {stream.status} and not the part that was asked for")
+            raise SourceChanged(f"the source answered {stream.status} instead of the requested range")
         if not self._source.is_same(stream.headers):
-            raise SourceChanged("the source changed while it was fetched: its ETag, Last-Modified or size is another")
+            raise SourceChanged("the source changed while it was fetched: its ETag, Last-Modified or size differs")
 
     def __exit__(self, *error: object) -> bool | None:
         return self._opened.__exit__(*error)  # type: ignore[arg-type]
 
 
 def until_cut(stream: Stream, source: Source) -> Iterator[bytes]:
-    """A cut is the end of what came, where whoever reads knows how much should have come."""
+    """The stream's chunks. A broken connection just ends them if the size is known: the reader sees what is missing."""
     try:
         yield from stream.chunks(_CHUNK)
     except (ConnectionFailed, FetchTimeout):

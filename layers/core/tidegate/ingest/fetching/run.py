@@ -1,4 +1,4 @@
-"""What all requests to a source share within one invocation: time, politeness, progress and the digest."""
+"""State of one download within one invocation: time left, limits, progress and the running digest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tidegate.ingest.fetching.ranges import Ranged
 from tidegate.ingest.model import MAX_BYTES, Source
 from tidegate.ingest.ports import Pulse
 
-# Parts in memory at once: being fetched, stored or waiting for their turn to be hashed.
+# Parts in memory at once: being fetched, being stored, or waiting to be hashed.
 WINDOW = 4
-# How often a waiting run looks whether its request was cancelled or paused.
+# How often a waiting run checks whether its request was cancelled or paused.
 _LOOK_SECONDS = 1.0
 
-# Brings one part and stores it.
+# Fetches one part and stores it.
 PartJob = Callable[[], bytearray]
 
 
@@ -50,10 +50,10 @@ class Run:
         self.pacer = Pacer(remote.politeness, self.rest, monotonic)
         self._at_once = min(WINDOW, remote.politeness.connections or WINDOW)
         self.digest = hashlib.sha256()
-        # Bytes that are stored, of all that are expected.
+        # Bytes stored so far, and the expected total.
         self.taken = 0
         self.total: int | None = None
-        # Whether a multipart upload was begun: another URL would then begin a second one.
+        # Whether a multipart upload was begun. Then no other URL is tried, because it would begin a second one.
         self.began = False
 
     @property
@@ -62,10 +62,10 @@ class Run:
 
     @contextmanager
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Stream]:
-        """A GET. A Retry-After that is met in it is passed on to `Remote.on_pause`."""
+        """Sends a GET. Passes a Retry-After of the answer to `Remote.on_pause`."""
         left = self.seconds_left
         if left <= 0:
-            raise FetchTimeout("the source needs longer than one invocation has, and cannot go on where it stopped")
+            raise FetchTimeout("the download takes longer than one invocation, and the source cannot resume it")
         self.pacer.before_request()
         try:
             with self._http.stream(
@@ -84,17 +84,17 @@ class Run:
             raise
 
     def range(self, url: str, start: int, last: int, source: Source) -> AbstractContextManager[Stream]:
-        """The bytes from `start` to `last` of this version. SourceChanged if another version is there."""
+        """The bytes from `start` to `last` of this version. SourceChanged if the source has another version."""
         asked = self.open(url, {"range": f"bytes={start}-{last}", **source.conditions()})
         return Ranged(asked, start, source)
 
     def rest(self, seconds: float) -> None:
         if self._stopped.wait(seconds):
-            raise LeaseLost("the fetch was stopped")
+            raise LeaseLost("the download was stopped")
 
     def require_running(self) -> None:
         if self._stopped.is_set():
-            raise LeaseLost("the fetch was stopped")
+            raise LeaseLost("the download was stopped")
 
     def tell(self) -> None:
         """Reports the progress. Raises if the request was cancelled or paused."""
@@ -105,7 +105,7 @@ class Run:
         return piece
 
     def pump(self, jobs: Iterator[PartJob], *, hashed: bool = False) -> None:
-        """Runs jobs side by side and takes their parts in order; at most WINDOW parts exist at once."""
+        """Runs jobs in parallel and takes their parts in order. At most WINDOW parts are in memory."""
         window: deque[Future[bytearray]] = deque()
         with ThreadPoolExecutor(self._at_once) as pool:
             try:
@@ -126,7 +126,7 @@ class Run:
             self.digest.update(piece)
         self.taken += len(piece)
         if self.taken > MAX_BYTES:
-            raise ContentTooLarge(f"more than {MAX_BYTES} bytes")
+            raise ContentTooLarge(f"the source sent more than {MAX_BYTES} bytes, the most that a file may have")
         self.tell()
 
     def _result(self, future: Future[bytearray]) -> bytearray:

@@ -1,6 +1,6 @@
-"""Downloads that are under way: what a later invocation or attempt needs to go on where this one stops.
+"""Unfinished downloads: what a later invocation or attempt needs to continue them.
 
-The parts themselves are in S3, which also knows which of them it has: nothing is written here for each part.
+The parts are in S3, which also lists them, so nothing is written here for a single part.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tidegate.common.ids import Clock
 from tidegate.ingest.model import Source
 from tidegate.queue.model import Request
 
-# A request that is paused or has failed can be resumed this long.
+# A paused or failed request can be resumed for this long.
 _KEPT_SECONDS = 30 * 86400
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A multipart upload and the one version of the source that its parts are of."""
+    """A multipart upload, and the version of the source that its parts belong to."""
 
     key: str
     upload_id: str
@@ -49,7 +49,7 @@ class UnfinishedStore:
         return _from(item) if item else None
 
     def begin(self, request: Request, begun: Unfinished) -> Unfinished:
-        """Returns the download to go on with: another run of the same step may have begun one a moment before."""
+        """Stores `begun`. Returns the download to continue: that of another run of the same step, if it was first."""
         key = keys.unfinished(request.project_id, request.request_id)
         item = key | asdict(begun) | {"expires_at": int(self._clock().timestamp()) + _KEPT_SECONDS}
         try:
@@ -59,7 +59,7 @@ class UnfinishedStore:
         return begun
 
     def forget(self, request: Request, begun: Unfinished) -> None:
-        """Only this one: a newer one stays."""
+        """Removes this download; a newer one stays."""
         key = keys.unfinished(request.project_id, request.request_id)
         try:
             self._table.write(delete(key, "#upload_id = :mine", mine=begun.upload_id))

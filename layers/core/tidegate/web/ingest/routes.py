@@ -1,4 +1,4 @@
-"""Subscriptions, and the credentials that their sources ask for."""
+"""Routes for subscriptions, and for the credentials that their sources need."""
 
 from __future__ import annotations
 
@@ -42,12 +42,17 @@ def _shown(subscription: Subscription) -> SubscriptionAnswer:
 
 
 def _politeness(body: SubscriptionBody | SubscriptionChanges) -> dict[str, Any]:
-    """The limits that are set; one that is left out, or null, is none."""
+    """The limits that are set. One that is left out or null is no limit."""
     return {"politeness": body.politeness.model_dump(exclude_none=True)} if body.politeness else {}
 
 
 @router.post(
-    "/v1/subscriptions", scope="write", tags=_TAGS, summary="Watch a source", status_code=201, middlewares=[idempotent]
+    "/v1/subscriptions",
+    scope="write",
+    tags=_TAGS,
+    summary="Create a subscription",
+    status_code=201,
+    middlewares=[idempotent],
 )
 def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     caller = router.caller
@@ -55,9 +60,9 @@ def create(body: SubscriptionBody) -> Response[SubscriptionAnswer]:
     return answer(_shown(app().ingest.subscriptions.create(described, who=caller.key_id)), 201)
 
 
-@router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="What a source would bring")
+@router.post("/v1/subscriptions/preview", scope="write", tags=_TAGS, summary="Preview the files of a source")
 def preview(body: PreviewBody) -> PreviewAnswer:
-    """For sources that need no credential. The same rules as a scan, and nothing is queued or kept."""
+    """For sources that need no credential. The same rules as for a scan; nothing is queued or stored."""
     selection = Selection(body.format, body.include, body.exclude, body.file_path)
     found = app().ingest.subscriptions.preview(router.caller.project_id, body.source_url, selection)
     entries = found.entries or []
@@ -81,20 +86,20 @@ def show(subscription_id: str) -> SubscriptionAnswer:
     return _shown(app().ingest.subscriptions.get(router.caller.project_id, subscription_id))
 
 
-@router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change it")
+@router.patch("/v1/subscriptions/<subscription_id>", scope="write", tags=_TAGS, summary="Change a subscription")
 def change(subscription_id: str, body: SubscriptionChanges) -> SubscriptionAnswer:
     caller = router.caller
     changes = body.model_dump(exclude_unset=True) | _politeness(body)
     return _shown(app().ingest.subscriptions.change(caller.project_id, subscription_id, changes, who=caller.key_id))
 
 
-@router.post("/v1/subscriptions/<subscription_id>/pause", scope="write", tags=_TAGS, summary="Let its schedule rest")
+@router.post("/v1/subscriptions/<subscription_id>/pause", scope="write", tags=_TAGS, summary="Pause the schedule")
 def pause(subscription_id: str) -> SubscriptionAnswer:
     caller = router.caller
     return _shown(app().ingest.subscriptions.pause(caller.project_id, subscription_id, who=caller.key_id))
 
 
-@router.post("/v1/subscriptions/<subscription_id>/resume", scope="write", tags=_TAGS, summary="Follow its schedule")
+@router.post("/v1/subscriptions/<subscription_id>/resume", scope="write", tags=_TAGS, summary="Resume the schedule")
 def resume(subscription_id: str) -> SubscriptionAnswer:
     caller = router.caller
     return _shown(app().ingest.subscriptions.resume(caller.project_id, subscription_id, who=caller.key_id))
@@ -104,7 +109,7 @@ def resume(subscription_id: str) -> SubscriptionAnswer:
     "/v1/subscriptions/<subscription_id>",
     scope="write",
     tags=_TAGS,
-    summary="Forget it and cancel what it queued",
+    summary="Delete a subscription and cancel its queued requests",
     status_code=204,
 )
 def delete(subscription_id: str) -> Response[Any]:
@@ -117,7 +122,7 @@ def delete(subscription_id: str) -> Response[Any]:
     "/v1/subscriptions/<subscription_id>/download",
     scope="write",
     tags=_TAGS,
-    summary="Look at the source now",
+    summary="Scan the source now",
     status_code=202,
     middlewares=[idempotent],
 )
@@ -127,7 +132,9 @@ def download(subscription_id: str) -> Response[RequestAnswer]:
     return answer(RequestAnswer.model_validate(request.shown()), 202)
 
 
-@router.get("/v1/subscriptions/<subscription_id>/tasks", scope="read", tags=_TAGS, summary="Its requests")
+@router.get(
+    "/v1/subscriptions/<subscription_id>/tasks", scope="read", tags=_TAGS, summary="List a subscription's requests"
+)
 def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> RequestList:
     page = app().ingest.subscriptions.tasks(router.caller.project_id, subscription_id, limit, cursor)
     items = [RequestAnswer.model_validate(item.shown()) for item in page.items]
@@ -138,7 +145,7 @@ def tasks(subscription_id: str, limit: Limit = 20, cursor: Cursor = None) -> Req
     "/v1/credentials",
     scope="read",
     tags=_TAGS,
-    summary="Stored credentials: names, origins and the names of their headers; never a value",
+    summary="List credentials: their names, origins and header names, never a value",
 )
 def list_credentials() -> CredentialList:
     found = app().projects.credential_records.list(router.caller.project_id)
@@ -149,12 +156,12 @@ def list_credentials() -> CredentialList:
     "/v1/credentials/<name>",
     scope="write",
     tags=_TAGS,
-    summary="Keep headers for a source under a name",
+    summary="Store headers for a source under a name",
     status_code=204,
 )
 def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any]:
-    """They go to its origins only: at the first request, after a redirect, from a manifest. An http:// origin is
-    taken from projects with private URLs only, since anyone on the way could read the headers."""
+    """The headers are sent to these origins only, also after a redirect and for files of a subscription. Only projects
+    with allow_private_urls may use an http:// origin, because others could read the headers on the way."""
     project_id = router.caller.project_id
     check_origins(body.origins, plain_text=app().projects.projects.get(project_id).allow_private_urls)
     now, who = app().clock(), router.caller.key_id
@@ -164,9 +171,9 @@ def put_credential(name: CredentialInPath, body: CredentialBody) -> Response[Any
     return answer(None, 204)
 
 
-@router.delete("/v1/credentials/<name>", scope="write", tags=_TAGS, summary="Forget them", status_code=204)
+@router.delete("/v1/credentials/<name>", scope="write", tags=_TAGS, summary="Delete a credential", status_code=204)
 def delete_credential(name: CredentialInPath) -> Response[Any]:
-    # The secret first: a crash in between leaves a name in the list, which can be deleted again.
+    # The secret first: a crash in between leaves only a listed name, which can be deleted again.
     caller = router.caller
     app().projects.credentials.delete(caller.project_id, name)
     line = act(caller.project_id, name, app().clock(), caller.key_id, "credential.delete")

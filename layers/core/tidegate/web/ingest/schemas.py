@@ -9,7 +9,7 @@ from tidegate.ingest.feeds.choice import template_fault
 from tidegate.web.queue.request_payloads import CredentialName, PolitenessBody, Url
 from tidegate.web.schemas import Answer, Body, Number, Priority, Schedule, Text
 
-# They say where a message ends and whom it is for: not a secret, and dangerous in a caller's hand.
+# Headers that control the connection or the end of a message. They are no secrets, and dangerous if a caller sets them.
 _FRAMING = frozenset(
     [
         "host",
@@ -28,7 +28,7 @@ _FRAMING = frozenset(
 
 def _no_framing(value: str) -> str:
     if value.lower() in _FRAMING:
-        raise ValueError(f"{value} cannot be set by a credential")
+        raise ValueError(f"a credential cannot set the header {value}")
     return value
 
 
@@ -46,19 +46,19 @@ def _template(value: str) -> str:
 
 Glob = Annotated[str, Field(min_length=1, max_length=300)]
 Globs = Annotated[
-    list[Glob], Field(max_length=50, description="as *.iso; with a slash it is matched against the whole path")
+    list[Glob], Field(max_length=50, description="such as *.iso; one with a slash is matched against the whole path")
 ]
 PathTemplate = Annotated[
     str,
-    Field(max_length=500, description="where files go in the library, as in /podcasts/{year}/{name}"),
+    Field(max_length=500, description="where files go in the library, such as /podcasts/{year}/{name}"),
     AfterValidator(_template),
 ]
 Concurrency = Annotated[
-    int, Field(ge=1, le=16, description="how many of its downloads run at once; holds for what is queued from then on")
+    int, Field(ge=1, le=16, description="how many of its downloads run at once; a change affects new downloads only")
 ]
 SourceFormat = Annotated[
     Literal["auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"],
-    Field(description="auto tells it from the answer"),
+    Field(description="auto detects it from the answer"),
 ]
 
 
@@ -79,7 +79,7 @@ class SubscriptionBody(Body):
 
 
 class SubscriptionChanges(Body):
-    """What is left out stays; null takes a field away."""
+    """Fields that are left out stay as they are; null removes one."""
 
     name: Text | None = None
     source_url: Url | None = None
@@ -121,7 +121,7 @@ class PreviewEntry(Answer):
 
 
 class PreviewAnswer(Answer):
-    """`listed` files are in the source, `chosen` of them would come; `items` are the first hundred of these."""
+    """The source lists `listed` files; a scan would download `chosen` of them; `items` are the first hundred."""
 
     format: str
     listed: int
@@ -149,7 +149,7 @@ class SubscriptionAnswer(Answer):
     create_time: str
     last_scan: str | None = None
     next_run: (
-        Annotated[str, Field(description="when its schedule fires next; absent without one, or paused")] | None
+        Annotated[str, Field(description="when its schedule runs next; absent if it has none or is paused")] | None
     ) = None
 
 
@@ -163,13 +163,15 @@ class CredentialBody(Body):
     origins: Annotated[
         list[Origin],
         Field(
-            min_length=1, max_length=20, description="the headers go to these only: https://host or https://host:port"
+            min_length=1,
+            max_length=20,
+            description="the headers are sent to these only: https://host or https://host:port",
         ),
     ]
 
 
 class CredentialAnswer(Answer):
-    """`headers` are names only; a value is never shown."""
+    """`headers` are the names only; values are never shown."""
 
     name: str
     origins: list[str]
