@@ -1,1 +1,1 @@
-"""The whole system on one machine: starts the emulator, deploys template.yaml, shows what it does."""
+"""The whole system on one machine: starts the emulator, deploys template.yaml, runs a demo."""

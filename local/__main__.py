@@ -27,25 +27,25 @@ def run(place: Place) -> int:
 
             say("\nA first look at what it does (`make demo` shows more):")
             tour(up, FIRST_LOOK)
-        # `make` may be killed so that no signal comes here.
+        # If `make` is killed, no signal comes here.
         parent = os.getppid() if "MAKELEVEL" in os.environ else None
         while up.emulator.alive():
             if parent not in (None, os.getppid()):
                 raise KeyboardInterrupt
             time.sleep(0.5)
-    raise Failure("MiniStack ended by itself", f"read {place.log_file}, then `make run` again")
+    raise Failure("MiniStack ended unexpectedly", f"read {place.log_file}, then `make run` again")
 
 
 def demo(place: Place) -> int:
     from local.demo.tour import tour
 
-    # Short windows, unless asked otherwise, so that nobody waits for the default ones.
+    # Shorter windows than the default, so that nobody has to wait.
     with cloud_up(replace(place, params={"CollectWindowSeconds": "8", **place.params})) as up:
         return tour(up)
 
 
 def smoke(place: Place) -> int:
-    """One of everything against the stack of API_URL and KEY; without them against a local cloud."""
+    """Tries one of everything against the stack of API_URL and KEY; without API_URL, against a local cloud."""
     from tidegate_client.cli import main as tidegate
 
     if url := os.environ.get("API_URL"):
@@ -55,7 +55,7 @@ def smoke(place: Place) -> int:
 
 
 def clean(place: Place) -> int:
-    # Its files would go from under a running emulator, which writes them again when it stops.
+    # A running emulator would lose its files, and write them again when it stops.
     if place.cloud_file.exists() and port_in_use(port_of(place)):
         raise Failure(
             "The local cloud is still running.", "press Ctrl-C where make run runs, then run make clean again"
@@ -64,12 +64,12 @@ def clean(place: Place) -> int:
         shutil.rmtree(path, ignore_errors=True)
     for path in (place.cloud_file, place.log_file, place.home / "admin-key"):
         path.unlink(missing_ok=True)
-    say("The local cloud is forgotten.")
+    say("The local cloud and its state are deleted.")
     return 0
 
 
 def port_of(place: Place) -> int:
-    """The port that the last run took, which may be another one than this command's."""
+    """The port of the last run, which may differ from this command's."""
     try:
         kept = json.loads(place.cloud_file.read_text())
     except ValueError:
@@ -90,7 +90,7 @@ Tidegate is up.
   next, in another terminal:
     .venv/bin/tidegate login --api-url {cloud.api_url} --key {cloud.admin_key}
     .venv/bin/tidegate project create my-first-project
-Ctrl-C stops it; what is in it stays for the next run.""")
+Ctrl-C stops it. Its data is kept for the next run.""")
 
 
 def stopped(*_: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Zips of the functions and layers, named by what is in them, so that an unchanged one is never sent twice."""
+"""Zips of the functions and layers, named by their content, so that an unchanged one is not sent again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from local.place import ROOT
 
 BUCKET = "tidegate-artifacts"
-# A fixed time stamp makes the same content the same zip.
+# A fixed time stamp, so that the same content gives the same zip.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 CODE_PROPERTY = {
     "AWS::Serverless::Function": "CodeUri",
@@ -48,7 +48,7 @@ def artifact_of(kind: str, path: Path) -> Artifact:
 
 
 def package(template: dict[str, Any]) -> list[Artifact]:
-    """Points every local path of the template at an S3 object, in place; returns the objects it needs."""
+    """Replaces every local path in the template by an S3 object. Returns the objects to upload."""
     made: dict[Path, Artifact] = {}
     for resource in template["Resources"].values():
         kind = resource["Type"]

@@ -1,6 +1,6 @@
-"""Writes layers/client/tidegate_client/async_client.pyi: the types of `AsyncClient`, made from those of `Client`.
+"""Writes layers/client/tidegate_client/async_client.pyi: the types of `AsyncClient`, generated from those of `Client`.
 
-`python -m local.async_stub [check]`; a test checks that the file is what this writes.
+`python -m local.async_stub [check]`. A test checks that the file is up to date.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _note(name: str, module: ModuleType, imports: dict[str, set[str]]) -> None:
     found: Any = getattr(module, name, None)
     if found is None:
         return
-    # An alias has no home of its own: it is imported from where the module itself takes it.
+    # A type alias has no module of its own: import it from where this module imports it.
     home = getattr(found, "__module__", None) if isinstance(found, type) else _home_of_alias(name, module)
     if home and home != "builtins":
         imports.setdefault(home.replace("pathlib._local", "pathlib"), set()).add(name)
@@ -139,5 +139,5 @@ def _formatted(source: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["check"]:
-        sys.exit(0 if STUB.read_text() == text() else "async_client.pyi is old: run python -m local.async_stub")
+        sys.exit(0 if STUB.read_text() == text() else "async_client.pyi is outdated: run python -m local.async_stub")
     STUB.write_text(text())

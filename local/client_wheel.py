@@ -1,4 +1,4 @@
-"""The client's wheel: `python -m local.client_wheel [DIRECTORY]`, into dist/ unless named."""
+"""Builds the client's wheel: `python -m local.client_wheel [DIRECTORY]`, by default into dist/."""
 
 from __future__ import annotations
 

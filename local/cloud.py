@@ -1,4 +1,4 @@
-"""One local cloud, up: the emulator, the stack on it, and the addresses of both."""
+"""Starts a local cloud: the emulator, the stack on it, and a file with their addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from local.stack import Stack
 
 @dataclass(frozen=True)
 class Cloud:
-    """What `.local/cloud.json` holds while it is up."""
+    """The content of `.local/cloud.json` while the cloud runs."""
 
     api_url: str
     ws_url: str

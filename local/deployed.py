@@ -1,6 +1,6 @@
 """A second virtual environment with the Python version that is deployed, for the tests that should run on it.
 
-`python -m local.deployed make` prepares it where that version is installed; `… say` tells whether it is.
+`python -m local.deployed make` creates it if that version is installed; `… say` prints whether it is.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _UV = str(Path(sys.executable).parent / "uv")
 
 
 def version() -> str:
-    """As the template names it, "3.13" for `Runtime: python3.13`."""
+    """The version in the template: "3.13" for `Runtime: python3.13`."""
     found = re.search(r"^ +Runtime: python(3\.\d+)$", (ROOT / "template.yaml").read_text(), re.MULTILINE)
     assert found, "template.yaml names no Python runtime"
     return found[1]
 
 
 def interpreter(wanted: str) -> str | None:
-    """`DEPLOYED_PYTHON`, what uv knows of, what is on PATH, or what pyenv holds but has not switched on."""
+    """Looks for it in `DEPLOYED_PYTHON`, uv, PATH, and the versions of pyenv."""
     known = subprocess.run([_UV, "python", "find", wanted, "--no-python-downloads"], capture_output=True, text=True)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     candidates = [os.environ.get("DEPLOYED_PYTHON", ""), known.stdout.strip(), shutil.which(f"python{wanted}") or ""]
@@ -36,7 +36,7 @@ def interpreter(wanted: str) -> str | None:
 
 
 def _is(path: str, wanted: str) -> bool:
-    # pyenv's shims are on PATH also for versions that they then refuse to run.
+    # pyenv's shims are on PATH even for versions that they refuse to run.
     asked = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
         return subprocess.run([path, "-c", asked], capture_output=True, text=True).stdout.strip() == wanted
@@ -48,7 +48,7 @@ def make() -> None:
     wanted = version()
     python = None if _is(sys.executable, wanted) else interpreter(wanted)
     if python is None:
-        # What was made for a version that is gone, or for another than is deployed now, must not run any more.
+        # An environment of a version that is gone, or no longer deployed, must not be used.
         shutil.rmtree(VENV, ignore_errors=True)
         return
     stamp, locked = VENV / ".locked", f"{wanted} {LOCK.read_text()}"

@@ -1,4 +1,4 @@
-"""MiniStack as a child process: started clean, waited for, stopped so that its state is kept."""
+"""Runs MiniStack as a child process, and stops it so that its state is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from local.progress import Failure
 
 START_SECONDS = 30
 STOP_SECONDS = 20
-# What the emulator accepts as its root account; roles of the functions get keys of their own.
+# Credentials of the emulator's root account. The functions' roles get their own.
 ROOT_KEY, ROOT_SECRET = "test", "test"
 
 
@@ -42,7 +42,7 @@ class Emulator:
                 f"Port {self.place.port} is in use by another program",
                 f"stop it, or take another port: PORT={self.place.port + 1} make run",
             )
-        # An emulator that was killed could not remove its own.
+        # An emulator that was killed could not delete them.
         shutil.rmtree(self.place.temporary_dir, ignore_errors=True)
         for folder in (self.place.state_dir, self.place.objects_dir, self.place.temporary_dir):
             keep_private(folder)
@@ -56,15 +56,15 @@ class Emulator:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C must reach the emulator through stop(), after what still runs against it has ended.
+                # Ctrl-C must not reach the emulator directly: stop() ends it after everything that uses it.
                 start_new_session=True,
-                # What it stores holds secrets: keys of roles, callback secrets, files.
+                # Its state holds secrets: keys of roles, callback secrets, files.
                 umask=0o077,
             )
         self._wait_until_healthy()
 
     def stop(self) -> None:
-        """Ends it and every function that it started, and removes what they put into the temporary folder."""
+        """Ends the emulator and every function that it started, and deletes their temporary files."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -75,13 +75,13 @@ class Emulator:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        # Functions are in the emulator's process group and may outlive it by some seconds.
+        # Functions are in the emulator's process group and may run some seconds longer.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(self.place.temporary_dir, ignore_errors=True)
 
     def _port_is_free(self) -> bool:
-        """An emulator whose `make run` was killed needs some seconds to save its state and end; it is waited for."""
+        """Waits for the emulator of a killed `make run`, which needs some seconds to save its state and end."""
         deadline = time.monotonic() + (STOP_SECONDS if self.place.cloud_file.exists() else 0)
         while port_in_use(self.place.port):
             if time.monotonic() >= deadline:
@@ -97,7 +97,7 @@ class Emulator:
 
     def _environment(self) -> dict[str, str]:
         place = self.place
-        # The host's own environment would leak into every function, so only what a shell needs passes.
+        # Only what a shell needs: every function would inherit the rest of this environment.
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return {
             **kept,

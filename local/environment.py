@@ -1,4 +1,4 @@
-"""How many bytes of environment variables a deployment would give its functions: Lambda takes 4 KB of each."""
+"""How many bytes of environment variables each function of a deployment would have. Lambda allows 4 KB."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from local import template
 
 LAMBDA_LIMIT = 4096
-# What CloudFormation appends to names, and a resource's own id where it has one.
+# Stand-ins for the suffix that CloudFormation appends to names, and for the ids of resources.
 _SUFFIX, _ID = "-ABCDEFGHIJKL", "a1b2c3d4e5"
 
 
 class Names:
-    """Stand-ins, at least as long as the real ones, for what is known only after the deployment."""
+    """Stand-ins for names that are known only after the deployment, at least as long as the real ones."""
 
     def __init__(self, stack: str, region: str, parameters: Mapping[str, str]) -> None:
         self._stack, self._region, self._parameters = stack, region, parameters
@@ -53,7 +53,7 @@ class Names:
 
 @cache
 def _template() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """The defaults of parameters, and the variables of each function by its logical id."""
+    """(defaults of the parameters, variables of each function by logical id)."""
     found = template.expanded()
     common = found["Globals"]["Function"]["Environment"]["Variables"]
     return (
@@ -67,7 +67,7 @@ def _template() -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
 
 
 def sizes(stack: str, region: str, wanted: Mapping[str, str]) -> dict[str, int]:
-    """The bytes of each function's variables, names and values, by its logical id."""
+    """The bytes of each function's variables (names and values), by logical id."""
     defaults, functions = _template()
     names = Names(stack, region, {**defaults, **wanted})
     return {

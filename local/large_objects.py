@@ -1,7 +1,7 @@
-"""Large objects of the local cloud stay on disk.
+"""Keeps large objects of the local cloud on disk.
 
-MiniStack holds parts of an upload in memory, joins them there, and reads a whole object to answer one range of it: a
-file of 20 GB would take twice its size in memory. Here parts and objects past a limit are files, read as they are sent.
+MiniStack keeps the parts of an upload in memory, joins them there, and reads a whole object to answer one range of it:
+a file of 20 GB would take twice its size in memory. Here, parts and objects above a limit are files that are streamed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Send = Callable[..., Coroutine[Any, Any, None]]
 
 
 class OnDisk(bytes):
-    """A span of a file that passes for its bytes where MiniStack only measures, cuts and forwards them."""
+    """A span of a file that takes the place of its bytes where MiniStack only measures, slices and sends them."""
 
     path: Path
     start: int
     size: int
-    # Of a part, whose digest was taken when it came.
+    # The digest of a part, computed when it was uploaded.
     known_md5: bytes | None = None
-    # A part's file goes with it: after it was joined, or when its upload is aborted.
+    # Whether the file is deleted with this object: that of a part is, after it was joined or its upload aborted.
     owned = False
 
     @classmethod
@@ -54,7 +54,7 @@ class OnDisk(bytes):
 
     def __getitem__(self, cut: Any) -> Any:
         if not isinstance(cut, slice):
-            raise TypeError("only a range of it can be read")
+            raise TypeError("only slices of an object on disk can be read")
         start, stop, _ = cut.indices(self.size)
         return OnDisk.span(self.path, self.start + start, max(0, stop - start))
 
@@ -74,7 +74,7 @@ class OnDisk(bytes):
 
 
 def streamed(send_response: Send) -> Send:
-    """Sends what is on disk chunk by chunk, as the receiver takes it."""
+    """Sends bodies on disk in chunks, as fast as the receiver reads."""
 
     async def sent(send: Any, status: int, headers: dict[str, str], body: Any, **kwargs: Any) -> None:
         if not isinstance(body, OnDisk):
@@ -91,7 +91,7 @@ def streamed(send_response: Send) -> Send:
 
 
 class LargeObjects:
-    """Wraps the functions of MiniStack's S3 that hold bodies."""
+    """Replaces the functions of MiniStack's S3 that handle bodies."""
 
     def __init__(self, s3: Any) -> None:
         self._s3 = s3
@@ -162,7 +162,7 @@ def read_whole(body: bytes) -> bytes:
 
 
 def spilled(body: bytes) -> OnDisk:
-    """In a file of the temporary folder; zeros take no room in it."""
+    """Writes a part to a temporary file. Zeros take no disk space."""
     handle, name = tempfile.mkstemp(prefix="part-")
     with os.fdopen(handle, "wb") as file:
         if body == bytes(len(body)):
@@ -175,7 +175,7 @@ def spilled(body: bytes) -> OnDisk:
 
 
 def join(parts: list[dict[str, Any]], path: Path) -> None:
-    """One after another into the file, each removed when it is there, so that both never take room."""
+    """Appends the parts to the file, and deletes each when it was copied, so that little disk space is used twice."""
     with path.open("wb") as out:
         for part in parts:
             body = part["body"]

@@ -1,6 +1,6 @@
-"""Runs MiniStack with what it does differently from AWS, and what matters here, put right. Started by emulator.py.
+"""Runs MiniStack with patches for differences from AWS that matter here. Started by emulator.py.
 
-Every patch names the difference; each can go when MiniStack no longer has it.
+Every patch names the difference, and can be removed when MiniStack no longer has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from local.place import API_ID, DEFAULT_PORT, SHORT_PATH
 Result = dict[str, Any]
 Serve = Callable[..., Coroutine[Any, Any, None]]
 
-# AWS authorises a batch call as the single one it repeats; MiniStack checks an action that no policy can name.
+# AWS authorises a batch call like the single call; MiniStack checks an action that does not exist in IAM.
 BATCH_ACTIONS = {
     "sqs:SendMessageBatch": "sqs:SendMessage",
     "sqs:DeleteMessageBatch": "sqs:DeleteMessage",
@@ -30,7 +30,7 @@ EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)")
 
 
 def class_name(log: str) -> str | None:
-    """The exception's class, from the last unindented line of the traceback that looks like one."""
+    """The class of the exception in the last traceback of a log; None if there is none."""
     _, found, traceback = log.rpartition("Traceback (most recent call last):")
     if not found:
         return None
@@ -41,7 +41,7 @@ def class_name(log: str) -> str | None:
 
 
 def name_errors(execute: Callable[..., Result]) -> Callable[..., Result]:
-    """On AWS Step Functions sees an exception by its class name; MiniStack calls each one Runtime.HandlerError."""
+    """On AWS, Step Functions gets the class name of an exception; MiniStack calls each one Runtime.HandlerError."""
 
     def executed(*args: Any, **kwargs: Any) -> Result:
         result = execute(*args, **kwargs)
@@ -71,16 +71,16 @@ def bodiless(send_response: Serve) -> Serve:
 
 
 def fronted(serve: Serve, api_id: str) -> Serve:
-    """Serves the HTTP API at /tidegate, as short as on AWS, and leads a browser there from `/`.
+    """Serves the HTTP API at the short path /tidegate, and redirects a browser there from `/`.
 
-    Unsigned, `GET /` would list the buckets even with AUTH=true.
+    Without this, an unsigned `GET /` would list the buckets even with AUTH=true.
     """
 
     async def front(scope: dict[str, Any], receive: Any, send: Any) -> None:
         path = scope.get("path", "")
         asked = scope["type"] == "http" and scope["method"] in {"GET", "HEAD"} and not signed(scope)
         if asked and path in {"/", SHORT_PATH}:
-            # The page's addresses are relative, so it has to be reached with its slash.
+            # The page uses relative URLs, so its own must end with a slash.
             location = SHORT_PATH.encode() + b"/"
             await send({"type": "http.response.start", "status": 307, "headers": [(b"location", location)]})
             await send({"type": "http.response.body", "body": b""})
@@ -103,7 +103,7 @@ def signed(scope: dict[str, Any]) -> bool:
 
 
 def keep_queue_names(sqs: Any) -> None:
-    """MiniStack knows a queue by a URL with its port in it, and loses sight of it when the state moves to another."""
+    """MiniStack identifies a queue by a URL with its port, and would not find it after a start on another port."""
     sqs.DEFAULT_PORT = str(DEFAULT_PORT)
     sqs._CANONICAL_NETLOC = f"{sqs.DEFAULT_HOST}:{DEFAULT_PORT}"
 
@@ -111,7 +111,7 @@ def keep_queue_names(sqs: Any) -> None:
 def gathering(
     receive: Callable[[str, int], list[Result]], window_of: Callable[[str], float], wake: Callable[[], None]
 ) -> Callable[[str, int], list[Result]]:
-    """AWS gathers a mapping's batch for MaximumBatchingWindowInSeconds; MiniStack invokes for every message at once."""
+    """AWS collects a batch for MaximumBatchingWindowInSeconds; MiniStack invokes the function for every message."""
     gathered: dict[str, tuple[float | None, list[Result]]] = {}
 
     def received(queue_url: str, most: int) -> list[Result]:
@@ -147,14 +147,14 @@ def batching_window(mappings: Iterable[tuple[str, str, Result]], queue_url: str)
 
 
 def end_at_once() -> None:
-    """With the functions that it started: they are in its process group and would wait for work some 20 s more."""
+    """Ends the emulator and its functions, which are in its process group and would wait for work for 20 s more."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 
 
 def prompt(serve: Serve) -> Serve:
-    """Ends the process when its state is saved: it would wait for every function that still runs."""
+    """Ends the process once its state is saved. Otherwise it would wait for every function that still runs."""
 
     async def served(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await serve(scope, receive, send)
@@ -167,7 +167,7 @@ def prompt(serve: Serve) -> Serve:
 
 
 def stop_with(parent: int) -> None:
-    """Stops the emulator, state saved, when whoever started it is gone."""
+    """Stops the emulator, with its state saved, when its parent process is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,8 +1,7 @@
-"""Keeps .lock/dev.txt and layers/deps/requirements.txt in step with pyproject.toml, .lock/sam.txt with .lock/sam.in.
+"""Locks the dependencies: .lock/dev.txt and layers/deps/requirements.txt from pyproject.toml, .lock/sam.txt from
+.lock/sam.in, each with hashes.
 
-`make lock` writes them, each with the hashes of what may be installed.
-
-`python -m local.lock write | check`; the check needs no network.
+`python -m local.lock write | check`. `make lock` writes; the check needs no network.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def unmet(requirements: list[str], pinned: dict[str, str]) -> list[str]:
 
 
 def unhashed(path: Path) -> list[str]:
-    """Pins that name no hash: pip would take whatever the index gives under that name."""
+    """Pins without a hash, for which pip would install whatever the index offers."""
     entries = re.split(r"\n(?=\S)", "\n".join(line for line in path.read_text().splitlines() if "# via" not in line))
     return [entry.split()[0] for entry in entries if PINNED.match(entry) and not HASHES.search(entry)]
 
@@ -68,7 +67,7 @@ def problems() -> list[str]:
 
 
 def reachable(requirements: list[str]) -> set[str]:
-    """What those requirements bring with them, by the metadata of the installed packages."""
+    """The names of these requirements and of all that they depend on, from the metadata of installed packages."""
     from importlib.metadata import requires
 
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Where one local cloud keeps its things, and what it was asked to be."""
+"""The folders, port and parameters of a local cloud."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
     home: Path = ROOT / ".local"
     port: int = DEFAULT_PORT
     params: Mapping[str, str] = field(default_factory=dict)
-    # An emulator that runs already, such as someone's LocalStack; else one is started here.
+    # The URL of an emulator that runs already, such as LocalStack; empty: one is started here.
     external: str = ""
 
     @classmethod
@@ -52,7 +52,7 @@ class Place:
 
     @property
     def temporary_dir(self) -> Path:
-        """Where the emulator and its functions put what they need while they run."""
+        """For temporary files of the emulator and its functions."""
         return self.home / "tmp"
 
     @property
@@ -68,7 +68,7 @@ class Place:
 
 
 def keep_private(folder: Path) -> None:
-    """The folder is its owner's alone, and so is every file in it, also what an earlier version left open."""
+    """Makes the folder and every file in it accessible to its owner only."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for inner in (folder, *folder.rglob("*")):
         if not inner.is_symlink():
@@ -76,7 +76,7 @@ def keep_private(folder: Path) -> None:
 
 
 def kept_key(path: Path) -> str:
-    """The key in that file, made on first use and readable by its owner alone."""
+    """The key in that file, which is created on first use and readable by its owner only."""
     if path.exists():
         path.chmod(0o600)
     else:

@@ -1,4 +1,4 @@
-"""What can be known before a deployment to AWS is built: who deploys, where, and whether it fits the account."""
+"""Checks before a deployment to AWS: the credentials, the region, the parameters and the account's limits."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from local.progress import Failure, Say
 
 # Lambda refuses a reservation that would leave the account's other functions fewer than this.
 LEFT_UNRESERVED = 100
-# What each parameter reserves, and for how many functions; and what is reserved of an account that has it to spare.
+# For how many functions each parameter reserves concurrency; and what is reserved if the account has enough.
 RESERVES = {"SubmitConcurrency": 1, "ApiConcurrency": 1, "AuthorizerConcurrency": 1, "StepConcurrency": 5}
 USUAL = {"SubmitConcurrency": 100, "ApiConcurrency": 100, "AuthorizerConcurrency": 50, "StepConcurrency": 10}
-# Left to all other functions of the account before anything is reserved without being asked for.
+# The usual reservations are made only if this much is left for the account's other functions.
 TO_SPARE = 500
-# Fewer concurrent executions than this are taken by a handful of agents and a batch: worth a word.
+# A few agents and a batch can use up fewer concurrent executions than this, so the deployer is told.
 COMFORTABLE = 200
-# What a stack whose creation failed is left as: CloudFormation can only delete it then.
+# States of a stack whose creation failed. CloudFormation can then only delete it.
 STUCK = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS"}
 
-# A machine's name is the stack's and a few letters, and Step Functions takes 80.
+# The name of a state machine is that of the stack and a few letters; Step Functions allows 80.
 LONGEST_STACK_NAME = 70
-# What a parameter is of no use without.
+# Parameters that need others.
 NEEDED = {
     "VpcSubnetIds": ("VpcSecurityGroupIds",),
     "VpcSecurityGroupIds": ("VpcSubnetIds",),
@@ -38,7 +38,7 @@ NEEDED = {
     "HostedZoneId": ("DomainName",),
 }
 NEEDED_BY_GSE = ("GseBaseUrl", "GseSourceAgentId")
-# How CloudFormation shows the value of a parameter that is not to be shown.
+# How CloudFormation shows the value of a NoEcho parameter.
 HIDDEN = "****"
 JSON_PARAMETERS = ("RequestPolicies", "ChannelCapacities")
 
@@ -46,7 +46,7 @@ Clients = Callable[[str], Any]
 
 
 def parameters(config: Path, given: str, known: Mapping[str, Any]) -> dict[str, str]:
-    """The configuration's parameters, with those of PARAMS in their place."""
+    """The parameters of the configuration file, overridden by those of PARAMS."""
     settings = tomllib.loads(config.read_text()) if config.exists() else {}
     overrides = settings.get("default", {}).get("deploy", {}).get("parameters", {}).get("parameter_overrides", "")
     words = overrides if isinstance(overrides, list) else shlex.split(overrides)
@@ -55,7 +55,7 @@ def parameters(config: Path, given: str, known: Mapping[str, Any]) -> dict[str, 
         name, sign, value = word.partition("=")
         if not sign or name not in known:
             raise Failure(
-                f"{word!r} sets no parameter of template.yaml",
+                f"{word!r} does not set a parameter of template.yaml",
                 f'write PARAMS="Name=value …" with names of: {", ".join(sorted(known))}',
             )
         merged[name] = value
@@ -63,21 +63,21 @@ def parameters(config: Path, given: str, known: Mapping[str, Any]) -> dict[str, 
 
 
 def override(name: str, value: str) -> str:
-    """As `sam deploy --parameter-overrides` reads it: a value with blanks or quotes is quoted."""
+    """A parameter in the form that `sam deploy --parameter-overrides` reads, quoted."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'{name}="{escaped}"'
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the account is like: whether the stack is there already, and the reservations that fit."""
+    """Whether the stack exists already, and the concurrency to reserve."""
 
     exists: bool
     reservations: dict[str, str]
 
 
 def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str, str], tell: Say) -> Found:
-    """Failure, before anything is built or made, if the deployment cannot succeed."""
+    """Failure if the deployment cannot succeed, before anything is built or created."""
     if not region:
         raise Failure("no AWS region is set", "export AWS_REGION=eu-central-1, or aws configure set region …")
     account = _account(clients)
@@ -90,9 +90,9 @@ def check(clients: Clients, region: str | None, stack: str, wanted: Mapping[str,
 
 
 def _check_parameters(values: Mapping[str, str], region: str) -> None:
-    """What CloudFormation would find out only while it makes things."""
+    """Faults that CloudFormation would find only while it creates resources."""
     if values.get("Tracing") == "yes" and region.startswith("cn-"):
-        raise Failure(f"X-Ray traces no functions in {region}", 'PARAMS="Tracing=no" make deploy')
+        raise Failure(f"X-Ray does not trace functions in {region}", 'PARAMS="Tracing=no" make deploy')
     needed: dict[str, tuple[str, ...]] = {name: others for name, others in NEEDED.items() if values.get(name)}
     if values.get("TransferEngine") == "gse":
         needed["TransferEngine=gse"] = NEEDED_BY_GSE
@@ -110,12 +110,14 @@ def _check_parameters(values: Mapping[str, str], region: str) -> None:
 
 def _check_names(stack: str, region: str, values: Mapping[str, str]) -> None:
     if len(stack) > LONGEST_STACK_NAME:
-        raise Failure(f"the stack's name has {len(stack)} letters", f"take one of at most {LONGEST_STACK_NAME}")
+        raise Failure(
+            f"the stack's name has {len(stack)} letters", f"use a name of at most {LONGEST_STACK_NAME} letters"
+        )
     sizes = environment.sizes(stack, region, {name: value for name, value in values.items() if value != HIDDEN})
     function, size = max(sizes.items(), key=lambda pair: pair[1])
     if size > environment.LAMBDA_LIMIT:
         raise Failure(
-            f"{function} would have about {size} bytes of environment variables, and Lambda takes "
+            f"{function} would have about {size} bytes of environment variables, but Lambda allows "
             f"{environment.LAMBDA_LIMIT}",
             "shorten the stack's name, RequestPolicies, ChannelCapacities or UrlAllowList",
         )
@@ -137,16 +139,16 @@ def _account(clients: Clients) -> str:
 def _check_concurrency(
     clients: Clients, wanted: Mapping[str, str], deployed: Mapping[str, str], tell: Say
 ) -> dict[str, str]:
-    """What to reserve: what was asked for, if it fits; else the usual, of an account that has it to spare."""
+    """What to reserve: what was asked for, if it fits; otherwise the usual, if the account has enough."""
     asked = {name: wanted[name] for name in RESERVES if name in wanted}
     try:
         limits = clients("lambda").get_account_settings()["AccountLimit"]
     except (ClientError, BotoCoreError) as error:
-        # Deploying needs no right to read the limits; Lambda will say itself what does not fit.
-        tell(f"  … the account's Lambda limits are unknown: {error}")
+        # Deploying needs no permission to read the limits, and Lambda itself refuses what does not fit.
+        tell(f"  … the account's Lambda limits could not be read: {error}")
         return asked
     total = limits["ConcurrentExecutions"]
-    # What this stack holds already is free for it.
+    # What this stack has reserved already is available to it.
     free = limits["UnreservedConcurrentExecutions"] + reserved_by(deployed)
     reserved = reserved_by(asked)
     if reserved and free - reserved < LEFT_UNRESERVED:
@@ -158,11 +160,11 @@ def _check_concurrency(
         )
     tell(f"  ✓ {total} concurrent executions, {free} unreserved")
     if total < COMFORTABLE:
-        tell(f"  … {total} are few: requests wait when all are busy; Service Quotas raises the limit, for nothing")
+        tell(f"  … {total} are few: requests wait while all are busy; Service Quotas raises the limit free of charge")
     if asked:
         return asked
     if deployed:
-        # As an operator left them: what is not named here keeps its value.
+        # Parameters that are not named keep their values.
         return {}
     usual = {name: str(value) for name, value in USUAL.items()}
     if free - reserved_by(usual) < TO_SPARE:
@@ -172,7 +174,7 @@ def _check_concurrency(
 
 
 def _deployed(clients: Clients, stack: str) -> dict[str, str] | None:
-    """The parameters of the stack as it is; None if there is none."""
+    """The parameters of the deployed stack; None if there is none."""
     try:
         found = clients("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
     except (ClientError, BotoCoreError):

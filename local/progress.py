@@ -1,4 +1,4 @@
-"""A line for each step, and failures that say what to do."""
+"""Prints a line for each step, and failures with what to do about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Say = Callable[[str], None]
 
 
 class Failure(Exception):
-    """Something a person can mend: what failed, and what to do about it."""
+    """A failure that a person can fix: what failed, and what to do about it."""
 
     def __init__(self, what: str, advice: str) -> None:
         super().__init__(what)
@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 
 def silence(line: str) -> None:
-    """For callers, such as tests, that have their own way of showing progress."""
+    """Prints nothing: for callers, such as tests, that show progress themselves."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`sam build` and `sam deploy` with what they need found first: `python -m local.sam build | build-here | deploy`."""
+"""Runs `sam build` and `sam deploy` with what they need: `python -m local.sam build | build-here | deploy`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SBOM = ROOT / ".aws-sam" / "sbom.cdx.json"
 
 
 def find_runtime(name: str) -> Path | None:
-    """That Python on PATH or among pyenv's, whose shims an empty environment lacks."""
+    """That Python on PATH or among pyenv's versions, whose shims may not be on PATH."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     on_path = shutil.which(name)
     candidates = [Path(on_path)] if on_path else []
@@ -96,9 +96,7 @@ def sam_build(template: Path, out: Path, python: Path, wheels: Path) -> None:
     environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Failure(
-            f"sam build failed:\n{(done.stdout + done.stderr)[-3000:]}", "mend what it names, then make build"
-        )
+        raise Failure(f"sam build failed:\n{(done.stdout + done.stderr)[-3000:]}", "fix what it names, then make build")
 
 
 def deploy() -> int:
@@ -107,22 +105,22 @@ def deploy() -> int:
     found = preflight.check(session.client, session.region_name, _stack_name(), wanted, say)
     wanted |= found.reservations
     build()
-    # ADMIN_KEY=keep leaves the key of an earlier deployment, made on another machine, as it is.
+    # ADMIN_KEY=keep leaves the admin key of a deployment from another machine as it is.
     if os.environ.get("ADMIN_KEY") != "keep":
         wanted["AdminKeySha256"] = sha256_hex(kept_key(AWS_KEY))
         say(f"  the admin key of this deployment is in {AWS_KEY.relative_to(ROOT)}")
     stamp(BUILT, wanted)
-    # A table that may not be deleted could not be rolled back if its creation failed: it is protected afterwards.
+    # The table is protected only after the creation: a protected one could not be rolled back if it failed.
     if not found.exists and (code := _sam_deploy({**wanted, "TableDeletionProtection": "no"})):
         return code
     return _sam_deploy(wanted)
 
 
 def stamp(built: Path, wanted: Mapping[str, str]) -> None:
-    """Puts a hash of the parameters into the built template: a value alone would publish no version of a function."""
+    """Writes a hash of the parameters into the built template: without it, a changed parameter publishes no version."""
     text = built.read_text()
     if len(re.findall(r"RELEASE: \S+", text)) != 1:
-        raise Failure("template.yaml sets RELEASE not once", "mend Globals in template.yaml")
+        raise Failure("template.yaml must set RELEASE exactly once", "fix Globals in template.yaml")
     release = sha256_hex(json.dumps(dict(wanted), sort_keys=True))[:16]
     built.write_text(re.sub(r"RELEASE: \S+", f"RELEASE: r{release}", text))
 

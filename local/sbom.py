@@ -1,4 +1,4 @@
-"""What runs in Lambda besides our own code, as a CycloneDX 1.6 document beside the build."""
+"""Writes an SBOM (CycloneDX 1.6) of the third-party packages that run in Lambda."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from local.place import ROOT
 
 
 def write_sbom(layer: Path, wheels: Path, out: Path, platform: str = "") -> None:
-    """Lists what is installed in `layer`, each with the digest of the wheel for `platform` that it came from."""
+    """Lists the packages in `layer`, each with the digest of the wheel for `platform` that it was installed from."""
     out.write_text(
         json.dumps(document(list(distributions(path=[str(layer)])), digests(wheels, platform)), indent=2) + "\n"
     )
 
 
 def digests(wheels: Path, platform: str) -> dict[str, str]:
-    """SHA-256 by package; of several wheels the one for `platform`."""
+    """The SHA-256 of each package's wheel; of several wheels, that for `platform`."""
     found: dict[str, str] = {}
     for wheel in sorted(wheels.glob("*.whl")):
         name, _, _, tags = parse_wheel_filename(wheel.name)
@@ -46,7 +46,7 @@ def document(installed: list[Distribution], digest_of: dict[str, str]) -> dict[s
     ]
     whole = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": root}}
     whole |= {"components": components, "dependencies": depends}
-    # The same build has the same number: nothing in here depends on when it was made.
+    # Deterministic: the same build has the same serial number.
     return whole | {"serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(whole, sort_keys=True))}"}
 
 
@@ -57,7 +57,7 @@ def _purl(name: str, found: Distribution) -> str:
 def _component(name: str, found: Distribution, digest: str | None) -> dict[str, Any]:
     component: dict[str, Any] = {"type": "library", "bom-ref": _purl(name, found), "name": name}
     component |= {"version": found.version, "purl": _purl(name, found)}
-    # As the package says it: an expression of SPDX where it has one, else its own words.
+    # The package's SPDX expression if it has one, otherwise its own text.
     if expression := found.metadata["License-Expression"]:
         component["licenses"] = [{"expression": expression}]
     elif words := found.metadata["License"]:

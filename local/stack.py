@@ -1,4 +1,4 @@
-"""Deploys template.yaml to the emulator, and only when something changed."""
+"""Deploys template.yaml to the emulator if something changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stack:
         self._artifacts = artifacts.package(self._template)
         self._parameters = self._checked_parameters()
         self._hash = sha256_hex(json.dumps([self._template, self._parameters], sort_keys=True, default=str))
-        # Kept in the stack itself, so that it cannot outlive a state that a power cut took back.
+        # Kept in the stack itself, so that it is lost together with the stack's state after a power cut.
         self._template["Outputs"][HASH_OUTPUT] = {"Value": self._hash}
         self._cloudformation = client(place, "cloudformation")
 
@@ -56,10 +56,10 @@ class Stack:
         except ClientError as error:
             if "No updates" not in str(error):
                 raise Failure(
-                    f"The template was refused: {error}", "mend template.yaml; `make lint` checks it"
+                    f"The template was refused: {error}", "fix template.yaml; `make lint` checks it"
                 ) from error
         if self._wait() not in {"CREATE_COMPLETE", "UPDATE_COMPLETE"}:
-            raise Failure("The stack did not deploy:\n" + self._reasons(), "mend template.yaml, then `make run` again")
+            raise Failure("The stack did not deploy:\n" + self._reasons(), "fix template.yaml, then `make run` again")
         self._set_time_to_live()
 
     def outputs(self) -> dict[str, str]:
@@ -70,10 +70,10 @@ class Stack:
         known = self._template["Parameters"]
         if unknown := sorted(set(self.place.params) - set(known)):
             raise Failure(
-                f"template.yaml has no parameter {', '.join(unknown)}", f"it knows {', '.join(sorted(known))}"
+                f"template.yaml has no parameter {', '.join(unknown)}", f"its parameters are {', '.join(sorted(known))}"
             )
         return {
-            # Who tries things out revokes a key and expects it to be refused at once.
+            # No cache, so that a revoked key is refused at once.
             "KeyCacheSeconds": "0",
             **self.place.params,
             "AdminKeySha256": sha256_hex(self.place.admin_key()),

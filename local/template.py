@@ -1,4 +1,4 @@
-"""template.yaml as data: for the emulator and tests, and as AWS gets it after its transforms."""
+"""Loads template.yaml: for the emulator, for tests, and as AWS sees it after its transforms."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LOOP = "Fn::ForEach::"
 EXTENSIONS = "AWS::LanguageExtensions"
 
 
-# A function's or machine's alias and version, as SAM lets a template name them.
+# How a template names the alias and version of a function or state machine in SAM.
 _ALIAS, _VERSION, _MACHINE_ALIAS = ".Alias", ".Version", "MachineAliaslive"
 _GRADUAL = ("AutoPublishAlias", "AutoPublishAliasAllProperties", "DeploymentPreference")
 
 
 def load() -> dict[str, Any]:
-    """Loops (Fn::ForEach) written out, without aliases and versions: the emulator knows none of state machines."""
+    """For the emulator: with loops (Fn::ForEach) expanded, and without aliases and versions."""
     template: dict[str, Any] = _without_aliases(expanded())
     for properties in (
         template["Globals"]["Function"],
@@ -33,7 +33,7 @@ def load() -> dict[str, Any]:
 
 
 def expanded() -> dict[str, Any]:
-    """As CloudFormation's language extensions leave it, before the SAM transform."""
+    """After CloudFormation's language extensions, before the SAM transform."""
     template: dict[str, Any] = yaml_parse((ROOT / "template.yaml").read_text())
     template["Resources"] = _looked_up(_written_out(template["Resources"]), template["Mappings"])
     (template["Transform"],) = (name for name in template["Transform"] if name != EXTENSIONS)
@@ -41,7 +41,7 @@ def expanded() -> dict[str, Any]:
 
 
 def transformed(**parameters: str) -> dict[str, Any]:
-    """As AWS gets it after the SAM transform, with these values of parameters; code is taken to be in S3."""
+    """After the SAM transform, with these parameters. The code counts as uploaded to S3."""
     template = expanded()
     for resource in template["Resources"].values():
         for name in ("CodeUri", "ContentUri", "DefinitionUri"):
@@ -53,7 +53,7 @@ def transformed(**parameters: str) -> dict[str, Any]:
 
 
 class _NoManagedPolicies:
-    """SAM asks for the ARNs of AWS's managed policies by name; none is named here."""
+    """SAM asks for the ARNs of AWS's managed policies; the template names none."""
 
     def load(self) -> dict[str, str]:
         return {}
@@ -75,7 +75,7 @@ def _without_aliases(value: Any) -> Any:
 
 
 def _written_out(value: Any) -> Any:
-    """Each loop replaced by its body, once for every item of its list."""
+    """Replaces each loop by its body, once for every item of its list."""
     if isinstance(value, list):
         return [_written_out(item) for item in value]
     if not isinstance(value, dict):
@@ -102,7 +102,7 @@ def _with(value: Any, variable: str, item: str) -> Any:
         return item
     out = {_with(key, variable, item): _with(inner, variable, item) for key, inner in value.items()}
     text = out.get("Fn::Sub")
-    # Nothing is left to substitute: it is a plain string, which may stand where no function may.
+    # With nothing left to substitute, a plain string: it is allowed in places where Fn::Sub is not.
     return text if isinstance(text, str) and "${" not in text else out
 
 

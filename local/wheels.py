@@ -1,7 +1,7 @@
-"""The layer's dependencies as wheels whose hashes the lock names, and nothing else for `sam build` to take.
+"""Downloads the layer's dependencies as wheels with verified hashes, the only ones that `sam build` can use.
 
-`sam build` asks pip for the lock's packages by file, which checks hashes, and once more by name for the processor of
-Lambda, which does not. So pip gets these wheels here, with hashes, and `sam build` only what lies here.
+`sam build` itself checks hashes only when pip reads the lock file, not when it asks again by name for Lambda's
+processor. So the wheels are downloaded here with hashes, and `sam build` finds no others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from local.place import ROOT, sha256_hex
 from local.progress import Failure
 
 FOLDER = ROOT / ".local" / "wheels"
-# What Lambda's Amazon Linux 2023, with glibc 2.34, can load.
+# Platforms that Lambda's Amazon Linux 2023 (glibc 2.34) supports.
 _LINUXES = ("manylinux2014", "manylinux_2_28", "manylinux_2_34")
 _MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
 
@@ -37,7 +37,7 @@ def verified_wheels(python: Path, runtime: str, architectures: set[str], here: s
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise Failure(
-                f"the layer's packages could not be had as locked:\n{done.stderr[-2000:]}",
+                f"the layer's packages could not be downloaded as locked:\n{done.stderr[-2000:]}",
                 "check that PyPI (or PIP_INDEX_URL) is reachable; if a hash differs, find out who changed the package",
             )
     return unfinished.rename(made)

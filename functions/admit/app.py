@@ -1,4 +1,4 @@
-"""Admits waiting requests of a channel; one message at a time in each channel's FIFO group."""
+"""Admits waiting requests of a channel. Each channel is a FIFO group, so one message of it runs at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         try:
             app().queue.admission.admit(channel)
         except Exception:
-            logger.exception("admission failed and is tried again", channel=channel)
+            logger.exception("admission failed and will be retried", channel=channel)
             app().queue.admission_queue.retry_soon(record)
             failed.append(record["messageId"])
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

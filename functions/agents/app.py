@@ -1,4 +1,4 @@
-"""The agents' inbox and results. Long polls wait here, in a small function, and take no room from the API's."""
+"""Agents' inboxes and results. A function of its own, so that long polls do not use up the API's concurrency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every route but the hot submits: the API, its docs and the console."""
+"""All routes but the two submits of distribution: the API, its docs and the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Identifies the caller. It refuses nobody: the routes answer 401 and 403 themselves, as problem+json."""
+"""Identifies the caller. It refuses no request: the routes answer 401 and 403 themselves, as problem+json."""
 
 from __future__ import annotations
 

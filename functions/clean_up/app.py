@@ -1,4 +1,4 @@
-"""Daily at 02:00: archives and removes what is past its retention, then sweeps leftover objects of crashed steps."""
+"""Runs daily at 02:00: archives and deletes records past their retention, then sweeps objects left by crashed steps."""
 
 from __future__ import annotations
 

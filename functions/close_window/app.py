@@ -1,4 +1,4 @@
-"""Closes a Job's window: no more targets are taken, and those it has are written as shards."""
+"""Closes a Job's window: it accepts no more targets, and those it has are written as shards."""
 
 from __future__ import annotations
 

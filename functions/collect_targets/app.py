@@ -19,7 +19,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         try:
             messages.append(read_message(record["messageId"], json.loads(record["body"])))
         except (ValueError, KeyError, TypeError):
-            logger.exception("a message cannot be read", message_id=record["messageId"])
+            logger.exception("a message cannot be parsed", message_id=record["messageId"])
             unreadable.append(record["messageId"])
     failed = [*unreadable, *app().distribution.collect.collect(messages)]
     if failed:

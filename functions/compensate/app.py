@@ -1,4 +1,4 @@
-"""The compensation poll: a tick from its queue, or the minute's schedule that revives a lost one."""
+"""The compensation poll. Runs for each tick in its queue; a schedule restarts it every minute if the tick was lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def handler(event: dict[str, Any], context: Any) -> None:
 
 
 def _tell_state() -> None:
-    """The schedule's run, once a minute."""
+    """Logs and writes metrics of the queues, once a minute."""
     poll, queue_size = app().compensation.poll.status()
     logger.info("compensation", queue_size=queue_size, interval_s=poll.interval_s, state=poll.as_data())
     metrics.add_metric("CompensationInterval", MetricUnit.Seconds, poll.interval_s)
@@ -42,7 +42,7 @@ def _tell_state() -> None:
 
 
 def _tell_channel(channel: ChannelStats) -> None:
-    """Only while it has work: CloudWatch charges a metric for the hours in which it is written."""
+    """Writes a channel's metrics, but only while it has work: CloudWatch charges for each hour with data."""
     if not channel.queued and not channel.running:
         return
     figures = EphemeralMetrics(service="queue")

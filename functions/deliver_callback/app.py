@@ -1,4 +1,4 @@
-"""Callbacks from the queue to their receivers, side by side: one that hangs holds no other of its batch."""
+"""Delivers callbacks from the queue in parallel, so that a slow receiver does not delay the others of the batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = Logger(service="tidegate")
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     records = event["Records"]
-    # Wired before the threads start, or each would wire it for itself.
+    # Wired before the threads start; otherwise each thread would wire it.
     deliverer, callbacks = app().notifications.deliverer, app().notifications.callbacks
 
     def carried(record: dict[str, Any]) -> bool:
@@ -28,7 +28,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
             else:
                 callbacks.redrive(message["project_id"], message["delivery_id"])
         except Exception:
-            logger.exception("a callback was left in the queue", message_id=record["messageId"])
+            logger.exception("a callback failed and stays in the queue", message_id=record["messageId"])
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Ends a Job and notifies everyone; failed steps of the machine lead here too."""
+"""Ends a Job and sends its notices. Failed steps of the state machine lead here too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     error = event.get("error") or {}
     if error:
-        logger.error("a step gave up", job_key=event["job_key"], error=error)
+        logger.error("a step of the Job failed", job_key=event["job_key"], error=error)
     reason = failure(str(error.get("Error", "")), str(error.get("Cause", "")))
     state = app().distribution.finish_job.finish(event["project_id"], event["job_key"], reason)
     logger.info("finished", job_key=event["job_key"], state=state)

@@ -1,4 +1,4 @@
-"""One step of an ingest request: fetch, scan, associate, check or extract. It ends the request itself."""
+"""One step of an ingest request: download, scan, associate, check, extract or verify. It ends the request itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the state of a Job's targets; polls grow further apart."""
+"""Reads the state of a Job's targets. The interval between polls grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls pages of an export's source into the staging area, for as long as this invocation lasts."""
+"""Pulls pages of an export's source into the staging area, until the invocation's time is over."""
 
 from __future__ import annotations
 

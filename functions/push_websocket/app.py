@@ -1,4 +1,4 @@
-"""Pushes notices from the topic to the WebSocket clients that watch."""
+"""Pushes notices from the topic to the WebSocket clients that watch the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls and renders ranges of an export's pages, one of several at work, for as long as this invocation lasts."""
+"""One of several workers that pull and render ranges of an export's pages, until the invocation's time is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Once a minute: queues a scan for every subscription, and makes a batch for every schedule, whose time has come."""
+"""Runs once a minute: queues scans of subscriptions that are due, and creates batches of schedules that are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Once a minute: orders the recurring exports whose time has come."""
+"""Runs once a minute: submits the recurring exports that are due."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ logger = Logger(service="tidegate")
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
     fired = app().exports.schedules.fire()
-    logger.info("scheduled exports ordered", count=fired)
+    logger.info("scheduled exports submitted", count=fired)
     return {"fired": fired}

@@ -1,4 +1,4 @@
-"""The hot path only: POST /v1/downloads and /v1/downloads/batch."""
+"""Only the hot path: POST /v1/downloads and /v1/downloads/batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a channel's admission when a back-off is over. FIFO messages cannot be delayed individually, these can."""
+"""Starts a channel's admission when a back-off is over. A separate queue, because FIFO messages cannot be delayed."""
 
 from __future__ import annotations
 

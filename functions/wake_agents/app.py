@@ -1,4 +1,4 @@
-"""Tells connected agents that there is something to fetch."""
+"""Tells connected agents that their inbox has something."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The tour that `make demo` gives: each step does something for real and says in one line what came of it."""
+"""The tour of `make demo`: each step does real work and prints the result in one line."""

@@ -47,7 +47,7 @@ def distribute(guide: Guide) -> str:
 def agent_words(home: Path, host: str) -> list[str]:
     root = home / host
     for container in CONTAINERS[1:]:
-        # A container knows its own users: here the one who runs the demo.
+        # A container has its own users: here, the one who runs the demo.
         etc = root / "containers" / container / "etc"
         etc.mkdir(parents=True, exist_ok=True)
         (etc / "passwd").write_text(f"{USER}:x:{os.getuid()}:{os.getgid()}::/:/bin/sh\n")
@@ -56,7 +56,7 @@ def agent_words(home: Path, host: str) -> list[str]:
 
 
 def refuse(guide: Guide) -> None:
-    """Four at once, which also warms what the forty will need."""
+    """Four submits of an unknown file at once, which also start the functions that the forty will need."""
 
     def ask(target: tuple[str, str]) -> bool:
         try:
@@ -66,8 +66,8 @@ def refuse(guide: Guide) -> None:
         return False
 
     with ThreadPoolExecutor(4) as pool:
-        expect(all(pool.map(ask, TARGETS[:4])), "a file that nobody has was promised")
-    guide.tell("a file that nobody has is refused: 404 file_not_found")
+        expect(all(pool.map(ask, TARGETS[:4])), "a submit of an unknown file was accepted")
+    guide.tell("a submit of an unknown file is refused: 404 file_not_found")
 
 
 def next_window(guide: Guide) -> None:
@@ -100,7 +100,7 @@ def submit_window(guide: Guide, window: int, signature: str) -> None:
 
 
 def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
-    """Tells of the Jobs as they go, until they hold all targets and have all ended."""
+    """Prints the state of the Jobs until they have all targets and have ended."""
     told: dict[str, str] = {}
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -116,11 +116,11 @@ def follow(guide: Guide, targets: int, seconds: float = 120) -> list[Job]:
         if sum(map(targets_of, jobs)) == targets and all(job["status"] in TERMINAL for job in jobs):
             return jobs
         time.sleep(0.3)
-    raise Unexpected(f"not over after {seconds:.0f} s: {list(told.values())}")
+    raise Unexpected(f"the Jobs have not ended after {seconds:.0f} s: {list(told.values())}")
 
 
 def targets_of(job: Job) -> int:
-    """None for a Job whose targets all came too late for it and went to the next."""
+    """0 for a Job whose targets all came too late and moved to the next one."""
     return job.counts.total
 
 

@@ -1,4 +1,4 @@
-"""What every step of the tour is given."""
+"""What each step of the tour gets: clients, keys, a folder, and ways to wait and to print."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Unexpected(Exception):
-    """A step saw something other than it promised."""
+    """A step of the tour had another result than expected."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Guide:
         deadline = time.monotonic() + seconds
         while not holds(seen := read()):
             if time.monotonic() > deadline:
-                raise Unexpected(f"{what} did not come about in {seconds:.0f} s; last seen: {seen}")
+                raise Unexpected(f"{what} did not happen within {seconds:.0f} s; last seen: {seen}")
             time.sleep(0.3)
         return seen
 
     @contextmanager
     def commands(self, commands: Sequence[tuple[Sequence[str], str]]) -> Iterator[None]:
-        """`tidegate …` commands, each with its key, running beside the step until it ends."""
+        """Runs `tidegate …` commands, each with its key, until the step ends."""
         log = (self.home / "commands.log").open("ab")
         started = [
             subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A file goes up into the library and comes down again."""
+"""Uploads a file to the library and downloads it again."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def upload_and_download(guide: Guide) -> str:
     stored = guide.client.files.put(source, biz_id=2, app_id=3, file_path="/reports/report.bin")
     guide.tell(f"{stored['file_id']} is {stored['state']}, sha256 {stored['signature'][:16]}…")
     guide.client.files.fetch(stored["file_id"], copy)
-    expect(copy.read_bytes() == source.read_bytes(), "what came down is not what went up")
-    return f"{source.stat().st_size // MEGABYTE} MB up, checked, and down again with the same bytes"
+    expect(copy.read_bytes() == source.read_bytes(), "the downloaded file differs from the uploaded one")
+    return f"{source.stat().st_size // MEGABYTE} MB uploaded, verified, and downloaded again with the same bytes"

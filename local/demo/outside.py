@@ -1,4 +1,4 @@
-"""The world outside Tidegate, on this machine: files, rows, a business, and a receiver of callbacks."""
+"""A server that plays the outside world: a source of files and rows, a business, a receiver of callbacks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outside:
         return json.dumps({"status": 200, "msg": "", "data": {"data": rows, "total": len(self.rows)}}).encode()
 
     def post(self, path: str, headers: dict[str, str], body: bytes) -> bytes:
-        """Takes nothing that Tidegate did not sign."""
+        """Refuses calls that Tidegate did not sign."""
         verify(self.secret, headers, body)
         said = json.loads(body)
         with self._lock:
@@ -48,7 +48,7 @@ class Outside:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was asked for ahead and is not needed is hung up on: no fault worth a traceback."""
+        """No traceback if the client closes the connection: it does so with pages that it does not need."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -75,7 +75,7 @@ def outside(secret: str) -> Iterator[Outside]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silent: the tour tells what matters."""
+            """Silent: the tour itself prints what matters."""
 
     server = _Server(("127.0.0.1", 0), Routes)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Eight hosts, one large file: S3 sends it about once, and the hosts give it to one another."""
+"""Eight hosts, one large file: S3 sends it about once, and the hosts send it to each other."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def swarm(guide: Guide) -> str:
         for host, port in zip(HOSTS, ports, strict=True)
     ]
     with guide.commands(commands):
-        # Long enough for all of them to have said where they are.
+        # Long enough for all agents to announce their addresses.
         time.sleep(4.0)
-        guide.tell(f"{len(HOSTS)} agents have said where peers may call them")
+        guide.tell(f"{len(HOSTS)} agents have announced their addresses to peers")
         next_window(guide)
         made = guide.client.downloads.submit_batch(
             biz_id=2,
@@ -63,7 +63,7 @@ def swarm(guide: Guide) -> str:
 def summary(guide: Guide, job: Job) -> str:
     figures = job.get("swarm")
     if not figures:
-        raise Unexpected("the Job says nothing of a swarm")
+        raise Unexpected("the Job shows no figures of a swarm")
     origin, peers = figures["origin_bytes"], figures["peer_bytes"]
     total = origin + peers
     for name, count in (("from S3", origin), ("from peers", peers)):

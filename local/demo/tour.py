@@ -1,4 +1,4 @@
-"""Runs the steps in order and sums them up."""
+"""Runs the steps of the tour in order and prints a summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Step:
 STEPS = [
     Step("A file into the library and out again", upload_and_download),
     Step("One file to five hosts through two windows", distribute),
-    Step("One large file to eight hosts that give it to one another", swarm),
+    Step("One large file to eight hosts that send it to each other", swarm),
     Step("A file brought in from a URL, through the queue", bring_in),
     Step("An Excel file from a paged source, and a callback", export),
     Step("A batch through a business's own URL", batch),
@@ -55,7 +55,7 @@ def guided(up: Up) -> Iterator[Guide]:
 
 
 def tour(up: Up, steps: list[Step] = STEPS) -> int:
-    """0 if every step held what it promised."""
+    """Returns 0 if every step had the expected result."""
     lines, failed = [], 0
     with guided(up) as guide:
         for number, step in enumerate(steps, 1):
@@ -68,5 +68,5 @@ def tour(up: Up, steps: list[Step] = STEPS) -> int:
                 guide.tell(f"✗ {outcome}")
             lines.append(f"  {mark} {step.name} ({time.monotonic() - started:.1f} s)\n      {outcome}")
     say("\nSummary\n" + "\n".join(lines))
-    say(f"\n{len(steps) - failed} of {len(steps)} steps held what they promise.")
+    say(f"\n{len(steps) - failed} of {len(steps)} steps succeeded.")
     return 1 if failed else 0

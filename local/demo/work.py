@@ -1,4 +1,4 @@
-"""What goes through the queue: a file brought in from a URL, an Excel file from paged rows, a batch."""
+"""Work of the queue: a file fetched from a URL, an Excel file from paged rows, a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bring_in(guide: Guide) -> str:
         )
         expect(ended["status"] == "completed", f"the request ended {ended}")
         guide.client.files.fetch(made["file_id"], copy)
-        expect(copy.read_bytes() == world.file, "what was stored is not what the source gave")
+        expect(copy.read_bytes() == world.file, "the stored file differs from the source's")
     return "2 MB fetched from a URL by a queued request, stored once, the same bytes"
 
 

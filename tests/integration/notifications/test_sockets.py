@@ -204,7 +204,7 @@ def test_connection_watches_no_more_than_its_limit_and_goes_on_after_unwatching(
 
     (refused,) = line.say(client, action="watch", task_ids=ids[3:4])
     assert (refused["type"], refused["data"]["code"]) == ("error", "invalid")
-    assert "3 records at most" in refused["data"]["detail"]
+    assert "at most 3 records" in refused["data"]["detail"]
 
     line.say(client, action="unwatch", task_ids=ids[:1])
     assert line.say(client, action="watch", task_ids=ids[3:4])[0]["type"] == "watching"

@@ -1,10 +1,10 @@
-"""The composition root: every capability wired once, when a function first asks for it.
+"""The composition root: wires every capability when a function first uses it.
 
-Read this file first: settings and clients, the capabilities in the order of the import contract (one module beside
-this one for each), and the registries that connect them.
+Read this file first: settings and clients, the capabilities in the order of the import contract (each has a module
+beside this one), and the registries that connect them.
 
-A capability's module is imported when it is first used, because that pays: it costs a cold start 5 to 50 ms (exports
-with openpyxl 200 ms), and a function needs two or three of them. `tests/bench/cold_start.py` measures it.
+A capability's module is imported at its first use. Importing one adds 5 to 50 ms to a cold start (exports with
+openpyxl 200 ms), and a function needs only two or three. `tests/bench/cold_start.py` measures it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class App:
 
     @cached_property
     def http(self) -> SafeHttp:
-        """The one client for URLs that callers name."""
+        """The only HTTP client for URLs that callers give."""
         from tidegate.aws.host_usage import HostUsage
         from tidegate.http.client import SafeHttp
         from tidegate.http.host_limits import HostLimits
@@ -76,7 +76,7 @@ class App:
         return SafeHttp(
             allowed_hosts=settings.url_allow_list.split(","),
             refused_endpoints=filter(None, [runtime_api]),
-            # On AWS only Lambda's own services listen there; a local cloud's functions reach their test servers so.
+            # On AWS only Lambda's own services listen on loopback. In a local cloud, test servers do.
             loopback=not runtime_api or "AWS_ENDPOINT_URL" in os.environ,
             host_limits=HostLimits(
                 lambda *use: HostUsage(self.table, self.clock).add(*use),
@@ -87,7 +87,7 @@ class App:
 
     @cached_property
     def sign(self) -> Callable[..., dict[str, str]]:
-        """Standard Webhooks headers of a message, signed with every secret of the project that is valid now."""
+        """Makes the Standard Webhooks headers of a message, signed with every valid secret of the project."""
         from tidegate.http.signing import signed_headers
 
         secrets = self.projects.callback_secrets
@@ -168,7 +168,7 @@ class App:
 
     @cached_property
     def batched_record_lookups(self) -> dict[str, BatchLookup]:
-        """Prefix of an id → (project_id, record_ids) → the records that are there: for many, in a few reads."""
+        """Prefix of an id → (project_id, record_ids) → the records that exist, in a few reads for many ids."""
 
         def tasks(project_id: str, task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
             found = self.distribution.lookup.tasks_by_id(project_id, task_ids)
@@ -178,7 +178,7 @@ class App:
 
     @cached_property
     def due_handlers(self) -> dict[str, DueHandler]:
-        """`due_kind` of an overdue record → what moves it on."""
+        """`due_kind` of an overdue record → what continues its work."""
         from tidegate.notifications.delivery_store import delivery_of
         from tidegate.notifications.outbox import notice_of
         from tidegate.projects.key_store import key_of
@@ -200,7 +200,7 @@ class App:
 
     @cached_property
     def request_views(self) -> dict[str, View]:
-        """Type of a request → how its end is told, where not as the request itself."""
+        """Type of a request → what notices show of it, if not the request itself."""
         return {
             "export": lambda request: self.exports.shown(request),
             "batch": lambda request: self.batches.ends.shown(request),
@@ -208,7 +208,7 @@ class App:
 
     @cached_property
     def request_endings(self) -> dict[str, Ending]:
-        """Type of a request → what else is written in the transaction that ends it."""
+        """Type of a request → further writes of the transaction that ends it."""
         return {
             "download": lambda ended: self.ingest.without_file(ended),
             "associate": lambda ended: self.ingest.without_file(ended),
@@ -219,7 +219,7 @@ class App:
 
     @cached_property
     def request_restarts(self) -> dict[str, Ending]:
-        """Type of a request → what else is written in the transaction that retries a failed one."""
+        """Type of a request → further writes of the transaction that retries a failed one."""
         return {
             "download": lambda request: self.ingest.with_file_again(request),
             "associate": lambda request: self.ingest.with_file_again(request),
@@ -227,14 +227,14 @@ class App:
 
     @cached_property
     def request_objects(self) -> dict[str, Objects]:
-        """Type of a request → the keys of the objects that go when it is past its retention."""
+        """Type of a request → the keys of the objects to delete when it is past its retention."""
         from tidegate.exports.model import owned_objects
 
         return {"export": owned_objects}
 
     @cached_property
     def object_owners(self) -> list[Any]:
-        """Who owns which objects of the bucket, for the daily sweep."""
+        """Which records own which objects of the bucket, for the daily sweep."""
         from tidegate.aws import keys
         from tidegate.exports.objects import still_rendered, still_staged
         from tidegate.queue.retention.object_owners import RecordOwners
@@ -271,6 +271,6 @@ def app() -> App:
 
 
 def install(application: App | None) -> None:
-    """Puts another App in its place, or None for a new one at the next call: a test's clock comes in here."""
+    """Replaces the App, for tests. None: the next call of `app` makes a new one."""
     global _installed
     _installed = application

@@ -1,4 +1,4 @@
-"""N items through a business, at a rate."""
+"""Wires batches: N items processed by a business at a rate."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class BatchesPart:
         self.ends = BatchEnds(self.store, runs, clock)
 
     def _runner_loads(self) -> Mapping[str, tuple[int, int]]:
-        """Asked for only where there are several runner channels to choose from."""
+        """(running and queued, capacity) by channel; empty if there is only one channel for batches."""
         names = [name for name in self._app.settings.batch_channels.split(",") if name]
         if len(names) < 2:
             return {}
@@ -92,7 +92,7 @@ class BatchesPart:
         return self.batches.shown(batch) if batch else None
 
     def export_logs(self, project_id: str, batch_id: str, who: str) -> str:
-        """The lines as an export like any other: queued, rendered, fetched by its task_id."""
+        """Submits an export of the log lines. Returns its task_id."""
         from tidegate.exports.model import CSV, ExportOptions, ExportSpec, TableSpec
 
         columns = {"time": "time", "index": "index", "level": "level", "message": "message"}

@@ -1,4 +1,4 @@
-"""The poll that starts what should have started."""
+"""Wires the compensation poll, which starts overdue work."""
 
 from __future__ import annotations
 

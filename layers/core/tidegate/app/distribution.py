@@ -1,4 +1,4 @@
-"""Tasks, Jobs, targets, transfers."""
+"""Wires distribution: Tasks, Jobs, targets, transfers and the fleet."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class DistributionPart:
             transfer_max_targets=most_targets(settings.transfer_engine, settings.transfer_max_targets),
         )
 
-        # GSE's hosts need no agent of ours.
+        # Hosts that GSE sends to run no Tidegate agent, so they are not in the fleet.
         fleet = self.fleet_store if settings.transfer_engine == "agent" else None
         self.heartbeat = heartbeat = Heartbeat(self.jobs, clock)
         self.recovery = JobRecovery(self.jobs, self.executions, clock)

@@ -1,4 +1,4 @@
-"""CSV and Excel files from rows."""
+"""Wires exports: CSV, Excel and other files from rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ExportsPart:
         self.objects = ExportBucket(app.s3, app.files.bucket)
         self.store = ExportStore(app.table)
         self.shown: Callable[[Request], dict[str, Any]] = lambda request: shown(request, clock(), settings.api_url)
-        # A grant that was taken away counts at once.
+        # Consistent, so that a grant that was removed no longer counts.
         granted = partial(app.projects.projects.get, consistent=True)
         self.deliveries = Deliveries(self._s3_of, settings.files_bucket, settings.delivery_bucket, granted)
         self.allowed_sources = AllowedSources(
@@ -95,7 +95,7 @@ class ExportsPart:
 
     @property
     def _direct(self) -> DirectSources:
-        """Each kind is imported, and its client made, when an export first reads one."""
+        """Each kind of source is imported, and its client created, when an export first reads from one."""
 
         def s3() -> Any:
             from tidegate.exports.direct.s3_object import S3Objects
@@ -139,7 +139,7 @@ class ExportsPart:
 
     @cached_property
     def _renderer(self) -> Renderer:
-        """Imports openpyxl: of the steps only rendering pays for it."""
+        """Imports openpyxl, which only the rendering step needs."""
         from tidegate.exports.render import Renderer
 
         return Renderer(self.objects)
@@ -151,6 +151,6 @@ class ExportsPart:
         from tidegate.http.model import Limits
 
         app = self._app
-        # A caller waits, and API Gateway does not wait longer than 30 s.
+        # The caller waits for the answer, and API Gateway allows 30 s.
         source = SignedSource(app.http, app.sign, app.projects.projects.get, app.clock, Limits(total=15.0))
         return SyncExports(self.objects, Sources(source), self.exports.check, app.clock)

@@ -1,4 +1,4 @@
-"""The library of files."""
+"""Wires the library of files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FilesPart:
 
     @cached_property
     def uploads(self) -> Uploads:
-        """A large upload is verified by a request of the queue."""
+        """Needs the queue, in which large uploads are verified."""
         from tidegate.files.upload import Uploads
 
         def enqueue(file: File, writes: Sequence[Any], who: str) -> None:

@@ -1,4 +1,4 @@
-"""What brings files into the library: downloads, scans of subscriptions."""
+"""Wires ingest: downloads into the library, and subscriptions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class IngestPart:
         )
 
     def without_file(self, ended: Request) -> list[Any]:
-        """A file that will not come says so; the subscription's next scan takes it for new."""
+        """Writes for a request that did not complete: its file fails, and the next scan queues it again."""
         if ended.status == "completed" or "file_id" not in ended.payload:
             return []
         why = ended.error["detail"] if ended.error else ended.status
@@ -78,7 +78,7 @@ class IngestPart:
         return writes
 
     def with_file_again(self, request: Request) -> list[Any]:
-        """A failed request that is retried: its file is on its way again, and scans know of it."""
+        """Writes for a failed request that is retried: its file is coming again, and scans do not queue it again."""
         payload = request.payload
         brings = request.type == "download"
         writes: list[Any] = self._files.again_writes(

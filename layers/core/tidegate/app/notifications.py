@@ -1,4 +1,4 @@
-"""What the outside is told: the topic, callbacks, the WebSocket."""
+"""Wires notifications: the topic, callbacks and the WebSocket."""
 
 from __future__ import annotations
 

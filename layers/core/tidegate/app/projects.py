@@ -1,4 +1,4 @@
-"""Tenants, their keys, quotas and secrets, and who did what."""
+"""Wires projects: their keys, quotas and secrets, and the audit trail."""
 
 from __future__ import annotations
 
