@@ -32,7 +32,7 @@ GOOD = {"biz_id": 1, "app_id": 1, "file_path": "/a/b"}
         ({"file_name": "a/b"}, "file_name"),
     ],
 )
-def test_a_wrong_field_is_422_and_named(cloud: MotoCloud, project: Project, change: dict[str, Any], field: str) -> None:
+def test_wrong_field_is_422_and_named(cloud: MotoCloud, project: Project, change: dict[str, Any], field: str) -> None:
     answer = cloud.http("POST", "/v1/files", json={**GOOD, **change}, key=project.key)
 
     assert (answer.status, answer.json()["code"]) == (422, "invalid")
@@ -46,13 +46,13 @@ def test_broken_json_is_400(cloud: MotoCloud, project: Project, body: str) -> No
     assert (answer.status, answer.json()["code"]) == (400, "broken_json")
 
 
-def test_a_body_over_1_mb_is_413(cloud: MotoCloud, project: Project) -> None:
+def test_body_over_1_mb_is_413(cloud: MotoCloud, project: Project) -> None:
     answer = cloud.http("POST", "/v1/files", json={**GOOD, "file_name": "x" * 1_100_000}, key=project.key)
 
     assert (answer.status, answer.json()["code"]) == (413, "body_too_large")
 
 
-def test_a_body_that_is_not_utf_8_is_400(cloud: MotoCloud, project: Project) -> None:
+def test_body_that_is_not_utf_8_is_400(cloud: MotoCloud, project: Project) -> None:
     """A gateway hands such a body over as base64."""
     event = cloud._http_event("POST", "/v1/files", "", {"content-type": "application/json"}, "")
     event["requestContext"]["authorizer"] = {"lambda": {"key_id": "k", "project_id": project.id, "scopes": "write"}}
@@ -61,7 +61,7 @@ def test_a_body_that_is_not_utf_8_is_400(cloud: MotoCloud, project: Project) -> 
     assert cloud.invoke("api", event)["statusCode"] == 400
 
 
-def test_a_json_body_that_came_as_base64_is_read(cloud: MotoCloud, project: Project) -> None:
+def test_json_body_that_came_as_base64_is_read(cloud: MotoCloud, project: Project) -> None:
     event = cloud._http_event("POST", "/v1/files", "", {"content-type": "application/json"}, "")
     event["requestContext"]["authorizer"] = {"lambda": {"key_id": "k", "project_id": project.id, "scopes": "write"}}
     event |= {"body": base64.b64encode(json.dumps(GOOD).encode()).decode(), "isBase64Encoded": True}
@@ -82,13 +82,13 @@ def test_control_character_in_path_is_400_for_everybody(cloud: MotoCloud, projec
 
 
 @pytest.mark.parametrize("url", ["http://a..b/", f"http://{'a' * 70}.example/", "http://."])
-def test_a_url_whose_host_is_no_name_is_422(cloud: MotoCloud, project: Project, url: str) -> None:
+def test_url_whose_host_is_no_name_is_422(cloud: MotoCloud, project: Project, url: str) -> None:
     answer = cloud.http("POST", "/v1/files", json={**GOOD, "source_url": url}, key=project.key)
 
     assert (answer.status, answer.json()["code"]) == (422, "url_not_allowed")
 
 
-def test_a_cursor_of_ones_own_making_is_422(cloud: MotoCloud, project: Project) -> None:
+def test_cursor_of_ones_own_making_is_422(cloud: MotoCloud, project: Project) -> None:
     own = {"gsi1pk": {"S": keys.files_list(project.id)}, "gsi1sk": {"S": "x"}, "pk": {"S": 5}, "sk": {"S": "META"}}
     for text in ("[" * 2500, json.dumps(own), json.dumps({"pk": {"BOOL": True}})):
         cursor = base64.urlsafe_b64encode(text.encode()).decode()
@@ -105,12 +105,12 @@ def test_unknown_route_and_wrong_method(cloud: MotoCloud, project: Project) -> N
     assert wrong.headers["allow"] == "GET, POST"
 
 
-def test_a_stranger_learns_nothing_from_validation(cloud: MotoCloud) -> None:
+def test_stranger_learns_nothing_from_validation(cloud: MotoCloud) -> None:
     assert cloud.http("POST", "/v1/files", json={"colour": 1}).status == 401
     assert cloud.http("POST", "/v1/nothing", json={}).status == 401
 
 
-def test_a_failure_within_shows_nothing_of_it(
+def test_failure_within_shows_nothing_of_it(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: App) -> None:
@@ -130,7 +130,7 @@ def test_open_routes_need_no_key(cloud: MotoCloud, path: str) -> None:
     assert cloud.http("GET", path).status == 200
 
 
-def test_the_contract_names_its_problems(cloud: MotoCloud) -> None:
+def test_contract_names_its_problems(cloud: MotoCloud) -> None:
     contract = cloud.http("GET", "/openapi.json").json()
 
     answers = contract["paths"]["/v1/files"]["post"]["responses"]

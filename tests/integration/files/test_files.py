@@ -64,7 +64,7 @@ def test_upload_complete_and_link(cloud: MotoCloud, project: Project) -> None:
     ],
     ids=["nothing known", "size known", "all known"],
 )
-def test_the_upload_address_is_signed_for_what_was_announced(
+def test_upload_address_is_signed_for_what_was_announced(
     cloud: MotoCloud, project: Project, announced: dict[str, Any], headers: dict[str, str]
 ) -> None:
     made = cloud.http("POST", "/v1/files", json={**BODY, **announced}, key=project.key).json()
@@ -86,7 +86,7 @@ def test_complete_twice_is_the_same_answer(cloud: MotoCloud, project: Project) -
 
 
 @pytest.mark.parametrize("announced", [{"signature": "0" * 64}, {"size": 7}])
-def test_a_mismatch_is_refused_and_the_object_removed(
+def test_mismatch_is_refused_and_the_object_removed(
     cloud: MotoCloud, project: Project, announced: dict[str, Any]
 ) -> None:
     file_id = announce(cloud, project, **announced)
@@ -106,7 +106,7 @@ def test_complete_before_the_upload_is_409(cloud: MotoCloud, project: Project) -
     assert cloud.http("GET", f"/v1/files/{file_id}/url", key=project.key).status == 409
 
 
-def test_the_same_content_is_stored_once(cloud: MotoCloud, project: Project) -> None:
+def test_same_content_is_stored_once(cloud: MotoCloud, project: Project) -> None:
     made = [announce(cloud, project, file_path=path) for path in ("/a", "/b")]
     for file_id in made:
         upload(cloud, project, file_id)
@@ -137,7 +137,7 @@ def test_lists_filter(cloud: MotoCloud, project: Project) -> None:
     assert [item["file_id"] for item in partly["items"]] == [wanted]
 
 
-def test_an_idempotent_replay_makes_no_second_file(cloud: MotoCloud, project: Project) -> None:
+def test_idempotent_replay_makes_no_second_file(cloud: MotoCloud, project: Project) -> None:
     headers = {"idempotency-key": "once"}
 
     first = cloud.http("POST", "/v1/files", json=BODY, key=project.key, headers=headers)
@@ -150,7 +150,7 @@ def test_an_idempotent_replay_makes_no_second_file(cloud: MotoCloud, project: Pr
     assert len(cloud.http("GET", "/v1/files", key=project.key).json()["items"]) == 1
 
 
-def test_an_idempotency_key_belongs_to_its_project(cloud: MotoCloud, project: Project) -> None:
+def test_idempotency_key_belongs_to_its_project(cloud: MotoCloud, project: Project) -> None:
     headers = {"idempotency-key": "once"}
     other = cloud.project()
 

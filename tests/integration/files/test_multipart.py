@@ -140,7 +140,7 @@ def test_completing_twice_queues_one_verification(library: Library) -> None:
     assert first.json()["request_id"] == second.json()["request_id"]
 
 
-def test_parts_that_s3_does_not_have_are_refused_and_can_be_put_right(library: Library) -> None:
+def test_completing_with_missing_parts_is_refused_and_can_be_repeated(library: Library) -> None:
     made = announce(library)
     parts = send(library, made)
 
@@ -167,7 +167,7 @@ def test_small_upload_in_parts_is_checked_within_the_call(library: Library) -> N
     assert (done.status, done.json()["state"]) == (200, "ready")
 
 
-def test_a_range_that_fails_is_read_again(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_that_fails_is_read_again(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     made = announce(library)
     complete(library, made, send(library, made))
     read, cut = UploadBucket.read_range, {0, 1}
@@ -194,7 +194,7 @@ def test_reading_stops_when_the_request_is_taken_away(library: Library) -> None:
     assert library.file(made["file_id"])["state"] == "verifying"
 
 
-def test_the_callback_is_told_when_it_is_verified(library: Library) -> None:
+def test_callback_is_told_when_it_is_verified(library: Library) -> None:
     made = announce(library, callback="http://93.184.216.34/told")
     request_id = complete(library, made, send(library, made)).json()["request_id"]
     library.run()

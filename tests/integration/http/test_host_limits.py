@@ -53,9 +53,7 @@ def test_two_batches_in_two_functions_share_the_limit_and_fail_no_item(cloud: Mo
     assert time.monotonic() - began > 2.5
 
 
-def test_item_that_was_held_back_comes_again_as_the_same_attempt(
-    cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_item_that_was_not_sent_repeats_the_same_attempt(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     held_back = [3]
     real = HostLimits.call
 
@@ -74,7 +72,7 @@ def test_item_that_was_held_back_comes_again_as_the_same_attempt(
     assert lab.now(batch)[0].status == FINISHED
 
 
-def test_time_that_a_callback_waits_for_its_turn_is_not_its_receivers(cloud: MotoCloud, project: Project) -> None:
+def test_waiting_for_the_limit_does_not_count_as_receiver_time(cloud: MotoCloud, project: Project) -> None:
     cloud.app.notifications.deliverer._http = SafeHttp(host_limits=HostLimits(lambda *_: 10**6, 1, 0))
     with receiver() as at:
         for number in range(3):
@@ -89,7 +87,7 @@ def test_time_that_a_callback_waits_for_its_turn_is_not_its_receivers(cloud: Mot
     assert max(attempt["duration_ms"] for each in shown for attempt in each["attempts"]) < 1000 * (took - 0.9)
 
 
-def test_callback_that_was_held_back_spends_no_attempt_and_blames_no_host(
+def test_callback_that_was_not_sent_counts_no_attempt_or_failure(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_back = [6]

@@ -108,9 +108,7 @@ def test_check_of_another_origin_gets_no_request(library: Library, source: FileS
 
 
 @pytest.mark.parametrize("stored", [json.dumps({"headers": {"Cookie": "old"}}), "session=old"])
-def test_credential_stored_without_origins_is_sent_nowhere_and_says_the_way_out(
-    library: Library, source: FileSource, stored: str
-) -> None:
+def test_credential_without_origins_is_refused_with_a_remedy(library: Library, source: FileSource, stored: str) -> None:
     source.files["/a"] = Hosted(b"a")
     secret = f"{library.cloud.app.settings.secrets_prefix}{library.project.id}/shop"
     library.cloud.client("secretsmanager").create_secret(Name=secret, SecretString=stored)

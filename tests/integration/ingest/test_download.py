@@ -36,7 +36,7 @@ def sha(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def test_a_source_becomes_a_file(library: Library, source: FileSource) -> None:
+def test_source_becomes_a_file(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(SMALL)
 
     asked = library.ask(source.url("/a.bin"))
@@ -51,7 +51,7 @@ def test_a_source_becomes_a_file(library: Library, source: FileSource) -> None:
     assert (request["status"], request["type"], request["channel"]) == ("completed", "download", "no_cookie")
 
 
-def test_a_large_file_comes_in_parallel_ranges_hashed_as_it_streams(
+def test_large_file_comes_in_parallel_ranges_hashed_as_it_streams(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
@@ -66,7 +66,7 @@ def test_a_large_file_comes_in_parallel_ranges_hashed_as_it_streams(
 
 
 @pytest.mark.parametrize("other_run", ["took it away", "put its own there"])
-def test_a_step_that_ran_twice_and_met_itself_is_done_again_and_brings_the_right_bytes(
+def test_step_that_runs_twice_at_once_is_repeated_with_the_right_bytes(
     library: Library, source: FileSource, large: bytes, other_run: str
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
@@ -124,7 +124,7 @@ def test_content_is_written_once_and_identical_content_keeps_one_object(
     assert {library.file(each["file_id"])["state"] for each in (first, second)} == {"ready"}
 
 
-def test_object_of_ingested_content_survives_the_sweep_and_goes_with_its_last_file(
+def test_ingested_object_survives_the_sweep_until_its_last_file(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
@@ -141,7 +141,7 @@ def test_object_of_ingested_content_survives_the_sweep_and_goes_with_its_last_fi
 
 
 @pytest.mark.parametrize("hosted", [{"ranges": False}, {"ranges": False, "tell_length": False}])
-def test_a_large_file_of_a_source_without_ranges_comes_in_one_stream(
+def test_large_file_of_a_source_without_ranges_comes_in_one_stream(
     library: Library, source: FileSource, large: bytes, hosted: dict[str, bool]
 ) -> None:
     source.files["/a.bin"] = Hosted(large, **hosted)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_a_large_file_of_a_source_without_ranges_comes_in_one_stream(
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_a_connection_cut_at_50_percent_resumes_and_the_stored_bytes_are_right(
+def test_connection_broken_halfway_resumes_with_the_right_bytes(
     library: Library, source: FileSource, large: bytes, parallel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not parallel:
@@ -220,7 +220,7 @@ def test_late_deletion_of_a_file_spares_content_that_came_again(library: Library
     assert list(library.objects().values()) == [SMALL]
 
 
-def test_the_same_content_arriving_twice_is_stored_once(library: Library, source: FileSource) -> None:
+def test_same_content_arriving_twice_is_stored_once(library: Library, source: FileSource) -> None:
     source.files["/a.bin"], source.files["/b.bin"] = Hosted(SMALL), Hosted(SMALL)
     first = library.ask(source.url("/a.bin"))
     library.run()
@@ -234,9 +234,7 @@ def test_the_same_content_arriving_twice_is_stored_once(library: Library, source
     assert ("/c.bin", "") not in source.seen, "content that is here is not fetched"
 
 
-def test_file_whose_announced_content_is_stored_has_its_size_and_is_not_fetched(
-    library: Library, source: FileSource
-) -> None:
+def test_announced_content_that_is_stored_is_not_fetched(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(SMALL)
     library.ask(source.url("/a.bin"))
     library.run()
@@ -249,9 +247,7 @@ def test_file_whose_announced_content_is_stored_has_its_size_and_is_not_fetched(
     assert (file["state"], file["size"], source.seen) == ("ready", len(SMALL), [])
 
 
-def test_a_source_that_changes_meanwhile_is_not_stitched_together(
-    library: Library, source: FileSource, large: bytes
-) -> None:
+def test_versions_of_a_changing_source_are_not_mixed(library: Library, source: FileSource, large: bytes) -> None:
     hosted = source.files["/a.bin"] = Hosted(large)
     parts, original = library.cloud.app.ingest.parts, library.cloud.app.ingest.parts.put_part
 
@@ -268,7 +264,7 @@ def test_a_source_that_changes_meanwhile_is_not_stitched_together(
     assert library.uploads() == []
 
 
-def test_a_fetch_longer_than_one_invocation_goes_on_in_the_next(
+def test_fetch_longer_than_one_invocation_goes_on_in_the_next(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
@@ -284,7 +280,9 @@ def test_a_fetch_longer_than_one_invocation_goes_on_in_the_next(
 
 
 @pytest.mark.parametrize(("status", "code"), [(404, "upstream_not_found"), (403, "upstream_forbidden")])
-def test_a_refusal_ends_it_and_the_file_says_so(library: Library, source: FileSource, status: int, code: str) -> None:
+def test_refused_source_fails_the_file_with_its_reason(
+    library: Library, source: FileSource, status: int, code: str
+) -> None:
     source.files["/a.bin"] = Hosted(SMALL, refusals=[(status, None)])
 
     asked = library.ask(source.url("/a.bin"))
@@ -294,7 +292,7 @@ def test_a_refusal_ends_it_and_the_file_says_so(library: Library, source: FileSo
     assert library.file(asked["file_id"])["state"] == "failed"
 
 
-def test_a_retry_after_of_the_source_is_honoured(library: Library, source: FileSource) -> None:
+def test_retry_after_of_the_source_is_honoured(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(SMALL, refusals=[(429, "200")])
 
     asked = library.ask(source.url("/a.bin"))
@@ -305,7 +303,7 @@ def test_a_retry_after_of_the_source_is_honoured(library: Library, source: FileS
     assert request.not_before == pytest.approx(library.cloud.clock().timestamp() + 200)
 
 
-def test_a_private_url_is_refused_at_the_door(library: Library, source: FileSource) -> None:
+def test_private_url_is_refused_at_submission(library: Library, source: FileSource) -> None:
     strict = library.cloud.project(allow_private_urls=False)
     body = {**BIZ, "file_path": "/x", "source_url": source.url("/a.bin")}
 
@@ -314,7 +312,7 @@ def test_a_private_url_is_refused_at_the_door(library: Library, source: FileSour
         assert (refused.status, refused.json()["code"]) == (422, "url_not_allowed"), private
 
 
-def test_a_private_url_is_refused_at_the_fetch_too(library: Library, source: FileSource) -> None:
+def test_private_url_is_refused_at_the_fetch(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(SMALL)
     asked = library.ask(source.url("/a.bin"))
     forbid = update(keys.project(library.project.id), {"allow_private_urls": False})
@@ -329,7 +327,7 @@ def test_a_private_url_is_refused_at_the_fetch_too(library: Library, source: Fil
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_cancel_is_heard_in_the_middle_of_a_part_within_5_s(library: Library, large: bytes, ranges: bool) -> None:
+def test_cancel_stops_a_part_within_5_s(library: Library, large: bytes, ranges: bool) -> None:
     with gated_source() as slow, ThreadPoolExecutor(1) as worker:
         slow.free_bytes = PART
         slow.files["/a.bin"] = Hosted(large, ranges=ranges)

@@ -78,9 +78,7 @@ def test_check_verifies_a_stored_object_against_its_signature_and_its_source(
 
 
 @pytest.mark.parametrize("size", [10, 2_000_000])
-def test_check_of_a_source_whose_head_has_no_content_length_goes_by_its_etag(
-    library: Library, source: FileSource, size: int
-) -> None:
+def test_check_without_content_length_compares_the_etag(library: Library, source: FileSource, size: int) -> None:
     source.files["/a.bin"] = Hosted(b"x" * size)
     file_id = library.ask(source.url("/a.bin"))["file_id"]
     library.run()
@@ -119,7 +117,7 @@ def test_check_finds_a_stored_object_that_was_damaged(library: Library, source: 
         ("scan", {}),
     ],
 )
-def test_a_payload_that_is_not_its_types_is_422_and_named(library: Library, kind: str, payload: dict[str, Any]) -> None:
+def test_payload_that_is_not_its_types_is_422_and_named(library: Library, kind: str, payload: dict[str, Any]) -> None:
     refused = library.cloud.http(
         "POST", "/v1/requests", json={"type": kind, "payload": payload}, key=library.project.key
     )
@@ -128,13 +126,13 @@ def test_a_payload_that_is_not_its_types_is_422_and_named(library: Library, kind
     assert refused.json()["errors"]
 
 
-def test_an_unknown_channel_is_422(library: Library, source: FileSource) -> None:
+def test_unknown_channel_is_422(library: Library, source: FileSource) -> None:
     body = {**BIZ, "file_path": "/x", "source_url": source.url("/a"), "channel": "fast_lane"}
 
     assert library.cloud.http("POST", "/v1/files", json=body, key=library.project.key).status == 422
 
 
-def test_credentials_open_a_source_by_name_and_are_in_no_record_log_or_answer(
+def test_credentials_are_sent_to_a_source_and_shown_nowhere(
     library: Library, source: FileSource, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
@@ -152,7 +150,7 @@ def test_credentials_open_a_source_by_name_and_are_in_no_record_log_or_answer(
     assert "5ecre7" not in told
 
 
-def test_a_credential_that_nobody_stored_fails_at_once(library: Library, source: FileSource) -> None:
+def test_credential_that_nobody_stored_fails_at_once(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(BODY)
     asked = library.ask(source.url("/a.bin"), credentials="nowhere")
     library.run()
@@ -161,7 +159,7 @@ def test_a_credential_that_nobody_stored_fails_at_once(library: Library, source:
     assert source.seen == []
 
 
-def test_a_credential_is_its_projects_own(library: Library, source: FileSource) -> None:
+def test_credential_is_its_projects_own(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(BODY, needs_cookie=SECRET)
     other = library.cloud.project()
     body = {"headers": {"Cookie": SECRET}, "origins": [source.url("")]}

@@ -80,7 +80,7 @@ def _xml(name: str, inner: str) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_200_mb_ingest_peaks_under_150_mb() -> None:
+def test_200_mb_ingest_peaks_under_150_mb() -> None:
     bucket = Bucket()
     with serve(source) as port, serve(bucket.answer) as s3:
         env = {

@@ -19,7 +19,7 @@ def go_on(library: Library, seconds: float) -> None:
     library.run()
 
 
-def test_retry_after_of_one_download_holds_the_others_of_that_host_back(library: Library, source: FileSource) -> None:
+def test_retry_after_of_one_download_postpones_others_of_that_host(library: Library, source: FileSource) -> None:
     source.files["/busy"] = Hosted(b"busy", refusals=[(503, "600")])
     source.files["/fine"] = Hosted(b"fine")
     busy = library.ask(source.url("/busy"), file_path="/busy")
@@ -46,7 +46,7 @@ def test_pause_of_a_host_uses_up_no_retry(library: Library, source: FileSource) 
     assert library.request(fine["request_id"])["status"] == "completed"
 
 
-def test_host_that_always_asks_for_a_pause_fails_its_requests_in_the_end(library: Library, source: FileSource) -> None:
+def test_requests_to_a_host_that_always_pauses_fail_in_the_end(library: Library, source: FileSource) -> None:
     for name in ("/a", "/b"):
         source.files[name] = Hosted(b"never", refusals=[(503, "600")] * 50)
     asked = [library.ask(source.url(name), file_path=name)["request_id"] for name in ("/a", "/b")]
@@ -90,7 +90,7 @@ def test_politeness_of_a_subscription_reaches_its_downloads(library: Library, so
     assert dict(record.payload["politeness"]) == wanted
 
 
-def test_mirror_is_asked_while_the_first_host_rests(library: Library, source: FileSource) -> None:
+def test_mirror_is_used_while_the_first_host_pauses(library: Library, source: FileSource) -> None:
     source.files |= {"/busy": Hosted(b"b", refusals=[(503, "120")]), "/a": Hosted(b"a")}
     other_name = source.url("/a").replace("127.0.0.1", "localhost")
     library.ask(source.url("/busy"))

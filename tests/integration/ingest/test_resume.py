@@ -50,7 +50,7 @@ def ready(library: Library, asked: dict[str, Any], body: bytes) -> None:
 
 @pytest.mark.parametrize("obeys", [True, False], ids=["412", "conditions ignored"])
 @pytest.mark.parametrize("validator", ["strong", "weak", "date"])
-def test_source_that_changes_meanwhile_is_never_stitched_together(
+def test_parts_of_a_changing_source_are_never_mixed(
     library: Library, source: FileSource, large: bytes, validator: str, obeys: bool
 ) -> None:
     hosted = source.files["/a.bin"] = Hosted(large, validator=validator, obeys=obeys)
@@ -196,7 +196,7 @@ def test_paused_download_resumes_where_it_was(library: Library, source: FileSour
 
 
 @pytest.mark.parametrize("cuts", [1, 3])
-def test_cut_stream_of_a_source_without_ranges_goes_on_after_the_bytes_that_came(
+def test_broken_stream_without_ranges_continues_after_the_received_bytes(
     library: Library, source: FileSource, large: bytes, cuts: int
 ) -> None:
     source.files["/a.bin"] = Hosted(large, ranges=False, cuts=cuts)
@@ -226,7 +226,7 @@ def test_second_stream_with_other_bytes_is_refused(library: Library, source: Fil
     ready(library, asked, newer)
 
 
-def test_source_that_does_not_tell_of_its_ranges_is_fetched_in_parts(
+def test_source_that_does_not_announce_ranges_is_fetched_in_parts(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large, silent_about_ranges=True)
@@ -413,7 +413,7 @@ def test_mirror_goes_on_with_the_parts_where_the_first_url_dies(
     assert len(fetched) == 8 - kept
 
 
-def test_digest_is_read_in_the_next_invocation_where_too_little_time_is_left(
+def test_digest_is_computed_in_the_next_invocation_if_time_is_short(
     library: Library, source: FileSource, large: bytes
 ) -> None:
     source.files["/a.bin"] = Hosted(large)

@@ -44,9 +44,7 @@ def paths(library: Library) -> set[str]:
     return {item["file_path"] for item in listed if item["state"] == "ready"}
 
 
-def test_a_scan_queues_what_the_manifest_lists_and_only_what_is_new_or_changed(
-    library: Library, source: FileSource
-) -> None:
+def test_scan_queues_only_new_and_changed_files_of_the_list(library: Library, source: FileSource) -> None:
     source.files |= {f"/{name}": Hosted(name.encode() * 100) for name in "abc"}
     manifest(source, "/a", {"url": "/b", "path": "/data/b.csv", "etag": "1"})
     subscription = subscribe(library, source.url("/list.json"))
@@ -63,7 +61,7 @@ def test_a_scan_queues_what_the_manifest_lists_and_only_what_is_new_or_changed(
     assert sorted(done) == [("download", "completed")] * 4 + [("scan", "completed")] * 3
 
 
-def test_an_html_index_is_a_manifest(library: Library, source: FileSource) -> None:
+def test_html_index_is_a_manifest(library: Library, source: FileSource) -> None:
     page = """<html><a href="../">up</a><a href="?C=M">sort</a><a href="sub/">sub</a>
         <a href="one.bin">one.bin</a> 16-Nov-2026 05:00  4
         <a href="two%20x.bin">two</a> 16-Nov-2026 05:00  4 <a href="http://other.example/z">z</a></html>"""
@@ -90,7 +88,7 @@ def test_one_url_that_may_not_be_fetched_does_not_stop_the_others(library: Libra
     }
 
 
-def test_a_manifest_that_is_none_fails_for_good(library: Library, source: FileSource) -> None:
+def test_list_of_unknown_format_fails_without_retries(library: Library, source: FileSource) -> None:
     source.files["/list.json"] = Hosted(b"not json", content_type="application/json")
 
     failed = scan(library, subscribe(library, source.url("/list.json")))
@@ -98,7 +96,7 @@ def test_a_manifest_that_is_none_fails_for_good(library: Library, source: FileSo
     assert (failed["status"], failed["error"]["code"]) == ("failed", "source_broken")
 
 
-def test_a_download_that_failed_is_queued_again_by_the_next_scan(library: Library, source: FileSource) -> None:
+def test_download_that_failed_is_queued_again_by_the_next_scan(library: Library, source: FileSource) -> None:
     manifest(source, "/late")
     subscription = subscribe(library, source.url("/list.json"))
     scan(library, subscription)
@@ -111,7 +109,7 @@ def test_a_download_that_failed_is_queued_again_by_the_next_scan(library: Librar
     assert paths(library) == {"/late"}
 
 
-def test_a_schedule_fires_once_for_each_of_its_times(library: Library, source: FileSource) -> None:
+def test_schedule_fires_once_for_each_of_its_times(library: Library, source: FileSource) -> None:
     manifest(source)
     subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")
 
@@ -143,7 +141,7 @@ def test_full_queue_of_one_project_skips_its_scheduled_scan_and_no_other(library
     assert len(tasks(library, subscription)) == 1
 
 
-def test_a_scan_that_still_runs_is_not_queued_a_second_time(library: Library, source: FileSource) -> None:
+def test_scan_that_still_runs_is_not_queued_a_second_time(library: Library, source: FileSource) -> None:
     subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 minute)")
     for expected in (1, 0, 0):
         library.cloud.clock.advance(61)
@@ -170,7 +168,7 @@ def test_deleting_a_subscription_cancels_its_queued_requests(library: Library, s
 
 
 @pytest.mark.parametrize("schedule", ["sometimes", "rate(0 hours)", "cron(0 2 * * * *)", "cron(61 2 * * ? *)"])
-def test_a_schedule_that_makes_no_sense_is_422(library: Library, source: FileSource, schedule: str) -> None:
+def test_schedule_that_makes_no_sense_is_422(library: Library, source: FileSource, schedule: str) -> None:
     body = {"name": "x", "source_url": source.url("/l"), "schedule": schedule}
 
     refused = library.cloud.http("POST", "/v1/subscriptions", json=body, key=library.project.key)
@@ -430,7 +428,7 @@ def test_change_that_makes_no_sense_is_422(library: Library, source: FileSource,
     assert call(library, "PATCH", f"/{subscription}", json=changes).status == 422
 
 
-def test_paused_subscription_rests_until_it_is_resumed(library: Library, source: FileSource) -> None:
+def test_paused_subscription_is_not_scanned_until_resumed(library: Library, source: FileSource) -> None:
     manifest(source)
     subscription = subscribe(library, source.url("/list.json"), schedule="rate(5 minutes)")
 

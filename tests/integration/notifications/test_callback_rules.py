@@ -18,7 +18,7 @@ PRIVATE = [
 ]
 
 
-def test_a_callback_url_at_a_private_address_is_refused_at_submission(cloud: MotoCloud) -> None:
+def test_callback_url_at_a_private_address_is_refused_at_submission(cloud: MotoCloud) -> None:
     public = cloud.project(allow_private_urls=False)
 
     for url in PRIVATE:
@@ -28,16 +28,14 @@ def test_a_callback_url_at_a_private_address_is_refused_at_submission(cloud: Mot
         assert refused.value.errors[0]["loc"] == ["body", "callback"]
 
 
-def test_a_project_with_private_urls_may_be_called_back_there_but_not_at_metadata(
-    cloud: MotoCloud, project: Project
-) -> None:
+def test_private_callbacks_reach_private_addresses_but_not_metadata(cloud: MotoCloud, project: Project) -> None:
     cloud.app.notifications.callbacks.check(project.id, "http://127.0.0.1:8080/hook")
     cloud.app.notifications.callbacks.check(project.id, None)
     with pytest.raises(UrlNotAllowed):
         cloud.app.notifications.callbacks.check(project.id, "http://169.254.169.254/latest")
 
 
-def test_a_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:
+def test_private_address_is_refused_at_delivery_too(cloud: MotoCloud) -> None:
     public = cloud.project(allow_private_urls=False)
     with receiver() as at:
         told(public, at.url)
@@ -70,14 +68,14 @@ def test_two_secrets_are_valid_during_a_rotation_and_both_sign(cloud: MotoCloud,
     assert cloud.http("DELETE", f"{path}/previous", key=cloud.admin_key).status == 409
 
 
-def test_a_rotation_is_the_admins(cloud: MotoCloud, project: Project) -> None:
+def test_rotation_is_the_admins(cloud: MotoCloud, project: Project) -> None:
     path = f"/v1/projects/{project.id}/callback-secrets"
 
     assert cloud.http("POST", path, key=project.key).status == 403
     assert cloud.http("POST", "/v1/projects/prj-none/callback-secrets", key=cloud.admin_key).status == 404
 
 
-def test_a_function_that_dies_during_an_attempt_is_made_good(
+def test_attempt_of_a_dead_function_is_repeated(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with receiver() as at:
@@ -94,9 +92,7 @@ def test_a_function_that_dies_during_an_attempt_is_made_good(
         assert len(at.ids) == 2
 
 
-def test_callback_behind_a_paused_host_is_given_up_after_its_day_once_it_was_tried(
-    cloud: MotoCloud, project: Project
-) -> None:
+def test_callback_to_a_paused_host_is_dead_a_day_after_its_attempt(cloud: MotoCloud, project: Project) -> None:
     with receiver(503) as at:
         for number in range(4):
             told(project, at.url, f"req-{number}")

@@ -20,9 +20,7 @@ def dead_letters(cloud: MotoCloud) -> int:
     return len(cloud.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []))
 
 
-def test_a_receiver_that_fails_twice_hangs_once_then_answers_gets_it_once_more_each_time(
-    cloud: MotoCloud, project: Project
-) -> None:
+def test_failing_receiver_gets_one_more_attempt_after_each_failure(cloud: MotoCloud, project: Project) -> None:
     with receiver(500, 500, "hang", 200) as at:
         notice = told(project, at.url, rows=3)
         cloud.deliver("CallbacksQueue")
@@ -40,7 +38,7 @@ def test_a_receiver_that_fails_twice_hangs_once_then_answers_gets_it_once_more_e
     assert shown["attempts"][2]["error"] == "fetch_timeout"
 
 
-def test_a_publisher_killed_between_ending_and_publishing_still_calls_back(cloud: MotoCloud, project: Project) -> None:
+def test_publisher_killed_between_ending_and_publishing_still_calls_back(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
         notice = told(project, at.url, "req-0")
         cloud.app.table.write(notice_write(notice))
@@ -52,7 +50,7 @@ def test_a_publisher_killed_between_ending_and_publishing_still_calls_back(cloud
         assert at.ids == [notice.message_id], "told twice, delivered once"
 
 
-def test_an_unpublished_end_is_delivered_after_the_publisher_died(
+def test_unpublished_end_is_delivered_after_the_publisher_died(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with receiver() as at:
@@ -64,7 +62,7 @@ def test_an_unpublished_end_is_delivered_after_the_publisher_died(
         assert at.ids == [notice.message_id]
 
 
-def test_a_tampered_body_or_a_stale_timestamp_fails_verification(cloud: MotoCloud, project: Project) -> None:
+def test_tampered_body_or_a_stale_timestamp_fails_verification(cloud: MotoCloud, project: Project) -> None:
     with receiver() as at:
         told(project, at.url)
         cloud.deliver("CallbacksQueue")
@@ -111,7 +109,7 @@ def test_retry_after_is_honoured(cloud: MotoCloud, project: Project) -> None:
         assert len(at.seen) == 2
 
 
-def test_a_callback_is_given_up_after_a_day_with_a_dead_letter(cloud: MotoCloud, project: Project) -> None:
+def test_callback_is_given_up_after_a_day_with_a_dead_letter(cloud: MotoCloud, project: Project) -> None:
     with receiver(404) as at:
         told(project, at.url)
         cloud.deliver("CallbacksQueue")
@@ -124,7 +122,7 @@ def test_a_callback_is_given_up_after_a_day_with_a_dead_letter(cloud: MotoCloud,
     assert dead_letters(cloud) == 1
 
 
-def test_a_redirect_is_not_followed(cloud: MotoCloud, project: Project) -> None:
+def test_redirect_is_not_followed(cloud: MotoCloud, project: Project) -> None:
     def away(request: Handler) -> None:
         request.answer(307, Location="/elsewhere")
 

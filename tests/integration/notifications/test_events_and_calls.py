@@ -15,7 +15,7 @@ def sample(name: str) -> object:
     return json.loads((ROOT / f"events/{name}.json").read_text())
 
 
-def test_the_functions_take_their_sample_events(cloud: MotoCloud) -> None:
+def test_functions_take_their_sample_events(cloud: MotoCloud) -> None:
     line = Line(cloud)
 
     assert cloud.invoke("deliver_callback", sample("deliver_callback")) == {"batchItemFailures": []}
@@ -25,13 +25,13 @@ def test_the_functions_take_their_sample_events(cloud: MotoCloud) -> None:
     assert told["type"] == "error"
 
 
-def test_a_message_that_cannot_be_read_is_left_for_the_dead_letters(cloud: MotoCloud) -> None:
+def test_unreadable_message_goes_to_the_dead_letters(cloud: MotoCloud) -> None:
     record = {"messageId": "m1", "body": "nonsense"}
 
     assert cloud.invoke("deliver_callback", {"Records": [record]}) == {"batchItemFailures": [{"itemIdentifier": "m1"}]}
 
 
-def test_a_callback_that_arrives_at_once_costs_four_calls_of_the_table(cloud: MotoCloud, project: Project) -> None:
+def test_callback_that_arrives_at_once_costs_four_calls_of_the_table(cloud: MotoCloud, project: Project) -> None:
     # The root of the secrets is read once a process.
     cloud.callback_secret(project.id)
     with receiver() as at:
@@ -43,7 +43,7 @@ def test_a_callback_that_arrives_at_once_costs_four_calls_of_the_table(cloud: Mo
     assert callbacks(project)[0]["callback_state"] == "delivered"
 
 
-def test_an_end_costs_one_publish_and_one_delete(cloud: MotoCloud, project: Project) -> None:
+def test_end_costs_one_publish_and_one_delete(cloud: MotoCloud, project: Project) -> None:
     with count_calls(cloud.app) as calls:
         told(project, "http://127.0.0.1:9/hook")
 

@@ -38,7 +38,7 @@ def heard(cloud: MotoCloud, url: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_published_notice_leaves_the_outbox(cloud: MotoCloud, project: Project) -> None:
+def test_published_notice_leaves_the_outbox(cloud: MotoCloud, project: Project) -> None:
     url, notice = listener(cloud), notice_about(project)
     cloud.app.table.transact([notice_write(notice)])
 
@@ -50,7 +50,7 @@ def test_a_published_notice_leaves_the_outbox(cloud: MotoCloud, project: Project
     assert overdue(cloud) == []
 
 
-def test_a_publisher_killed_before_publishing_is_made_good_by_compensation(cloud: MotoCloud, project: Project) -> None:
+def test_compensation_publishes_for_a_killed_publisher(cloud: MotoCloud, project: Project) -> None:
     url, notice = listener(cloud), notice_about(project)
     cloud.app.table.transact([notice_write(notice)])
 
@@ -60,7 +60,7 @@ def test_a_publisher_killed_before_publishing_is_made_good_by_compensation(cloud
     assert overdue(cloud) == []
 
 
-def test_a_topic_that_does_not_answer_fails_nobody_and_loses_nothing(
+def test_unreachable_topic_fails_no_request_and_loses_no_notice(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, notice = listener(cloud), notice_about(project)
@@ -87,7 +87,7 @@ def test_many_and_large_notices_are_sent_in_batches_that_sns_takes(cloud: MotoCl
     assert came["req-11"] == {"request_id": "req-11", "status": "completed", "truncated": True}
 
 
-def test_a_subscriber_to_status_failed_sees_only_those(cloud: MotoCloud, project: Project) -> None:
+def test_subscriber_to_status_failed_sees_only_those(cloud: MotoCloud, project: Project) -> None:
     url = listener(cloud, {"status": ["failed"]})
 
     cloud.app.notifications.notifier.publish(
@@ -101,7 +101,7 @@ def test_a_subscriber_to_status_failed_sees_only_those(cloud: MotoCloud, project
     assert {message["record_id"] for message in heard(cloud, url)} == {"req-2", "AsyncDownloadJob:1:1:a:7"}
 
 
-def test_one_end_has_one_id_and_two_projects_have_two(cloud: MotoCloud) -> None:
+def test_notice_id_is_stable_and_differs_by_project(cloud: MotoCloud) -> None:
     one, other = cloud.project(), cloud.project()
 
     assert notice_about(one).message_id == notice_about(one).message_id

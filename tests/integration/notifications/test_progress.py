@@ -22,7 +22,7 @@ def line(cloud: MotoCloud, project: Project) -> Line:
     return made
 
 
-def test_a_record_has_at_most_one_progress_message_a_second_whoever_reports_it(line: Line, project: Project) -> None:
+def test_record_has_at_most_one_progress_message_per_second(line: Line, project: Project) -> None:
     app = line.cloud.app
     url = listener(line.cloud)
     functions = [ProgressFeed(app.notifications.watches, app.notifications.topic, app.clock) for _ in range(3)]
@@ -57,7 +57,7 @@ def test_progress_of_other_records_is_not_told(line: Line, project: Project) -> 
     assert heard(line.cloud, url) == []
 
 
-def test_a_failing_table_fails_no_work(line: Line, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_table_fails_no_work(line: Line, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> bool:
         raise RuntimeError("throttled")
 

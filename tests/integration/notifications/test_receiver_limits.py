@@ -46,7 +46,7 @@ def work_off(cloud: MotoCloud, project: Project, seconds: float, backlog: int) -
     return done, put_off
 
 
-def test_slow_but_healthy_receiver_gets_ever_more_at_once(cloud: MotoCloud, project: Project) -> None:
+def test_slow_healthy_receiver_gets_more_callbacks_at_once(cloud: MotoCloud, project: Project) -> None:
     host = breaker(cloud)
     host.leave(project.id, HOST, cloud.clock().timestamp(), blamed=False, took=3.5, entry=Entry())
     done, put_off = work_off(cloud, project, 60, 100)
@@ -56,7 +56,7 @@ def test_slow_but_healthy_receiver_gets_ever_more_at_once(cloud: MotoCloud, proj
     assert put_off < 3 * 100
 
 
-def test_put_offs_do_not_grow_with_the_backlog(cloud: MotoCloud, project: Project) -> None:
+def test_postponed_callbacks_are_not_read_more_often_with_a_backlog(cloud: MotoCloud, project: Project) -> None:
     host, now = breaker(cloud), cloud.clock().timestamp()
     host.leave(project.id, HOST, now, blamed=False, took=3.5, entry=Entry())
     waits = []

@@ -14,7 +14,7 @@ def delivered_in(cloud: MotoCloud) -> float:
     return time.monotonic() - started
 
 
-def test_a_receiver_that_hangs_does_not_hold_the_others_of_its_batch(cloud: MotoCloud, project: Project) -> None:
+def test_slow_receiver_does_not_delay_others_of_its_batch(cloud: MotoCloud, project: Project) -> None:
     with receiver("hang") as alone:
         told(project, alone.url, "alone")
         one_time_out = delivered_in(cloud)
@@ -29,7 +29,7 @@ def test_a_receiver_that_hangs_does_not_hold_the_others_of_its_batch(cloud: Moto
         assert all_together < 3 * one_time_out
 
 
-def test_a_dead_host_is_left_alone_and_its_callbacks_arrive_when_it_is_back(cloud: MotoCloud, project: Project) -> None:
+def test_dead_host_gets_its_callbacks_when_it_is_back(cloud: MotoCloud, project: Project) -> None:
     down = [True]
     with receiver(lambda request: request.answer(503 if down[0] else 200)) as at:
         for number in range(10):
@@ -48,7 +48,7 @@ def test_a_dead_host_is_left_alone_and_its_callbacks_arrive_when_it_is_back(clou
     assert {shown["callback_state"] for shown in callbacks(project, limit=100)} == {"delivered"}
 
 
-def test_while_the_circuit_is_open_no_attempt_is_spent(cloud: MotoCloud, project: Project) -> None:
+def test_open_circuit_spends_no_attempt(cloud: MotoCloud, project: Project) -> None:
     with receiver(503) as at:
         for number in range(4):
             told(project, at.url, f"req-{number}")
@@ -61,7 +61,7 @@ def test_while_the_circuit_is_open_no_attempt_is_spent(cloud: MotoCloud, project
     assert (late["callback_state"], late["attempts"], late["tries"]) == ("pending", [], 0)
 
 
-def test_the_circuit_of_one_project_does_not_close_the_host_to_another(cloud: MotoCloud, project: Project) -> None:
+def test_open_circuit_of_one_project_does_not_affect_another(cloud: MotoCloud, project: Project) -> None:
     other = cloud.project()
     with receiver(503) as at:
         for number in range(4):

@@ -18,14 +18,14 @@ def line(cloud: MotoCloud) -> Line:
     return Line(cloud)
 
 
-def test_a_ticket_works_once(line: Line, project: Project) -> None:
+def test_ticket_works_once(line: Line, project: Project) -> None:
     ticket = line.ticket(project)
 
     assert line.connect("c1", ticket) == 200
     assert line.connect("c2", ticket) == 401
 
 
-def test_a_ticket_does_not_work_after_60_s(line: Line, project: Project) -> None:
+def test_ticket_does_not_work_after_60_s(line: Line, project: Project) -> None:
     early, late = line.ticket(project), line.ticket(project)
 
     line.cloud.clock.advance(59)
@@ -67,7 +67,7 @@ def test_another_projects_task_is_an_error_and_no_data(line: Line, project: Proj
     assert "theirs" not in str(line.heard(client))
 
 
-def test_a_watcher_hears_progress_and_the_end_and_then_nothing(line: Line, project: Project) -> None:
+def test_watcher_hears_progress_and_the_end_and_then_nothing(line: Line, project: Project) -> None:
     line.record(project, "req-1", task_id="req-1", status="running")
     client = line.joined(project)
 
@@ -81,7 +81,7 @@ def test_a_watcher_hears_progress_and_the_end_and_then_nothing(line: Line, proje
     assert line.items("WATCH") == []
 
 
-def test_an_end_between_the_look_and_the_watch_is_not_missed(line: Line, project: Project) -> None:
+def test_end_just_before_the_watch_is_stored_is_not_missed(line: Line, project: Project) -> None:
     seen: list[dict[str, Any]] = [{"task_id": "req-1", "status": "running"}, {"task_id": "req-1", "status": "failed"}]
     line.cloud.app.notifications.records._lookups = {"req-": lambda *_: seen.pop(0)}
     client = line.joined(project)
@@ -115,7 +115,7 @@ NONSENSE = [
 ]
 
 
-def test_a_message_that_makes_no_sense_is_answered_with_an_error(line: Line, project: Project) -> None:
+def test_message_that_makes_no_sense_is_answered_with_an_error(line: Line, project: Project) -> None:
     client = line.joined(project)
 
     for text in NONSENSE:
@@ -123,7 +123,7 @@ def test_a_message_that_makes_no_sense_is_answered_with_an_error(line: Line, pro
         assert (told["type"], told["data"]["code"]) == ("error", "invalid"), text
 
 
-def test_who_watches_a_task_hears_when_its_job_ends(line: Line, project: Project) -> None:
+def test_watcher_of_a_task_is_told_when_its_job_ends(line: Line, project: Project) -> None:
     task, job = "AsyncDownloadTask:1:1:/a:7d4c8b52-0000-4000-8000-000000000001", "AsyncDownloadJob:1:1:/a:99"
     line.record(project, task, task_id=task, job_id=job, status="Running")
     client = line.joined(project)
@@ -136,7 +136,7 @@ def test_who_watches_a_task_hears_when_its_job_ends(line: Line, project: Project
     assert (told["type"], told["data"]["task_id"], told["data"]["status"]) == ("task.completed", task, "Success")
 
 
-def test_who_watches_a_task_follows_it_to_another_job(line: Line, project: Project) -> None:
+def test_watch_follows_a_task_to_another_job(line: Line, project: Project) -> None:
     task, old, new = "AsyncDownloadTask:1:1:/a:1", "AsyncDownloadJob:1:1:/a:1", "AsyncDownloadJob:1:1:/a:2"
     line.record(project, task, task_id=task, job_id=old, status="Pending")
     client = line.joined(project)
@@ -192,7 +192,7 @@ def test_watch_right_after_connecting_is_not_refused(
     assert told["type"] == "watching"
 
 
-def test_connection_watches_no_more_than_its_limit_and_goes_on_after_unwatching(
+def test_connection_at_its_watch_limit_can_watch_after_unwatching(
     line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.notifications.websocket.MOST_WATCHES", 3)

@@ -76,7 +76,7 @@ def test_filters_combine(cloud: MotoCloud, project: Project, limit: int) -> None
     assert lines(cloud, project.key, since=until, until=since) == []
 
 
-def test_a_rare_line_is_found_behind_many_others(
+def test_rare_line_is_found_behind_many_others(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_table, "_PAGES", 2)
@@ -88,7 +88,7 @@ def test_a_rare_line_is_found_behind_many_others(
     assert [line["action"] for line in lines(cloud, project.key, action="rare")] == ["rare"]
 
 
-def test_an_actors_lines_are_read_from_its_own_partitions(cloud: MotoCloud, project: Project) -> None:
+def test_actors_lines_are_read_from_its_own_partitions(cloud: MotoCloud, project: Project) -> None:
     written(cloud, project, 30)
     with count_calls(cloud.app) as calls:
         assert len(lines(cloud, project.key, actor="key01a", limit=100)) == 10
@@ -120,7 +120,7 @@ def test_dates_at_both_ends_are_taken(cloud: MotoCloud, project: Project, query:
         ({"cursor": "eyJiZWZvcmUiOnsiUyI6In4ifX0"}, "cursor"),
     ],
 )
-def test_a_bad_filter_is_422(cloud: MotoCloud, project: Project, query: dict[str, str], field: str) -> None:
+def test_bad_filter_is_422(cloud: MotoCloud, project: Project, query: dict[str, str], field: str) -> None:
     answer = cloud.http("GET", "/v1/audit", query=query, key=project.key)
     assert (answer.status, answer.json()["errors"][0]["loc"]) == (422, ["query", field])
 
@@ -133,7 +133,7 @@ def test_acts_on_the_deployment_are_listed_for_admins_only(cloud: MotoCloud, pro
     assert lines(cloud, project.key, project_id="_system", action="queue.pause") == []
 
 
-def test_a_submit_says_which_key_sent_what_where(cloud: MotoCloud) -> None:
+def test_submit_says_which_key_sent_what_where(cloud: MotoCloud) -> None:
     fleet = Fleet(cloud)
     writer = cloud.make_key(fleet.project.id, ["write"])
     body = fleet.body() | {"target_agent_id": "host-1", "target_file_dir": "/etc/cron.d"}
@@ -146,7 +146,7 @@ def test_a_submit_says_which_key_sent_what_where(cloud: MotoCloud) -> None:
     assert lines(cloud, fleet.project.key, record=made.json()["task_id"]) == [line]
 
 
-def test_a_batch_submit_of_1000_targets_is_one_line(cloud: MotoCloud) -> None:
+def test_batch_submit_of_1000_targets_is_one_line(cloud: MotoCloud) -> None:
     fleet = Fleet(cloud)
     body = fleet.body() | {"targets": [{"agent_id": f"a{number}"} for number in range(1000)]}
     made = cloud.http("POST", "/v1/downloads/batch", json=body, key=fleet.project.key)
@@ -156,7 +156,7 @@ def test_a_batch_submit_of_1000_targets_is_one_line(cloud: MotoCloud) -> None:
     assert (line["record"], line["why"][:16]) == (made.json()["job_id"], "to 1000 targets:")
 
 
-def test_a_change_that_is_refused_leaves_no_line(cloud: MotoCloud, project: Project) -> None:
+def test_change_that_is_refused_leaves_no_line(cloud: MotoCloud, project: Project) -> None:
     made = cloud.http("POST", "/v1/projects", json={"name": "alpha"}, key=cloud.admin_key)
     assert cloud.http("POST", "/v1/projects", json={"name": "alpha"}, key=cloud.admin_key).status == 409
     assert cloud.http("DELETE", "/v1/keys/key01none", key=cloud.admin_key).status == 404

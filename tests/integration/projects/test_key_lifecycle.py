@@ -44,7 +44,7 @@ def rotate(cloud: MotoCloud, key_id: str, *, by: str = ADMIN_KEY, **body: Any) -
     ("scopes", "shown"),
     [(["read"], False), (["agent"], False), (["read", "agent"], False), (["write"], True), (["read", "write"], True)],
 )
-def test_the_callback_secret_comes_only_with_a_key_of_scope_write(
+def test_callback_secret_comes_only_with_a_key_of_scope_write(
     cloud: MotoCloud, project: Project, scopes: list[str], shown: bool
 ) -> None:
     agent = {"agent_id": "a1"} if "agent" in scopes else {}
@@ -54,7 +54,7 @@ def test_the_callback_secret_comes_only_with_a_key_of_scope_write(
     assert made.get("callback_secret") == (cloud.callback_secret(project.id) if shown else None)
 
 
-def test_a_list_of_keys_has_names_and_states_and_never_a_key(cloud: MotoCloud, project: Project) -> None:
+def test_list_of_keys_has_names_and_states_and_never_a_key(cloud: MotoCloud, project: Project) -> None:
     cloud.clock.advance(1)
     made = create(cloud, project, name="build server", scopes=["read", "agent"], agent_id="a1", expires_in=60)
 
@@ -78,7 +78,7 @@ def test_a_list_of_keys_has_names_and_states_and_never_a_key(cloud: MotoCloud, p
     assert hash_key(made["key"]) not in answer.body.decode()
 
 
-def test_a_list_of_keys_pages_newest_first_and_holds_one_projects_keys(cloud: MotoCloud, project: Project) -> None:
+def test_list_of_keys_pages_newest_first_and_holds_one_projects_keys(cloud: MotoCloud, project: Project) -> None:
     other = cloud.project()
     made = []
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_keys_of_an_unknown_project_are_404(cloud: MotoCloud) -> None:
     assert cloud.http("GET", "/v1/projects/prj-none/keys", key=cloud.admin_key).status == 404
 
 
-def test_an_expired_key_is_401_and_listed_as_expired(cloud: MotoCloud, project: Project) -> None:
+def test_expired_key_is_401_and_listed_as_expired(cloud: MotoCloud, project: Project) -> None:
     made = create(cloud, project, expires_in=3600)
     cloud.clock.advance(3599)
     assert works(cloud, made["key"])
@@ -111,13 +111,13 @@ def test_an_expired_key_is_401_and_listed_as_expired(cloud: MotoCloud, project: 
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 10**12, "soon"])
-def test_an_impossible_lifetime_is_422(cloud: MotoCloud, project: Project, seconds: Any) -> None:
+def test_impossible_lifetime_is_422(cloud: MotoCloud, project: Project, seconds: Any) -> None:
     body = {"scopes": ["read"], "expires_in": seconds}
 
     assert cloud.http("POST", f"/v1/projects/{project.id}/keys", json=body, key=cloud.admin_key).status == 422
 
 
-def test_a_revoked_key_stays_listed_as_revoked(cloud: MotoCloud, project: Project) -> None:
+def test_revoked_key_stays_listed_as_revoked(cloud: MotoCloud, project: Project) -> None:
     made = create(cloud, project)
 
     cloud.http("DELETE", f"/v1/keys/{made['key_id']}", key=cloud.admin_key)
@@ -141,7 +141,7 @@ def writes_of(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_a_keys_last_use_is_written_once_an_hour(
+def test_keys_last_use_is_written_once_an_hour(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = create(cloud, project)
@@ -173,7 +173,7 @@ def test_of_several_processes_one_writes_a_keys_last_use(cloud: MotoCloud, proje
     assert listed(cloud, project)[made["key_id"]]["last_used_at"] == first
 
 
-def test_a_table_that_refuses_the_last_use_fails_no_request(
+def test_table_that_refuses_the_last_use_fails_no_request(
     cloud: MotoCloud, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = create(cloud, project)
@@ -190,7 +190,7 @@ def test_a_table_that_refuses_the_last_use_fails_no_request(
     assert len(tried) == 1
 
 
-def test_a_key_from_before_keys_were_listed_works_and_is_listed_once_used(cloud: MotoCloud, project: Project) -> None:
+def test_old_unlisted_key_is_listed_once_it_is_used(cloud: MotoCloud, project: Project) -> None:
     made = create(cloud, project)
     table, key = cloud.names.refs["Table"], {"pk": {"S": f"P#_system#KEY#{made['key_id']}"}, "sk": {"S": "META"}}
     cloud.client("dynamodb").update_item(
@@ -206,7 +206,7 @@ def test_a_key_from_before_keys_were_listed_works_and_is_listed_once_used(cloud:
 # --- rotation
 
 
-def test_a_rotated_key_works_for_the_overlap_and_not_longer(cloud: MotoCloud, project: Project) -> None:
+def test_rotated_key_works_for_the_overlap_and_not_longer(cloud: MotoCloud, project: Project) -> None:
     old = create(cloud, project, name="build", scopes=["read", "agent"], agent_id="a1")
 
     new = rotate(cloud, old["key_id"], overlap_s=600)
@@ -223,7 +223,7 @@ def test_a_rotated_key_works_for_the_overlap_and_not_longer(cloud: MotoCloud, pr
     assert [records[new["key_id"]][name] for name in kept] == ["build", ["read", "agent"], "a1"]
 
 
-def test_the_overlap_is_a_day_unless_said_otherwise(cloud: MotoCloud, project: Project) -> None:
+def test_overlap_is_a_day_unless_said_otherwise(cloud: MotoCloud, project: Project) -> None:
     old = create(cloud, project)
     answer = cloud.http("POST", f"/v1/keys/{old['key_id']}/rotate", key=cloud.admin_key)
     assert answer.status == 201, answer.body
@@ -234,9 +234,7 @@ def test_the_overlap_is_a_day_unless_said_otherwise(cloud: MotoCloud, project: P
     assert not works(cloud, old["key"])
 
 
-def test_a_rotated_key_with_a_lifetime_has_it_again_and_the_old_one_ends_no_later_than_it_would(
-    cloud: MotoCloud, project: Project
-) -> None:
+def test_rotation_renews_the_lifetime_and_never_extends_the_old_key(cloud: MotoCloud, project: Project) -> None:
     old = create(cloud, project, expires_in=1000)
     cloud.clock.advance(900)
 
@@ -250,7 +248,7 @@ def test_a_rotated_key_with_a_lifetime_has_it_again_and_the_old_one_ends_no_late
     assert not works(cloud, new["key"])
 
 
-def test_a_key_is_rotated_once(cloud: MotoCloud, project: Project) -> None:
+def test_key_is_rotated_once(cloud: MotoCloud, project: Project) -> None:
     old = create(cloud, project)
     new = rotate(cloud, old["key_id"])
 
@@ -275,7 +273,7 @@ def test_of_two_rotations_at_once_one_wins(cloud: MotoCloud, project: Project, m
     assert len(listed(cloud, project)) == before
 
 
-def test_an_ended_or_unknown_key_is_not_rotated(cloud: MotoCloud, project: Project) -> None:
+def test_ended_or_unknown_key_is_not_rotated(cloud: MotoCloud, project: Project) -> None:
     revoked, expired = create(cloud, project), create(cloud, project, expires_in=1)
     cloud.http("DELETE", f"/v1/keys/{revoked['key_id']}", key=cloud.admin_key)
     cloud.clock.advance(2)
@@ -336,7 +334,7 @@ def test_rotating_the_bootstrap_key_disables_it_after_the_overlap(cloud: MotoClo
     assert cloud.http("GET", "/v1/projects", key=again["key"]).status == 200
 
 
-def test_a_disabled_bootstrap_key_stays_disabled_when_another_was_deployed_between(
+def test_disabled_bootstrap_key_stays_disabled_when_another_was_deployed_between(
     cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rotate(cloud, "admin", overlap_s=0)
@@ -349,14 +347,14 @@ def test_a_disabled_bootstrap_key_stays_disabled_when_another_was_deployed_betwe
     assert cloud.http("GET", "/v1/projects", key=cloud.admin_key).status == 401
 
 
-def test_an_admin_key_does_not_revoke_itself(cloud: MotoCloud) -> None:
+def test_admin_key_does_not_revoke_itself(cloud: MotoCloud) -> None:
     refused = cloud.http("DELETE", "/v1/keys/admin", key=cloud.admin_key)
 
     assert (refused.status, refused.json()["code"]) == (409, "wrong_state")
     assert cloud.http("GET", "/v1/projects", key=cloud.admin_key).status == 200
 
 
-def test_a_record_of_a_disabled_bootstrap_key_has_no_ttl(cloud: MotoCloud, project: Project) -> None:
+def test_record_of_a_disabled_bootstrap_key_has_no_ttl(cloud: MotoCloud, project: Project) -> None:
     made = create(cloud, project)
     cloud.http("DELETE", f"/v1/keys/{made['key_id']}", key=cloud.admin_key)
     rotate(cloud, "admin", overlap_s=0)

@@ -73,7 +73,7 @@ def test_leaving_removes_the_connection_from_its_key(cloud: MotoCloud, project: 
     assert line.items("KEY_CONNECTIONS") == []
 
 
-def test_a_ticket_of_a_key_that_was_revoked_meanwhile_opens_nothing(
+def test_ticket_of_a_key_that_was_revoked_meanwhile_opens_nothing(
     cloud: MotoCloud, project: Project, line: Line
 ) -> None:
     ticket = line.ticket(project)
@@ -83,7 +83,7 @@ def test_a_ticket_of_a_key_that_was_revoked_meanwhile_opens_nothing(
     assert line.items("CONNECTION") == []
 
 
-def test_a_connection_made_while_its_key_is_revoked_is_refused_or_found(
+def test_connection_made_during_a_revocation_is_refused_or_closed(
     cloud: MotoCloud, project: Project, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The revocation comes between any two steps of the connection."""
@@ -101,7 +101,7 @@ def test_a_connection_made_while_its_key_is_revoked_is_refused_or_found(
     assert line.outgoing.closed == ["c1"]
 
 
-def test_a_connection_that_could_not_be_closed_is_closed_by_compensation(
+def test_connection_that_could_not_be_closed_is_closed_by_compensation(
     cloud: MotoCloud, project: Project, line: Line
 ) -> None:
     line.joined(project)
@@ -116,7 +116,7 @@ def test_a_connection_that_could_not_be_closed_is_closed_by_compensation(
     assert compensate(cloud) == []
 
 
-def test_a_revocation_that_died_before_closing_is_finished_by_compensation(
+def test_revocation_that_died_before_closing_is_finished_by_compensation(
     cloud: MotoCloud, project: Project, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line.joined(project)
@@ -129,7 +129,7 @@ def test_a_revocation_that_died_before_closing_is_finished_by_compensation(
     assert line.outgoing.closed == ["c1"]
 
 
-def test_the_connections_of_an_expired_key_are_closed(cloud: MotoCloud, project: Project, line: Line) -> None:
+def test_connections_of_an_expired_key_are_closed(cloud: MotoCloud, project: Project, line: Line) -> None:
     body = {"scopes": ["read"], "expires_in": 600}
     made = cloud.http("POST", f"/v1/projects/{project.id}/keys", json=body, key=cloud.admin_key).json()
     line.joined(Project(project.id, made["key"], cloud))
@@ -143,7 +143,7 @@ def test_the_connections_of_an_expired_key_are_closed(cloud: MotoCloud, project:
     assert compensate(cloud) == []
 
 
-def test_a_message_over_an_expired_keys_connection_closes_it(cloud: MotoCloud, project: Project, line: Line) -> None:
+def test_message_over_an_expired_keys_connection_closes_it(cloud: MotoCloud, project: Project, line: Line) -> None:
     body = {"scopes": ["read"], "expires_in": 600}
     made = cloud.http("POST", f"/v1/projects/{project.id}/keys", json=body, key=cloud.admin_key).json()
     line.joined(Project(project.id, made["key"], cloud))
@@ -155,7 +155,7 @@ def test_a_message_over_an_expired_keys_connection_closes_it(cloud: MotoCloud, p
 
 
 @pytest.mark.parametrize("overlap", [0, 300])
-def test_the_connections_of_a_rotated_key_are_closed_when_the_overlap_ends(
+def test_connections_of_a_rotated_key_are_closed_when_the_overlap_ends(
     cloud: MotoCloud, project: Project, line: Line, overlap: int
 ) -> None:
     line.joined(project)
@@ -172,7 +172,7 @@ def test_the_connections_of_a_rotated_key_are_closed_when_the_overlap_ends(
     assert line.outgoing.closed == ["c1"]
 
 
-def test_the_bootstrap_keys_connections_close_with_it(cloud: MotoCloud, project: Project, line: Line) -> None:
+def test_bootstrap_keys_connections_close_with_it(cloud: MotoCloud, project: Project, line: Line) -> None:
     admin = Project(project.id, cloud.admin_key, cloud)
     line.joined(admin)
 

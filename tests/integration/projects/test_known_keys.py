@@ -24,7 +24,7 @@ def calls_for(cloud: MotoCloud, authorization: str | None) -> int:
     return calls.total()
 
 
-def test_a_key_is_read_once_in_10_s(cloud: MotoCloud, project: Project) -> None:
+def test_key_is_read_once_in_10_s(cloud: MotoCloud, project: Project) -> None:
     key = f"Bearer {project.key}"
 
     # The first use in an hour is written down too, and the project's rate is read with the key.
@@ -34,11 +34,11 @@ def test_a_key_is_read_once_in_10_s(cloud: MotoCloud, project: Project) -> None:
 
 
 @pytest.mark.parametrize("authorization", [None, "", "Bearer ", "Basic eDp5", "Bearer nonsense"])
-def test_a_stranger_costs_no_read(cloud: MotoCloud, authorization: str | None) -> None:
+def test_stranger_costs_no_read(cloud: MotoCloud, authorization: str | None) -> None:
     assert calls_for(cloud, authorization) == 0
 
 
-def test_a_revoked_key_is_refused_after_10_s_at_most(cloud: MotoCloud, project: Project) -> None:
+def test_revoked_key_is_refused_after_10_s_at_most(cloud: MotoCloud, project: Project) -> None:
     made = cloud.app.projects.api_keys.add(project.id, ["read"])
     assert cloud.http("GET", "/v1/files", key=made.key).status == 200
 
@@ -48,7 +48,7 @@ def test_a_revoked_key_is_refused_after_10_s_at_most(cloud: MotoCloud, project: 
     assert cloud.http("GET", "/v1/files", key=made.key).status == 401
 
 
-def test_a_key_that_was_unknown_works_as_soon_as_it_is_made(cloud: MotoCloud, project: Project) -> None:
+def test_key_that_was_unknown_works_as_soon_as_it_is_made(cloud: MotoCloud, project: Project) -> None:
     made = cloud.app.projects.api_keys.add(project.id, ["read"])
     wrong = made.key[:-1] + ("0" if made.key[-1] != "0" else "1")
 
@@ -56,7 +56,7 @@ def test_a_key_that_was_unknown_works_as_soon_as_it_is_made(cloud: MotoCloud, pr
     assert cloud.http("GET", "/v1/files", key=made.key).status == 200
 
 
-def test_the_memory_holds_so_many_keys_and_none_in_clear(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_keeps_a_limited_number_of_hashed_keys(cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.projects.known_keys.MOST_KEYS", 2)
     projects = [cloud.project() for _ in range(3)]
     for project in projects:

@@ -23,7 +23,7 @@ def limits(shown: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in shown["quotas"].items() if value is not None}
 
 
-def test_a_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, project: Project) -> None:
+def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, project: Project) -> None:
     shown = show(cloud, project)
 
     assert shown["project_id"] == project.id
@@ -33,7 +33,7 @@ def test_a_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud
     assert "whsec" not in str(shown)
 
 
-def test_a_change_sets_what_it_names_and_leaves_the_rest(cloud: MotoCloud, project: Project) -> None:
+def test_change_sets_what_it_names_and_leaves_the_rest(cloud: MotoCloud, project: Project) -> None:
     quotas = {"stored_bytes": 10**12, "queued": 50, "requests_per_s": 20, "share": {"export": 2}}
     assert change(cloud, project, group="ops", quotas=quotas).status == 200
 
@@ -55,7 +55,7 @@ def test_null_lifts_a_quota_and_removes_the_group(cloud: MotoCloud, project: Pro
     assert limits(shown) == {"share": {"export": 2}}
 
 
-def test_a_project_is_renamed_and_its_old_name_is_free(cloud: MotoCloud, project: Project) -> None:
+def test_project_is_renamed_and_its_old_name_is_free(cloud: MotoCloud, project: Project) -> None:
     before = show(cloud, project)["name"]
 
     assert change(cloud, project, name="renamed").json()["name"] == "renamed"
@@ -65,7 +65,7 @@ def test_a_project_is_renamed_and_its_old_name_is_free(cloud: MotoCloud, project
     assert (taken.status, taken.json()["code"]) == (409, "project_exists")
 
 
-def test_a_name_that_another_project_has_is_409_and_changes_nothing(cloud: MotoCloud, project: Project) -> None:
+def test_name_that_another_project_has_is_409_and_changes_nothing(cloud: MotoCloud, project: Project) -> None:
     other = cloud.project("taken")
 
     answer = change(cloud, project, name="taken", allow_private_urls=False)
@@ -116,13 +116,13 @@ def test_two_changes_at_once_both_hold(cloud: MotoCloud, project: Project, monke
         {"callback_secrets": []},
     ],
 )
-def test_a_change_that_is_not_valid_is_422(cloud: MotoCloud, project: Project, body: dict[str, Any]) -> None:
+def test_change_that_is_not_valid_is_422(cloud: MotoCloud, project: Project, body: dict[str, Any]) -> None:
     before = show(cloud, project)
 
     assert change(cloud, project, **body).status == 422
     assert show(cloud, project) == before
 
 
-def test_an_unknown_project_is_404(cloud: MotoCloud) -> None:
+def test_unknown_project_is_404(cloud: MotoCloud) -> None:
     assert cloud.http("GET", "/v1/projects/prj-none", key=cloud.admin_key).status == 404
     assert cloud.http("PATCH", "/v1/projects/prj-none", json={"group": "x"}, key=cloud.admin_key).status == 404

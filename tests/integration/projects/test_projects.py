@@ -7,7 +7,7 @@ import pytest
 from tests.support.moto.cloud import MotoCloud, Project
 
 
-def test_a_project_is_created_and_listed(cloud: MotoCloud) -> None:
+def test_project_is_created_and_listed(cloud: MotoCloud) -> None:
     made = cloud.http("POST", "/v1/projects", json={"name": "alpha", "group": "ops"}, key=cloud.admin_key)
 
     assert made.status == 201
@@ -16,7 +16,7 @@ def test_a_project_is_created_and_listed(cloud: MotoCloud) -> None:
     assert [item["project_id"] for item in listed["items"]] == [made.json()["project_id"]]
 
 
-def test_a_taken_name_is_409(cloud: MotoCloud) -> None:
+def test_taken_name_is_409(cloud: MotoCloud) -> None:
     cloud.http("POST", "/v1/projects", json={"name": "alpha"}, key=cloud.admin_key)
 
     again = cloud.http("POST", "/v1/projects", json={"name": "alpha"}, key=cloud.admin_key)
@@ -39,14 +39,14 @@ def test_lists_page_newest_first(cloud: MotoCloud) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["x", "e30", "eyJwayI6eyJTIjoiYSJ9fQ", "%00"])
-def test_a_made_up_cursor_is_422(cloud: MotoCloud, cursor: str) -> None:
+def test_made_up_cursor_is_422(cloud: MotoCloud, cursor: str) -> None:
     answer = cloud.http("GET", "/v1/projects", query={"cursor": cursor}, key=cloud.admin_key)
 
     assert answer.status == 422
     assert answer.json()["errors"][0]["loc"] == ["query", "cursor"]
 
 
-def test_a_key_is_shown_once_and_only_its_hash_is_stored(cloud: MotoCloud, project: Project) -> None:
+def test_key_is_shown_once_and_only_its_hash_is_stored(cloud: MotoCloud, project: Project) -> None:
     made = cloud.http("POST", f"/v1/projects/{project.id}/keys", json={"scopes": ["read"]}, key=cloud.admin_key)
 
     assert made.status == 201
@@ -55,7 +55,7 @@ def test_a_key_is_shown_once_and_only_its_hash_is_stored(cloud: MotoCloud, proje
     assert secret not in str(stored)
 
 
-def test_a_revoked_key_is_401(cloud: MotoCloud, project: Project) -> None:
+def test_revoked_key_is_401(cloud: MotoCloud, project: Project) -> None:
     made = cloud.http("POST", f"/v1/projects/{project.id}/keys", json={"scopes": ["read"]}, key=cloud.admin_key).json()
 
     assert cloud.http("DELETE", f"/v1/keys/{made['key_id']}", key=cloud.admin_key).status == 204
@@ -65,7 +65,7 @@ def test_a_revoked_key_is_401(cloud: MotoCloud, project: Project) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "nonsense", "tg_admin_wrong", "tg_key_x", "tg__"])
-def test_a_missing_or_unknown_key_is_401(cloud: MotoCloud, key: str | None) -> None:
+def test_missing_or_unknown_key_is_401(cloud: MotoCloud, key: str | None) -> None:
     answer = cloud.http("GET", "/v1/files", key=key)
 
     assert (answer.status, answer.json()["code"]) == (401, "unauthenticated")
@@ -82,13 +82,13 @@ def test_scopes_are_enforced(cloud: MotoCloud, project: Project) -> None:
     assert cloud.http("GET", "/v1/agents/a1/transfers", key=project.key).status == 403
 
 
-def test_an_agent_key_needs_its_agent(cloud: MotoCloud, project: Project) -> None:
+def test_agent_key_needs_its_agent(cloud: MotoCloud, project: Project) -> None:
     without = cloud.http("POST", f"/v1/projects/{project.id}/keys", json={"scopes": ["agent"]}, key=cloud.admin_key)
 
     assert without.status == 422
 
 
-def test_a_key_for_no_project_is_404(cloud: MotoCloud) -> None:
+def test_key_for_no_project_is_404(cloud: MotoCloud) -> None:
     answer = cloud.http("POST", "/v1/projects/prj-none/keys", json={"scopes": ["read"]}, key=cloud.admin_key)
 
     assert answer.status == 404

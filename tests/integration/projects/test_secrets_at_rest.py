@@ -33,7 +33,7 @@ def secrets_in(answer: Answer) -> list[str]:
     return [str(value) for name, value in answer.json().items() if name in names and value]
 
 
-def test_a_repeated_key_creation_is_409_and_names_the_key(cloud: MotoCloud, project: Project) -> None:
+def test_repeated_key_creation_is_409_and_names_the_key(cloud: MotoCloud, project: Project) -> None:
     first, again = twice(cloud, f"/v1/projects/{project.id}/keys", {"scopes": ["read", "write"]})
 
     assert first.status == 201
@@ -69,13 +69,13 @@ def test_no_answer_that_holds_a_secret_is_stored(cloud: MotoCloud, project: Proj
         assert secret not in again.body.decode()
 
 
-def test_a_failed_creation_may_be_repeated_with_its_key(cloud: MotoCloud) -> None:
+def test_failed_creation_may_be_repeated_with_its_key(cloud: MotoCloud) -> None:
     first, again = twice(cloud, "/v1/projects/prj-none/keys", {"scopes": ["read"]})
 
     assert (first.status, again.status) == (404, 404)
 
 
-def test_the_same_key_with_another_body_is_still_a_conflict(cloud: MotoCloud, project: Project) -> None:
+def test_same_key_with_another_body_is_still_a_conflict(cloud: MotoCloud, project: Project) -> None:
     path = f"/v1/projects/{project.id}/keys"
     twice(cloud, path, {"scopes": ["read"]})
 
@@ -84,7 +84,7 @@ def test_the_same_key_with_another_body_is_still_a_conflict(cloud: MotoCloud, pr
     assert (other.status, other.json()["code"]) == (409, "idempotency_conflict")
 
 
-def test_the_contract_still_tells_of_the_idempotency_key_on_these_routes(cloud: MotoCloud) -> None:
+def test_contract_still_tells_of_the_idempotency_key_on_these_routes(cloud: MotoCloud) -> None:
     paths = cloud.http("GET", "/openapi.json").json()["paths"]
 
     for path in ("/v1/projects/{project_id}/keys", "/v1/keys/{key_id}/rotate", "/v1/ws-tickets"):
@@ -94,9 +94,7 @@ def test_the_contract_still_tells_of_the_idempotency_key_on_these_routes(cloud: 
 # --- derived callback secrets
 
 
-def test_the_table_holds_no_callback_secret_and_parameter_store_holds_the_root_encrypted(
-    cloud: MotoCloud, project: Project
-) -> None:
+def test_table_has_no_callback_secret_and_the_root_is_encrypted(cloud: MotoCloud, project: Project) -> None:
     secret = cloud.callback_secret(project.id)
 
     stored = table(cloud)
@@ -113,7 +111,7 @@ def test_two_projects_have_different_secrets(cloud: MotoCloud, project: Project)
     assert cloud.callback_secret(project.id) != cloud.callback_secret(cloud.project().id)
 
 
-def test_a_rotation_raises_the_generation_and_the_table_still_holds_none(cloud: MotoCloud, project: Project) -> None:
+def test_rotation_raises_the_generation_and_the_table_still_holds_none(cloud: MotoCloud, project: Project) -> None:
     path = f"/v1/projects/{project.id}/callback-secrets"
     seen = [cloud.callback_secret(project.id)]
 
@@ -136,9 +134,7 @@ def of_before(cloud: MotoCloud, project: Project, *secrets: str) -> None:
     )
 
 
-def test_a_project_of_before_signs_with_its_stored_secret_until_its_next_rotation_ends(
-    cloud: MotoCloud, project: Project
-) -> None:
+def test_old_project_signs_with_its_stored_secret_until_rotated(cloud: MotoCloud, project: Project) -> None:
     of_before(cloud, project, OLD)
     path = f"/v1/projects/{project.id}/callback-secrets"
 
@@ -160,7 +156,7 @@ def test_a_project_of_before_signs_with_its_stored_secret_until_its_next_rotatio
         verified(new, *at.seen[2])
 
 
-def test_a_rotation_that_was_under_way_before_secrets_were_derived_is_ended(cloud: MotoCloud, project: Project) -> None:
+def test_rotation_begun_with_stored_secrets_can_be_ended(cloud: MotoCloud, project: Project) -> None:
     newer = "whsec_" + base64.b64encode(b"n" * 32).decode()
     of_before(cloud, project, newer, OLD)
     path = f"/v1/projects/{project.id}/callback-secrets"
@@ -188,7 +184,7 @@ def test_of_two_rotations_at_once_one_is_refused(
 # --- the root secret
 
 
-def test_the_root_secret_is_read_once_a_process(cloud: MotoCloud) -> None:
+def test_root_secret_is_read_once_a_process(cloud: MotoCloud) -> None:
     client, calls = cloud.client("ssm"), 0
     read = client.get_parameter
 
@@ -207,7 +203,7 @@ def test_the_root_secret_is_read_once_a_process(cloud: MotoCloud) -> None:
     assert calls == 1
 
 
-def test_of_two_functions_that_make_the_root_secret_at_once_both_use_the_first(cloud: MotoCloud) -> None:
+def test_two_functions_that_create_the_root_secret_use_the_first(cloud: MotoCloud) -> None:
     client, name = cloud.client("ssm"), "/tidegate/x/callback-root"
     first = RootSecret(client, name)
 
@@ -231,7 +227,7 @@ def test_of_two_functions_that_make_the_root_secret_at_once_both_use_the_first(c
     assert second() == first()
 
 
-def test_the_root_secret_and_what_is_derived_are_not_logged(
+def test_root_secret_and_what_is_derived_are_not_logged(
     cloud: MotoCloud, project: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with receiver() as at:

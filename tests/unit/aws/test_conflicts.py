@@ -37,7 +37,7 @@ def cancelled(stubber: Stubber, *reasons: str) -> None:
     )
 
 
-def test_a_conflict_is_tried_again(stub: tuple[Stubber, Table], slept: list[float]) -> None:
+def test_conflict_is_retried(stub: tuple[Stubber, Table], slept: list[float]) -> None:
     stubber, table = stub
     cancelled(stubber, "None", "TransactionConflict")
     stubber.add_response("transact_write_items", {})
@@ -45,7 +45,7 @@ def test_a_conflict_is_tried_again(stub: tuple[Stubber, Table], slept: list[floa
     assert len(slept) == 1
 
 
-def test_a_failed_condition_is_not(stub: tuple[Stubber, Table], slept: list[float]) -> None:
+def test_failed_condition_is_not_retried(stub: tuple[Stubber, Table], slept: list[float]) -> None:
     stubber, table = stub
     cancelled(stubber, "ConditionalCheckFailed", "TransactionConflict")
     with pytest.raises(ConditionFailed) as refused:
@@ -54,9 +54,7 @@ def test_a_failed_condition_is_not(stub: tuple[Stubber, Table], slept: list[floa
     assert slept == []
 
 
-def test_a_single_write_that_meets_a_transaction_is_tried_again(
-    stub: tuple[Stubber, Table], slept: list[float]
-) -> None:
+def test_single_write_that_meets_a_transaction_is_tried_again(stub: tuple[Stubber, Table], slept: list[float]) -> None:
     stubber, table = stub
     stubber.add_client_error("update_item", "TransactionConflictException")
     stubber.add_response("update_item", {"Attributes": {"pk": {"S": "P#1"}}})

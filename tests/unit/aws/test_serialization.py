@@ -10,7 +10,7 @@ from tidegate.errors import Invalid
 
 
 @pytest.mark.parametrize("small", [5e-324, -1.4e-287])
-def test_a_number_smaller_than_the_table_knows_is_zero(small: float) -> None:
+def test_number_smaller_than_the_table_knows_is_zero(small: float) -> None:
     assert from_wire(to_wire({"delay": small})) == {"delay": 0}
 
 

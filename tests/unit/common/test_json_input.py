@@ -25,6 +25,6 @@ def test_exact_keeps_all_others() -> None:
     assert read_json('[1, -2.5, 1e300, "NaN"]', exact=True) == [1, -2.5, 1e300, "NaN"]
 
 
-def test_a_reply_nested_without_end_is_no_json() -> None:
+def test_reply_nested_without_end_is_no_json() -> None:
     with pytest.raises(ValueError):
         Reply(200, {}, ENDLESS.encode(), "http://x/").json()

@@ -30,7 +30,7 @@ NOW = datetime(2026, 11, 16, 5, 30, 20, tzinfo=UTC)
         ("cron(0 0 1 1 ? 2040)", "2040-01-01T00:00:00"),
     ],
 )
-def test_the_next_run(expression: str, expected: str) -> None:
+def test_next_run(expression: str, expected: str) -> None:
     assert next_run(expression, NOW) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
@@ -44,7 +44,7 @@ def test_what_never_fires_is_refused(expression: str) -> None:
 
 
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)), st.integers(0, 59), st.integers(0, 23))
-def test_a_daily_run_is_within_a_day_and_never_now(moment: datetime, minute: int, hour: int) -> None:
+def test_daily_run_is_within_a_day_and_never_now(moment: datetime, minute: int, hour: int) -> None:
     after = moment.replace(tzinfo=UTC)
     found = next_run(f"cron({minute} {hour} * * ? *)", after)
     assert after < found <= after + timedelta(days=1, minutes=1)
@@ -69,7 +69,7 @@ def test_one_shot_has_no_run_after_its_moment() -> None:
         ("cron(0/15 * * * ? *)", 1000, 1800),
     ],
 )
-def test_a_late_run_does_not_shift_the_runs_after_it(expression: str, late: int, expected: int) -> None:
+def test_late_run_does_not_shift_the_runs_after_it(expression: str, late: int, expected: int) -> None:
     due = datetime(2026, 11, 16, 5, 30, tzinfo=UTC)
     assert run_after(expression, int(due.timestamp()), due + timedelta(seconds=late)) == due.timestamp() + expected
 

@@ -24,17 +24,17 @@ def busiest_second(moments: list[float]) -> int:
 
 
 @given(st.floats(0.5, 300))
-def test_the_rate_is_kept(rate: float) -> None:
+def test_rate_is_kept(rate: float) -> None:
     made = calls(TokenBucket(rate, 0.0), 0.0, 4.0)
     assert abs(len(made) - 4 * rate) <= 2
 
 
 @given(st.floats(1, 200), st.lists(st.floats(0, 0.5), max_size=50))
-def test_no_second_goes_a_tenth_above_the_rate_however_late_the_caller_was(rate: float, stalls: list[float]) -> None:
+def test_late_caller_never_exceeds_the_rate_by_a_tenth(rate: float, stalls: list[float]) -> None:
     assert busiest_second(calls(TokenBucket(rate, 0.0), 0.0, 3.0, stalls)) <= max(rate + 2, rate * 1.1)
 
 
-def test_a_changed_rate_holds_at_once() -> None:
+def test_changed_rate_holds_at_once() -> None:
     bucket = TokenBucket(10, 0.0)
     assert len(calls(bucket, 0.0, 1.0)) in (10, 11)
     bucket.change_rate(100, 1.0)

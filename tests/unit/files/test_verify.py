@@ -36,7 +36,7 @@ def test_range_that_s3_cut_short_is_read_again() -> None:
     assert checked.signature == hashlib.sha256(CONTENT).hexdigest()
 
 
-def test_range_that_s3_always_cuts_is_no_content() -> None:
+def test_range_that_s3_never_completes_is_busy() -> None:
     bucket: Any = CutShort(1000)
 
     with pytest.raises(Busy):

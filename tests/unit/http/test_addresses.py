@@ -51,7 +51,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("address", REFUSED)
-def test_an_address_that_is_not_public_is_refused(address: str) -> None:
+def test_address_that_is_not_public_is_refused(address: str) -> None:
     assert not is_public(ip_address(address))
     with pytest.raises(UrlNotAllowed) as refused:
         SafeHttp(resolver=lambda host, port: [address]).check_url("https://files.example/a")
@@ -59,7 +59,7 @@ def test_an_address_that_is_not_public_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "2a00:1450::1"])
-def test_a_public_address_passes(address: str) -> None:
+def test_public_address_passes(address: str) -> None:
     SafeHttp(resolver=lambda host, port: [address]).check_url("https://files.example/a")
 
 
@@ -70,7 +70,7 @@ def test_one_private_address_among_public_ones_refuses_the_name() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "100.64.0.1", "::1", "fd12::1", "8.8.8.8"])
-def test_a_project_that_allows_private_urls_reaches_its_networks(address: str) -> None:
+def test_project_that_allows_private_urls_reaches_its_networks(address: str) -> None:
     assert is_private_network(ip_address(address))
     SafeHttp(resolver=lambda host, port: [address]).check_url("http://inside/", allow_private=True)
 
@@ -150,14 +150,14 @@ def test_loopback_is_no_private_network_in_lambda(address: str, monkeypatch: pyt
     App(Settings()).http.check_url(url, allow_private=True)
 
 
-def test_the_lambda_runtime_endpoint_is_out_of_reach_even_when_private_urls_are_allowed() -> None:
+def test_lambda_runtime_endpoint_is_refused_even_with_private_urls() -> None:
     http = SafeHttp(refused_endpoints=["127.0.0.1:9001"])
     http.check_url("http://127.0.0.1:9002/", allow_private=True)
     with pytest.raises(UrlNotAllowed):
         http.check_url("http://127.0.0.1:9001/2018-06-01/runtime/invocation/next", allow_private=True)
 
 
-def test_a_host_of_the_allow_list_may_be_private() -> None:
+def test_host_of_the_allow_list_may_be_private() -> None:
     http = SafeHttp(resolver=lambda host, port: ["10.0.0.1"], allowed_hosts=["Files.Internal"])
     http.check_url("http://files.internal./x")
     with pytest.raises(UrlNotAllowed):
@@ -200,12 +200,12 @@ def test_other_spellings_of_private_addresses_are_refused(url: str) -> None:
         "",
     ],
 )
-def test_a_url_that_is_not_plain_http_is_refused(url: str) -> None:
+def test_url_that_is_not_plain_http_is_refused(url: str) -> None:
     with pytest.raises(UrlNotAllowed):
         SafeHttp(resolver=lambda host, port: ["8.8.8.8"]).check_url(url)
 
 
-def test_a_slow_resolver_does_not_hold_the_caller() -> None:
+def test_slow_resolver_does_not_hold_the_caller() -> None:
     release = threading.Event()
 
     def slow(host: str, port: int) -> list[str]:

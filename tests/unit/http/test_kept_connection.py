@@ -45,13 +45,13 @@ def test_posts_share_one_connection(receiver: Receiver) -> None:
     assert len(set(receiver.ports)) == 1
 
 
-def test_a_private_address_is_refused(receiver: Receiver) -> None:
+def test_private_address_is_refused(receiver: Receiver) -> None:
     with pytest.raises(errors.UrlNotAllowed):
         line_to(receiver, private=False).post(b"", {})
     assert receiver.bodies == []
 
 
-def test_a_connection_the_server_closed_meanwhile_is_opened_again(receiver: Receiver) -> None:
+def test_connection_the_server_closed_meanwhile_is_opened_again(receiver: Receiver) -> None:
     def answer_and_hang_up(request: Handler) -> None:
         request.answer(200, b"{}")
         request.close_connection = True
@@ -78,7 +78,7 @@ def test_post_after_a_time_out_uses_a_new_connection(receiver: Receiver) -> None
     assert line.post(b"", {}).body == b"fresh"
 
 
-def test_an_answer_too_large_or_cut_off_is_refused(receiver: Receiver) -> None:
+def test_answer_too_large_or_cut_off_is_refused(receiver: Receiver) -> None:
     def cut(request: Handler) -> None:
         request.send_response(200)
         request.send_header("Content-Length", "100")
@@ -108,6 +108,6 @@ def test_answer_cut_off_on_a_kept_connection_is_not_asked_for_again(receiver: Re
     assert receiver.bodies == [b"1", b"2"]
 
 
-def test_a_closed_port_is_a_connection_failure() -> None:
+def test_closed_port_is_a_connection_failure() -> None:
     with pytest.raises(errors.ConnectionFailed):
         SafeHttp().line("http://127.0.0.1:1/", allow_private=True).post(b"", {})

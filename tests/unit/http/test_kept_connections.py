@@ -79,7 +79,7 @@ def test_line_is_not_used_after_a_freeze(site: Site, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("failure", [BrokenPipeError("gone"), ConnectionResetError(104, "reset")])
 @pytest.mark.parametrize("after", [0, 1])
-def test_post_that_could_not_be_written_to_a_kept_connection_is_sent_again(
+def test_post_not_written_to_a_kept_connection_is_sent_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, failure: OSError, after: int
 ) -> None:
     http = SafeHttp()
@@ -103,9 +103,7 @@ def _reset_if_broken(real: Any) -> Any:
     return recv_into
 
 
-def test_post_that_could_not_be_written_to_a_new_connection_is_a_failure(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_post_not_written_to_a_new_connection_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     break_writes(monkeypatch, BrokenPipeError("gone"))
     monkeypatch.setattr(PlainSocket, "recv_into", _reset_if_broken(PlainSocket.recv_into))
     with pytest.raises(errors.ConnectionFailed):

@@ -63,7 +63,7 @@ def test_hanging_names_of_one_project_do_not_hold_up_another(dns: Dns) -> None:
     assert (reply.status, time.monotonic() - began < 0.4) == (200, True)
 
 
-def test_project_whose_names_hang_is_told_that_and_its_good_host_is_not_blamed(dns: Dns) -> None:
+def test_slow_names_of_a_project_do_not_blame_its_other_hosts(dns: Dns) -> None:
     http = SafeHttp(resolver=dns)
     hang(http, "p-bad")
     with pytest.raises(NotSent, match="still being resolved"):

@@ -54,7 +54,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def test_an_answer_comes_whole_with_lower_case_headers(http: SafeHttp, site: Site) -> None:
+def test_answer_comes_whole_with_lower_case_headers(http: SafeHttp, site: Site) -> None:
     reply = http.send("POST", site.url("/x?y=1"), headers={"X-One": "1"}, body=b"data")
     assert (reply.status, reply.body, reply.headers["etag"]) == (200, b"hello", "e1")
     method, path, headers, body = site.seen[0]
@@ -78,7 +78,7 @@ def test_connections_are_pooled(http: SafeHttp, site: Site) -> None:
 
 
 @pytest.mark.parametrize(("method", "seen"), [("GET", 3), ("HEAD", 3), ("POST", 2)])
-def test_what_meets_a_kept_connection_as_it_closes_is_asked_again_unless_it_may_have_acted(
+def test_request_on_a_closing_connection_is_repeated_only_if_safe(
     http: SafeHttp, site: Site, method: str, seen: int
 ) -> None:
     ports: list[int] = []
@@ -100,14 +100,14 @@ def test_what_meets_a_kept_connection_as_it_closes_is_asked_again_unless_it_may_
     assert len(site.seen) == seen
 
 
-def test_a_server_that_always_hangs_up_is_asked_twice(http: SafeHttp, site: Site) -> None:
+def test_server_that_always_closes_the_connection_is_asked_twice(http: SafeHttp, site: Site) -> None:
     site.routes["/"] = lambda request: setattr(request, "close_connection", True)
     with pytest.raises(errors.ConnectionFailed):
         http.send("GET", site.url())
     assert len(site.seen) == 2
 
 
-def test_a_redirect_to_a_private_address_is_refused_and_not_fetched(http: SafeHttp, site: Site) -> None:
+def test_redirect_to_a_private_address_is_refused_and_not_fetched(http: SafeHttp, site: Site) -> None:
     site.routes["/go"] = lambda request: request.answer(302, Location=f"http://127.0.0.1:{site.port}/secret")
     with pytest.raises(errors.UrlNotAllowed):
         http.send("GET", site.url("/go"))
@@ -115,7 +115,7 @@ def test_a_redirect_to_a_private_address_is_refused_and_not_fetched(http: SafeHt
 
 
 @pytest.mark.parametrize("location", ["file:///etc/passwd", "http://[", "http://a..b/"])
-def test_a_redirect_to_what_is_no_web_address_is_refused(http: SafeHttp, site: Site, location: str) -> None:
+def test_redirect_to_what_is_no_web_address_is_refused(http: SafeHttp, site: Site, location: str) -> None:
     site.routes["/go"] = lambda request: request.answer(302, Location=location)
     with pytest.raises(errors.UrlNotAllowed):
         http.send("GET", site.url("/go"))
@@ -157,7 +157,7 @@ def test_credential_comes_back_at_its_origin_after_a_detour(http: SafeHttp, site
     assert ["private-token" in headers for _, _, headers, _ in site.seen] == [True, False, True]
 
 
-def test_credential_is_not_sent_in_plain_text_for_a_project_without_private_urls(http: SafeHttp, site: Site) -> None:
+def test_credential_is_not_sent_unencrypted_without_private_urls(http: SafeHttp, site: Site) -> None:
     credential = Credential("c", {"PRIVATE-TOKEN": "s"}, frozenset({f"http://good.test:{site.port}"}))
     http.send("GET", site.url(), credential=credential)
     assert "private-token" not in site.seen[0][2]
@@ -170,7 +170,7 @@ def test_credential_does_not_print_its_headers() -> None:
 @pytest.mark.parametrize(
     ("status", "method", "body"), [(303, "GET", b""), (302, "GET", b""), (307, "POST", b"d"), (308, "POST", b"d")]
 )
-def test_a_redirected_post_keeps_or_loses_its_body_by_status(
+def test_redirected_post_keeps_or_loses_its_body_by_status(
     http: SafeHttp, site: Site, status: int, method: str, body: bytes
 ) -> None:
     site.routes["/a"] = lambda request: request.answer(status, Location="/b")
@@ -179,7 +179,7 @@ def test_a_redirected_post_keeps_or_loses_its_body_by_status(
     assert ("content-type" in site.seen[1][2]) is bool(body)
 
 
-def test_a_loop_of_redirects_ends_after_five(http: SafeHttp, site: Site) -> None:
+def test_loop_of_redirects_ends_after_five(http: SafeHttp, site: Site) -> None:
     site.routes["/a"] = lambda request: request.answer(302, Location="/a")
     with pytest.raises(errors.RedirectRefused):
         http.send("GET", site.url("/a"))
@@ -194,7 +194,7 @@ def test_redirects_may_be_forbidden(http: SafeHttp, site: Site) -> None:
         reply.raise_for_status()
 
 
-def test_a_name_that_answers_otherwise_the_second_time_is_refused_then(site: Site) -> None:
+def test_name_that_later_resolves_to_a_private_address_is_refused(site: Site) -> None:
     answers = iter([["8.8.8.8"], ["127.0.0.1"]])
     http = SafeHttp(resolver=lambda host, port: next(answers))
     http.check_url(site.url(host="rebind.test"))
@@ -203,7 +203,7 @@ def test_a_name_that_answers_otherwise_the_second_time_is_refused_then(site: Sit
     assert site.seen == []
 
 
-def test_the_connection_goes_to_the_address_that_was_checked(site: Site) -> None:
+def test_connection_goes_to_the_address_that_was_checked(site: Site) -> None:
     looked_up: list[str] = []
 
     def once(host: str, port: int) -> list[str]:
@@ -214,14 +214,14 @@ def test_the_connection_goes_to_the_address_that_was_checked(site: Site) -> None
     assert looked_up == ["rebind.test"]
 
 
-def test_a_pool_opened_for_a_private_project_does_not_serve_another(site: Site) -> None:
+def test_pool_opened_for_a_private_project_does_not_serve_another(site: Site) -> None:
     http = SafeHttp()
     assert http.send("GET", site.url(host="127.0.0.1"), allow_private=True).status == 200
     with pytest.raises(errors.UrlNotAllowed):
         http.send("GET", site.url(host="127.0.0.1"))
 
 
-def test_a_body_over_the_limit_is_refused_announced_or_not(http: SafeHttp, site: Site) -> None:
+def test_body_over_the_limit_is_refused_announced_or_not(http: SafeHttp, site: Site) -> None:
     def unannounced(request: Handler) -> None:
         request.send_response(200)
         request.send_header("Connection", "close")
@@ -237,7 +237,7 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(http: SafeHttp, site:
         assert len(http.send("GET", site.url(path), limits=Limits(max_bytes=5000)).body) == 5000
 
 
-def test_the_limit_counts_decoded_bytes(http: SafeHttp, site: Site) -> None:
+def test_limit_counts_decoded_bytes(http: SafeHttp, site: Site) -> None:
     bomb = gzip.compress(b"0" * 5_000_000)
     site.routes["/"] = lambda request: request.answer(200, bomb, Content_Encoding="gzip")
     with pytest.raises(errors.ContentTooLarge):
@@ -247,7 +247,7 @@ def test_the_limit_counts_decoded_bytes(http: SafeHttp, site: Site) -> None:
 
 
 @pytest.mark.parametrize("part", ["headers", "body"])
-def test_a_slow_drip_hits_the_deadline(http: SafeHttp, site: Site, part: str) -> None:
+def test_slow_drip_hits_the_deadline(http: SafeHttp, site: Site, part: str) -> None:
     stop = threading.Event()
 
     def drip(request: Handler) -> None:
@@ -264,13 +264,13 @@ def test_a_slow_drip_hits_the_deadline(http: SafeHttp, site: Site, part: str) ->
     assert time.monotonic() - started < 0.8
 
 
-def test_a_silent_server_hits_the_read_limit(http: SafeHttp, site: Site) -> None:
+def test_silent_server_hits_the_read_limit(http: SafeHttp, site: Site) -> None:
     site.routes["/"] = lambda request: time.sleep(0.5)
     with pytest.raises(errors.FetchTimeout):
         http.send("GET", site.url(), limits=Limits(read=0.1))
 
 
-def test_a_cut_body_and_a_closed_port_are_connection_failures(http: SafeHttp, site: Site) -> None:
+def test_cut_body_and_a_closed_port_are_connection_failures(http: SafeHttp, site: Site) -> None:
     def cut(request: Handler) -> None:
         request.send_response(200)
         request.send_header("Content-Length", "1000")
@@ -287,14 +287,14 @@ def test_a_cut_body_and_a_closed_port_are_connection_failures(http: SafeHttp, si
         http.send("GET", "http://good.test:1/")
 
 
-def test_a_stream_left_early_does_not_spoil_the_next_answer(http: SafeHttp, site: Site) -> None:
+def test_stream_left_early_does_not_spoil_the_next_answer(http: SafeHttp, site: Site) -> None:
     site.routes["/big"] = lambda request: request.answer(200, b"b" * 3_000_000)
     with http.stream("GET", site.url("/big")) as answer:
         next(answer.chunks(1000))
     assert http.send("GET", site.url()).body == b"hello"
 
 
-def test_a_dead_first_address_leaves_time_for_the_second(site: Site) -> None:
+def test_dead_first_address_leaves_time_for_the_second(site: Site) -> None:
     """192.0.2.1 is nobody's; here it is refused or silent, and either way the other address answers."""
     http = SafeHttp(resolver=lambda host, port: ["192.0.2.1", "127.0.0.1"], allowed_hosts=["two.test"])
     assert http.send("GET", site.url(host="two.test"), limits=Limits(connect=1)).status == 200

@@ -13,7 +13,7 @@ NEW = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 BODY = '{"type":"task.completed","name":"报表"}'.encode()
 
 
-def test_the_library_verifies_what_was_signed() -> None:
+def test_library_verifies_what_was_signed() -> None:
     headers = signed_headers([OLD], "msg_1", datetime.now(UTC), BODY)
     assert Webhook(OLD).verify(BODY, headers)["type"] == "task.completed"
 
@@ -25,12 +25,12 @@ def test_during_rotation_either_secret_verifies() -> None:
         Webhook(secret).verify(BODY, headers)
 
 
-def test_a_get_is_signed_with_an_empty_body() -> None:
+def test_get_is_signed_with_an_empty_body() -> None:
     headers = signed_headers([OLD], "msg_1", datetime.now(UTC))
     Webhook(OLD).verify(b"", headers, json_parse=False)
 
 
-def test_a_tampered_body_or_a_stale_timestamp_fails() -> None:
+def test_tampered_body_or_a_stale_timestamp_fails() -> None:
     headers = signed_headers([OLD], "msg_1", datetime.now(UTC), BODY)
     with pytest.raises(WebhookVerificationError):
         Webhook(OLD).verify(BODY.replace(b"completed", b"failed"), headers)

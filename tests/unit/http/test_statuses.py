@@ -59,7 +59,7 @@ def test_retry_after_is_read_in_both_forms(value: str | None, seconds: float | N
     assert retry_after_seconds(value, NOW) == seconds
 
 
-def test_a_retryable_answer_carries_its_retry_after() -> None:
+def test_retryable_answer_carries_its_retry_after() -> None:
     with pytest.raises(errors.TooManyRequests) as busy:
         Reply(429, {"retry-after": "7"}, b"", "http://x/").raise_for_status()
     assert busy.value.retry_after == 7.0

@@ -90,25 +90,25 @@ def test_host_sni_and_certificate_are_those_of_the_name(certificate: Path, secur
     assert (secure.server_name, secure.hosts) == (NAME, [f"{NAME}:{secure.port}"])
 
 
-def test_a_certificate_of_another_name_is_refused(certificate: Path, secure: Seen) -> None:
+def test_certificate_of_another_name_is_refused(certificate: Path, secure: Seen) -> None:
     with pytest.raises(ConnectionFailed):
         client(certificate).send("GET", f"https://wrong.test:{secure.port}/", allow_private=True)
     assert secure.hosts == []
 
 
-def test_a_certificate_nobody_vouches_for_is_refused(secure: Seen) -> None:
+def test_certificate_nobody_vouches_for_is_refused(secure: Seen) -> None:
     http = SafeHttp(resolver=lambda host, port: ["127.0.0.1"])
     with pytest.raises(ConnectionFailed):
         http.send("GET", f"https://{NAME}:{secure.port}/", allow_private=True)
 
 
-def test_the_deadline_holds_over_tls(certificate: Path, secure: Seen) -> None:
+def test_deadline_holds_over_tls(certificate: Path, secure: Seen) -> None:
     secure.drip = True
     with pytest.raises(FetchTimeout):
         client(certificate).send("GET", f"https://{NAME}:{secure.port}/", allow_private=True, limits=Limits(total=0.4))
 
 
-def test_a_line_holds_to_the_same_names_and_certificates(certificate: Path, secure: Seen) -> None:
+def test_kept_connection_checks_names_and_certificates(certificate: Path, secure: Seen) -> None:
     http = client(certificate)
     line = http.line(f"https://{NAME}:{secure.port}/", allow_private=True)
     assert [line.post(b"{}", {}).body for _ in range(3)] == [b"secret"] * 3

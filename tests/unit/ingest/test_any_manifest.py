@@ -112,7 +112,7 @@ NOWHERE = SafeHttp(resolver=no_address)
 
 @examples(150)
 @given(pages, st.sampled_from(BASES))
-def test_an_index_lists_only_what_lies_below_it(page: str, base: str) -> None:
+def test_index_lists_only_what_lies_below_it(page: str, base: str) -> None:
     try:
         entries = listing_of(page.encode("utf-8", "replace"), "text/html", base).entries
     except SourceBroken:

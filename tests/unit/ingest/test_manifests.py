@@ -18,7 +18,7 @@ def entry_of(item: object) -> dict[str, object]:
     return {name: getattr(found, name) for name in ("url", "path", "name", "signature", "size")}
 
 
-def test_a_plain_url_is_resolved_against_the_manifest() -> None:
+def test_plain_url_is_resolved_against_the_manifest() -> None:
     assert entry_of("data/a%20b.csv") == {
         "url": "https://files.example/pub/data/a%20b.csv",
         "path": "/pub/data/a b.csv",
@@ -28,7 +28,7 @@ def test_a_plain_url_is_resolved_against_the_manifest() -> None:
     }
 
 
-def test_a_described_file_keeps_what_it_says() -> None:
+def test_described_file_keeps_what_it_says() -> None:
     described = {"url": "/x", "path": "/in/y", "name": "z", "sha256": "A" * 64, "size": 7}
 
     assert entry_of(described) == {
@@ -41,7 +41,7 @@ def test_a_described_file_keeps_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("field", ["etag", "size", "signature", "last_modified", "version"])
-def test_the_fingerprint_changes_with_whatever_tells_of_a_change(field: str) -> None:
+def test_fingerprint_changes_with_whatever_tells_of_a_change(field: str) -> None:
     def fingerprint(**item: object) -> str:
         return listing_of(json.dumps({"files": [{"url": "/x", **item}]}).encode(), JSON, BASE).entries[0].fingerprint
 
@@ -58,11 +58,11 @@ def test_what_is_no_manifest_is_refused(body: str) -> None:
         listing_of(body.encode(), JSON, BASE)
 
 
-def test_a_file_listed_twice_is_one() -> None:
+def test_file_listed_twice_is_one() -> None:
     assert len(listing_of(b'["/x", "/x#part"]', JSON, BASE).entries) == 1
 
 
-def test_an_index_of_apache_or_nginx_lists_its_files_only() -> None:
+def test_index_of_apache_or_nginx_lists_its_files_only() -> None:
     page = b"""<table><tr><th><a href="?C=N;O=D">Name</a></th></tr>
         <tr><td><a href="/">Parent</a></td></tr><tr><td><a href="deep/">deep/</a></td></tr>
         <tr><td><a href="a.zip">a.zip</a></td><td>2026-11-16 05:00</td><td>4K</td></tr>

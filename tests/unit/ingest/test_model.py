@@ -22,7 +22,7 @@ def test_parts_cover_a_file_once_and_in_order(size: int, skipped: int) -> None:
     assert len(parts) <= MAX_PARTS
 
 
-def test_what_the_first_answer_says_of_the_file() -> None:
+def test_first_answer_gives_size_etag_and_ranges() -> None:
     source = source_of({"content-length": str(PART_BYTES * 9), "accept-ranges": "bytes", "etag": 'W/"1"'})
     assert source.in_parts(signed=True)
     assert not source.in_parts(signed=False), "a weak ETag does not say that bytes are the same"

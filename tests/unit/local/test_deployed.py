@@ -31,14 +31,14 @@ def test_deployed_version_is_the_templates(monkeypatch: pytest.MonkeyPatch) -> N
     assert deployed.version() == "3.13"
 
 
-def test_version_that_is_not_installed_is_said_plainly_and_makes_nothing(tmp_path: Path) -> None:
+def test_missing_python_version_is_reported_and_nothing_created(tmp_path: Path) -> None:
     (tmp_path / "venv").mkdir()
     deployed.make()
     assert not (tmp_path / "venv").exists(), "made for a version that is gone"
     assert "Python 3.99, the deployed version, is not installed here: no test ran on it" in deployed.say()
 
 
-def test_shim_that_refuses_to_run_is_passed_over_for_what_pyenv_holds(tmp_path: Path) -> None:
+def test_pyenv_version_is_used_if_its_shim_refuses_to_run(tmp_path: Path) -> None:
     program(tmp_path / "bin" / "python3.99", "echo 'command not found' >&2; exit 127")
     assert deployed.interpreter("3.99") is None
     held = tmp_path / "pyenv" / "versions" / "3.99.1" / "bin"

@@ -24,7 +24,7 @@ def span(tmp_path: Path) -> OnDisk:
 
 
 @pytest.mark.parametrize("cut", [slice(None), slice(3, 17), slice(1000, 5000), slice(0, 0), slice(2000, 3000)])
-def test_a_cut_of_a_span_is_that_cut_of_its_bytes(span: OnDisk, cut: slice) -> None:
+def test_slice_of_an_object_on_disk_equals_the_slice_of_its_bytes(span: OnDisk, cut: slice) -> None:
     assert b"".join(span[cut].chunks()) == TEXT[cut]
     assert len(span[cut]) == len(TEXT[cut])
     assert b"".join(span[5:900][cut].chunks()) == TEXT[5:900][cut]
@@ -55,7 +55,7 @@ def test_file_of_a_part_goes_with_its_upload(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_span_is_sent_in_chunks(span: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_is_sent_in_chunks(span: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_objects, "_CHUNK", 300)
     sent: list[dict[str, Any]] = []
 
@@ -75,7 +75,7 @@ async def unused(*_: Any, **__: Any) -> None:
     raise AssertionError("what is on disk is not sent whole")
 
 
-def test_the_etag_of_an_upload_is_that_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_etag_of_an_upload_is_that_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MiniStack hashes each part again when the upload is completed: by then it is on disk."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     nothing = SimpleNamespace(**dict.fromkeys(NAMES))

@@ -17,7 +17,7 @@ Wait: a second line of the message
 """
 
 
-def test_an_error_gets_its_class_name_back() -> None:
+def test_error_gets_its_class_name_back() -> None:
     failed = {
         "error": True,
         "body": {"errorType": "Runtime.HandlerError", "errorMessage": "too late"},
@@ -36,7 +36,7 @@ def test_without_a_traceback_the_error_stays_as_it_is(log: str) -> None:
     assert class_name(log) is None
 
 
-def test_a_batch_call_needs_the_right_of_the_single_one() -> None:
+def test_batch_call_needs_the_right_of_the_single_one() -> None:
     assert single_actions(lambda: "sqs:SendMessageBatch")() == "sqs:SendMessage"
     assert single_actions(lambda: "s3:GetObject")() == "s3:GetObject"
     assert single_actions(lambda: None)() is None
@@ -64,23 +64,23 @@ def served(path: str, headers: list[tuple[bytes, bytes]] | None = None) -> tuple
     return seen, sent
 
 
-def test_the_api_is_served_at_a_short_address() -> None:
+def test_api_is_served_at_a_short_address() -> None:
     seen, _ = served("/tidegate/v1/files")
     assert seen["path"] == "/_aws/execute-api/71de9a7e/$default/v1/files"
     assert seen["raw_path"] == b"/_aws/execute-api/71de9a7e/$default/v1/files"
 
 
-def test_a_bucket_whose_name_begins_alike_is_left_alone() -> None:
+def test_bucket_whose_name_begins_alike_is_left_alone() -> None:
     assert served("/tidegate-artifacts/key")[0]["path"] == "/tidegate-artifacts/key"
 
 
-def test_an_unsigned_look_at_the_root_leads_to_the_console_and_lists_no_buckets() -> None:
+def test_unsigned_get_of_the_root_redirects_to_the_console() -> None:
     seen, sent = served("/")
     assert not seen
     assert sent[0]["status"] == 307
 
 
-def test_a_signed_look_at_the_root_reaches_s3() -> None:
+def test_signed_get_of_the_root_reaches_s3() -> None:
     assert served("/", [(b"authorization", b"AWS4-HMAC-SHA256 ...")])[0]["path"] == "/"
 
 
@@ -103,7 +103,7 @@ class Mapped:
         self.waiting += [{"id": f"m{len(self.waiting)}"} for _ in range(number)]
 
 
-def test_a_batch_is_gathered_for_its_window_and_the_poller_is_woken_at_its_end() -> None:
+def test_batch_is_collected_for_its_window_then_the_poller_wakes() -> None:
     queue = Mapped(window=0.1)
     queue.arrives(3)
     assert queue.receive("q", 1000) == []
@@ -117,7 +117,7 @@ def test_a_batch_is_gathered_for_its_window_and_the_poller_is_woken_at_its_end()
     assert queue.receive("q", 1000) == []
 
 
-def test_a_full_batch_does_not_wait() -> None:
+def test_full_batch_does_not_wait() -> None:
     queue = Mapped(window=60)
     queue.arrives(25)
     assert len(queue.receive("q", 20)) == 20
@@ -129,7 +129,7 @@ def test_without_a_window_a_message_goes_at_once() -> None:
     assert len(queue.receive("q", 10)) == 1
 
 
-def test_a_queues_window_is_its_mappings() -> None:
+def test_queues_window_is_its_mappings() -> None:
     mappings: list[tuple[str, str, dict[str, Any]]] = [("account", "region", {"EventSourceArn": "arn:…:a"})]
     mappings += [("account", "region", {"EventSourceArn": "arn:…:b", "MaximumBatchingWindowInSeconds": 1})]
     assert [batching_window(mappings, f"http://host/account/{name}") for name in "abc"] == [0, 1, 0]

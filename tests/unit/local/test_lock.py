@@ -5,15 +5,15 @@ from pathlib import Path
 from local.lock import pins, problems, unmet
 
 
-def test_the_lock_and_the_layer_are_current() -> None:
+def test_lock_and_the_layer_are_current() -> None:
     assert problems() == []
 
 
-def test_a_range_that_the_lock_does_not_satisfy_is_named() -> None:
+def test_range_that_the_lock_does_not_satisfy_is_named() -> None:
     assert unmet(["pydantic>=99", "urllib3>=2"], {"pydantic": "2.13.5", "urllib3": "2.8.0"}) == ["pydantic>=99"]
 
 
-def test_a_requirement_that_was_never_locked_is_named() -> None:
+def test_requirement_that_was_never_locked_is_named() -> None:
     assert unmet(["new-thing>=1"], {}) == ["new-thing>=1"]
 
 

@@ -14,14 +14,14 @@ from local.progress import Failure
 from local.stack import Stack
 
 
-def test_the_admin_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_admin_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     place = Place(home=tmp_path / "home")
     key = place.admin_key()
     assert place.admin_key() == key
     assert stat.S_IMODE((place.home / "admin-key").stat().st_mode) == 0o600
 
 
-def test_an_admin_key_that_others_could_read_is_closed(tmp_path: Path) -> None:
+def test_admin_key_that_others_could_read_is_closed(tmp_path: Path) -> None:
     place = Place(home=tmp_path)
     place.admin_key()
     (tmp_path / "admin-key").chmod(0o644)
@@ -51,24 +51,24 @@ def test_parameters_are_read_from_words() -> None:
     assert parse_params("CollectWindowSeconds=3  LogLevel=DEBUG") == {"CollectWindowSeconds": "3", "LogLevel": "DEBUG"}
 
 
-def test_a_word_that_is_no_parameter_is_named() -> None:
+def test_word_that_is_no_parameter_is_named() -> None:
     with pytest.raises(Failure, match="CollectWindowSeconds"):
         parse_params("CollectWindowSeconds")
 
 
-def test_a_parameter_that_the_template_lacks_is_named(tmp_path: Path) -> None:
+def test_parameter_that_the_template_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="ColectWindow"):
         Stack(Place(home=tmp_path, params={"ColectWindow": "3"}))
 
 
 @pytest.mark.parametrize("port", ["http", "0", "70000"])
-def test_a_wrong_port_is_named(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_port_is_named(port: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", port)
     with pytest.raises(Failure, match=port):
         Place.from_environment()
 
 
-def test_a_busy_port_is_named_with_another_to_take(tmp_path: Path) -> None:
+def test_busy_port_is_named_with_another_to_take(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -79,14 +79,14 @@ def test_a_busy_port_is_named_with_another_to_take(tmp_path: Path) -> None:
     assert f"PORT={port + 1} make run" in failure.value.advice
 
 
-def test_the_same_content_is_the_same_zip(tmp_path: Path) -> None:
+def test_same_content_is_the_same_zip(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("x = 1")
     first = folder_zip(tmp_path)
     (tmp_path / "app.py").write_text("x = 1")
     assert folder_zip(tmp_path) == first
 
 
-def test_another_emulator_is_used_where_one_is_named_and_missed_where_it_does_not_answer(
+def test_named_emulator_is_used_or_reported_if_it_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

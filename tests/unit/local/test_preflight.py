@@ -67,7 +67,7 @@ def reservations(account: Account, **wanted: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("limit", "reserves"), [(10, 0), (200, 0), (799, 0), (800, 300), (1000, 300)])
-def test_a_large_account_keeps_concurrency_for_the_api_the_authorizer_and_the_steps(limit: int, reserves: int) -> None:
+def test_large_account_reserves_concurrency_for_api_authorizer_and_steps(limit: int, reserves: int) -> None:
     assert preflight.reserved_by(reservations(Account(limit, limit))) == reserves
 
 
@@ -79,7 +79,7 @@ def test_what_the_stack_holds_already_counts_as_free_for_it() -> None:
     assert reservations(account, SubmitConcurrency="300") == {"SubmitConcurrency": "300"}
 
 
-def test_a_later_deployment_leaves_reservations_as_the_operator_set_them() -> None:
+def test_later_deployment_leaves_reservations_as_the_operator_set_them() -> None:
     account = Account(1000, 995, stack="UPDATE_COMPLETE")
     account.deployed = {"SubmitConcurrency": "5", "ApiConcurrency": "0"}
     assert reservations(account) == {}
@@ -105,7 +105,7 @@ def test_values_that_cannot_work_are_refused_before_anything_is_made(given: dict
 
 def test_traces_are_refused_where_aws_has_none() -> None:
     check(Account(), Tracing="yes")
-    with pytest.raises(Failure, match="X-Ray traces no functions in cn-north-1"):
+    with pytest.raises(Failure, match="X-Ray does not trace functions in cn-north-1"):
         check(Account(), "cn-north-1", Tracing="yes")
 
 
@@ -142,7 +142,7 @@ def test_reservations_are_those_of_the_template() -> None:
         (Account(stack="ROLLBACK_COMPLETE"), "eu-central-1", "delete-stack"),
     ],
 )
-def test_what_cannot_succeed_is_told_with_its_remedy(account: Account, region: str | None, says: str) -> None:
+def test_impossible_deployment_is_refused_with_a_remedy(account: Account, region: str | None, says: str) -> None:
     with pytest.raises(Failure) as failed:
         check(account, region)
     assert says in str(failed.value)
@@ -159,7 +159,7 @@ def test_params_are_merged_with_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["Nonsense=1", "LogLevel"])
 def test_unknown_parameter_is_refused_before_anything_is_built(tmp_path: Path, given: str) -> None:
-    with pytest.raises(Failure, match="sets no parameter"):
+    with pytest.raises(Failure, match="does not set a parameter"):
         preflight.parameters(tmp_path / "none.toml", given, KNOWN)
 
 

@@ -18,18 +18,18 @@ COMMANDS = re.findall(r"^    tidegate ([^#\n]+)", PAGES, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_the_readme_is_understood(line: str) -> None:
+def test_command_of_the_readme_is_understood(line: str) -> None:
     build_parser().parse_args(shlex.split(line))
 
 
-def test_the_makes_of_the_readme_are_targets() -> None:
+def test_makes_of_the_readme_are_targets() -> None:
     named = {word for words in re.findall(r"\bmake ((?:[a-z][a-z-]+ ?)+)[`#]", README) for word in words.split()}
     assert named
     missing = [name for name in named if not re.search(rf"^{name}:", MAKEFILE, re.MULTILINE)]
     assert missing == []
 
 
-def test_the_parameters_of_the_readme_are_the_templates() -> None:
+def test_parameters_of_the_readme_are_the_templates() -> None:
     rows = re.findall(r"^\| `([A-Z]\w+)` \| ([^|]+) \|", README, re.MULTILINE)
     assert rows
     for name, default in rows:
@@ -43,5 +43,5 @@ def test_links_between_pages_lead_to_files() -> None:
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len(README.splitlines()) < 200

@@ -60,7 +60,7 @@ def test_test_that_fails_twice_fails_the_suite(tmp_path: Path, place: Path) -> N
     assert second_try.run(broken, [], place) == 1
 
 
-def test_make_test_ends_with_the_list_whatever_became_of_the_suites() -> None:
+def test_make_test_prints_second_tries_even_after_failures() -> None:
     recipe = re.search(r"^test:.*?\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
     assert recipe

@@ -23,7 +23,7 @@ def test_every_package_of_a_lock_has_its_hashes(lock: Path) -> None:
     assert unhashed(lock) == []
 
 
-def test_a_pin_without_a_hash_is_named(tmp_path: Path) -> None:
+def test_pin_without_a_hash_is_named(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(f"good==1 \\\n    --hash=sha256:{'0' * 64}\n    # via x\nbad[extra]==2 ; python_version < '4'\n")
     assert unhashed(lock) == ["bad[extra]==2"]
@@ -52,7 +52,7 @@ def test_reports_of_weaknesses_have_a_way_in() -> None:
     assert "Report a vulnerability" in (ROOT / ".github" / "SECURITY.md").read_text()
 
 
-def test_the_sbom_names_every_package_once_with_its_needs(tmp_path: Path) -> None:
+def test_sbom_names_every_package_once_with_its_needs(tmp_path: Path) -> None:
     wheel = tmp_path / "pydantic-2.13.5-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     other = tmp_path / "isal-1.8.0-cp313-cp313-manylinux2014_x86_64.whl"

@@ -45,7 +45,7 @@ def failed(status: int | None = 500) -> Attempt:
 @pytest.mark.parametrize(
     ("tries", "seconds"), [(1, 5), (2, 30), (3, 120), (4, 600), (5, 1800), (6, 3600), (7, 3600), (30, 3600)]
 )
-def test_back_off_is_5_s_30_s_2_min_10_min_30_min_then_hourly_with_jitter(tries: int, seconds: int) -> None:
+def test_back_off_grows_from_5_s_to_hourly_with_jitter(tries: int, seconds: int) -> None:
     assert back_off(tries, 0) == seconds
     assert seconds < back_off(tries, 0.99) < seconds * (1 + JITTER)
 
@@ -74,12 +74,12 @@ def test_two_hundred_something_delivers_and_410_stops() -> None:
     assert after(fresh(), failed(302), NOW, retry_after=None, chance=0).state == PENDING
 
 
-def test_a_receiver_that_asks_for_less_than_the_back_off_does_not_hurry_it() -> None:
+def test_retry_after_shorter_than_the_back_off_does_not_shorten_it() -> None:
     assert after(fresh(), failed(503), NOW, retry_after=1, chance=0).next_attempt_at == NOW.timestamp() + 5
     assert after(fresh(), failed(503), NOW, retry_after=90, chance=0).next_attempt_at == NOW.timestamp() + 90
 
 
-def test_a_redelivery_has_a_day_of_its_own_and_keeps_the_history() -> None:
+def test_redelivery_gets_another_day_and_keeps_the_history() -> None:
     dead = replace(after(fresh(), failed(410), NOW, retry_after=None, chance=0), tries=9)
     later = NOW + timedelta(days=3)
 
@@ -90,7 +90,7 @@ def test_a_redelivery_has_a_day_of_its_own_and_keeps_the_history() -> None:
     assert again.delivery_id == dead.delivery_id
 
 
-def test_a_host_is_named_with_its_port_in_lower_case() -> None:
+def test_host_is_named_with_its_port_in_lower_case() -> None:
     assert fresh().host == "host.example:8443"
 
 

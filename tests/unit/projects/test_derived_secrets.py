@@ -42,7 +42,7 @@ def test_hkdf_gives_the_vectors_of_rfc_5869(secret: str, salt: str, info: str, l
     assert made.hex() == expected
 
 
-def test_a_secret_is_stable_and_differs_by_root_project_and_generation() -> None:
+def test_secret_is_stable_and_differs_by_root_project_and_generation() -> None:
     root = bytes(32)
     made = derived_secret(root, "prj-1", 1)
 

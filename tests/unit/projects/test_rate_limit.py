@@ -43,7 +43,7 @@ def test_functions_that_share_a_flood_pass_about_the_rate_together(functions: in
     assert registry.calls <= flood * len(passed) / REQUESTS_PER_SYNC
 
 
-def test_function_alone_passes_the_whole_rate_and_says_when_to_come_again() -> None:
+def test_single_function_allows_the_whole_rate_and_sets_retry_after() -> None:
     limiter = RateLimiter(Registry())
     assert [passes(limiter, 2, 100.0) for _ in range(3)] == [True, True, False]
     with pytest.raises(RateLimited) as refused:

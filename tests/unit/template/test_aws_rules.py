@@ -43,7 +43,7 @@ def test_executions_are_granted_on_the_machine_itself(function: str) -> None:
     assert {name.removesuffix("Aliaslive") for name in known} == {r["Ref"] for r in granted(function, START)}
 
 
-def test_a_batch_may_start_its_own_machine() -> None:
+def test_batch_may_start_its_own_machine() -> None:
     role = of_type("AWS::IAM::Role")["BatchMachineRole"]
     allowed = [s for policy in role["Policies"] for s in policy["PolicyDocument"]["Statement"] if START in str(s)]
     (statement,) = allowed
@@ -83,7 +83,7 @@ def test_functions_that_invoke_themselves_by_messages_may_do_so(function: str) -
     assert told == ("Allow" if loops else None)
 
 
-def test_the_loops_are_those_that_are_meant() -> None:
+def test_loops_are_those_that_are_meant() -> None:
     graph = invoked_by()
     loops = {name for name in FUNCTIONS if name in reaches(graph, name)}
     assert loops == {"CompensateFunction", "AdmitFunction", "WakeFunction", "DeliverCallbackFunction"}
@@ -101,7 +101,7 @@ THROTTLED = {"Lambda.TooManyRequestsException", "States.ALL"}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_throttled_step_waits_for_ten_minutes_before_it_counts_as_failed(machine: str) -> None:
+def test_throttled_step_waits_for_ten_minutes_before_it_counts_as_failed(machine: str) -> None:
     """An account's concurrency may be used up for minutes: that is no fault of a Job or request."""
     definition = json.loads((ROOT / "statemachines" / machine).read_text())
     for name, state in tasks(definition["States"]):
@@ -135,7 +135,7 @@ def test_variables_of_every_function_fit_lambdas_4_kb(region: str) -> None:
     assert max(sizes.values()) < environment.LAMBDA_LIMIT - 1024
 
 
-def test_the_template_fits_cloudformations_limits() -> None:
+def test_template_fits_cloudformations_limits() -> None:
     assert len(resources()) <= 500
     assert len(json.dumps(resources())) < 1_000_000
     for name, role in of_type("AWS::IAM::Role").items():

@@ -64,14 +64,14 @@ def test_no_role_has_a_policy_of_awss_own_but_codedeploys(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_function_has_a_role_of_its_own_that_may_write_its_logs(name: str) -> None:
+def test_every_function_has_its_own_role_with_log_permissions(name: str) -> None:
     role = of_type("AWS::Lambda::Function")[name]["Role"]["Fn::GetAtt"][0]
     assert role == name.removesuffix("Function") + "Role"
     logs = [s for s in statements(role) if "logs:PutLogEvents" in listed(s["Action"])]
     assert [statement["Resource"] for statement in logs] == [{"Fn::GetAtt": ["LogGroup", "Arn"]}]
 
 
-def test_a_function_with_a_queue_may_read_that_queue_alone() -> None:
+def test_function_with_a_queue_may_read_that_queue_alone() -> None:
     readers: dict[str, list[Any]] = {}
     for name in FUNCTIONS:
         role = name.removesuffix("Function") + "Role"
@@ -103,7 +103,7 @@ def test_nothing_calls_a_function_but_by_its_alias_or_version() -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_machine_names_versions_so_that_an_execution_ends_on_the_code_it_began_with(name: str) -> None:
+def test_machine_names_function_versions_so_executions_keep_their_code(name: str) -> None:
     named = of_type("AWS::StepFunctions::StateMachine")[name]["DefinitionSubstitutions"]
     functions = [value["Ref"] for key, value in named.items() if key != "Partition"]
     assert functions
@@ -188,7 +188,7 @@ def test_metrics_pass_whatever_the_log_level(level: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(of_type("AWS::CloudWatch::Alarm")))
-def test_an_alarm_reads_missing_data_as_what_it_is(name: str) -> None:
+def test_alarm_reads_missing_data_as_what_it_is(name: str) -> None:
     """Counts of events are missing while there are none; what is told now and then stays as it was last told; and
     silence of what is told every minute is the alarm itself."""
     metric = str(of_type("AWS::CloudWatch::Alarm")[name].get("MetricName"))
@@ -234,7 +234,7 @@ def test_functions_that_call_out_and_no_others_join_the_private_network(name: st
     assert {"Fn::If": ["InVpc", {"Ref": "JoinNetwork"}, {"Ref": "AWS::NoValue"}]} in managed
 
 
-def test_the_local_cloud_enforces_exactly_the_deployed_permissions() -> None:
+def test_local_cloud_enforces_exactly_the_deployed_permissions() -> None:
     """But for aliases, which the emulator's state machines have not."""
     local = template.load()["Resources"]
     for kind in ("AWS::IAM::Role", "AWS::IAM::ManagedPolicy"):

@@ -34,14 +34,14 @@ def test_no_function_may_scan_the_table_or_delete_it(name: str) -> None:
     assert not actions(name) & {"dynamodb:Scan", "dynamodb:DeleteTable", "dynamodb:UpdateTable", "s3:DeleteBucket"}
 
 
-def test_the_api_knows_the_queue_that_a_compensation_trigger_sends_to_and_may() -> None:
+def test_api_may_send_to_the_compensation_queue() -> None:
     api = FUNCTIONS["ApiFunction"]
     assert variables(api)["COMPENSATION_QUEUE_URL"] == {"Ref": "CompensationQueue"}
     assert {"Fn::GetAtt": ["CompensationQueue", "Arn"]} in allowed("ApiFunction", "sqs:SendMessage")
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
-def test_a_machine_may_invoke_exactly_the_functions_it_names(name: str) -> None:
+def test_machine_may_invoke_exactly_the_functions_it_names(name: str) -> None:
     machine = MACHINES[name]
     definition = (ROOT / machine["DefinitionUri"]).read_text()
     named = [
@@ -55,7 +55,7 @@ def test_a_machine_may_invoke_exactly_the_functions_it_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
-def test_a_machines_definition_is_short_and_every_task_has_a_time_out(name: str) -> None:
+def test_machines_definition_is_short_and_every_task_has_a_time_out(name: str) -> None:
     text = (ROOT / MACHINES[name]["DefinitionUri"]).read_text()
     assert len(text.splitlines()) < 200
     definition = json.loads(text)
@@ -74,7 +74,7 @@ def all_states(states: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_a_function_that_knows_a_machine_may_start_it(name: str) -> None:
+def test_function_that_knows_a_machine_may_start_it(name: str) -> None:
     known = {v["Ref"] for k, v in variables(FUNCTIONS[name]).items() if k.endswith("_MACHINE_ARN") and "Ref" in v}
     startable = {r["Ref"] for r in allowed(name, "states:StartExecution") if "Ref" in r}
     assert known <= startable
@@ -89,7 +89,7 @@ def test_function_that_knows_a_queue_may_use_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("queue", sorted(queue_functions()))
-def test_a_mapping_reports_partial_failures_and_outlives_its_function(queue: str) -> None:
+def test_mapping_reports_partial_failures_and_outlives_its_function(queue: str) -> None:
     directory, mapping = queue_functions()[queue]
     function = next(f for f in FUNCTIONS.values() if f["CodeUri"].strip("/").endswith(f"/{directory}"))
     assert mapping["BatchSize"] == 1 or mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
@@ -141,12 +141,12 @@ def test_only_functions_that_sign_or_show_callback_secrets_reach_their_root() ->
             assert arn["Fn::Sub"].endswith(":parameter" + name["Fn::Sub"])
 
 
-def test_whoever_ends_keys_may_close_connections_and_knows_where_they_are() -> None:
+def test_functions_that_end_keys_may_close_connections() -> None:
     for function in ("ApiFunction", "CompensateFunction", "WebSocketFunction"):
         arns = [arn["Fn::Sub"] for arn in allowed(function, "execute-api:ManageConnections")]
         assert any(arn.endswith("/live/DELETE/@connections/*") for arn in arns), function
         assert "WS_ENDPOINT" in variables(FUNCTIONS[function]), function
 
 
-def test_the_authorizer_may_update_an_item_and_nothing_more() -> None:
+def test_authorizer_may_update_an_item_and_nothing_more() -> None:
     assert actions("AuthorizerFunction") == {"dynamodb:GetItem", "dynamodb:Query", "dynamodb:UpdateItem"}

@@ -46,7 +46,7 @@ def test_errors_and_throttles_have_alarms_and_every_alarm_tells_someone() -> Non
     assert all(alarm["AlarmActions"] == [{"Ref": "AlarmTopic"}] for alarm in ALARMS)
 
 
-def test_the_table_is_on_demand_recoverable_encrypted_and_expires_records() -> None:
+def test_table_is_on_demand_recoverable_encrypted_and_expires_records() -> None:
     table = resources("AWS::DynamoDB::Table")["Table"]["Properties"]
     assert table["BillingMode"] == "PAY_PER_REQUEST"
     assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
@@ -54,7 +54,7 @@ def test_the_table_is_on_demand_recoverable_encrypted_and_expires_records() -> N
     assert {index["IndexName"] for index in table["GlobalSecondaryIndexes"]} == {"gsi1", "gsi2", "due"}
 
 
-def test_the_files_bucket_is_private_encrypted_and_clears_stale_uploads() -> None:
+def test_files_bucket_is_private_encrypted_and_clears_stale_uploads() -> None:
     bucket = resources("AWS::S3::Bucket")["FilesBucket"]["Properties"]
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
     assert "BucketEncryption" in bucket
@@ -94,7 +94,7 @@ def test_operators_are_told_what_every_function_may_take() -> None:
         assert most is None or f"| {most}" in row, queue
 
 
-def test_the_functions_of_the_template_are_the_folders_of_the_tree() -> None:
+def test_functions_of_the_template_are_the_folders_of_the_tree() -> None:
     folders = {path.parent.name for path in (ROOT / "functions").glob("*/app.py")}
     assert {directory_of(function) for function in functions().values()} == folders
 
@@ -134,13 +134,13 @@ def test_beat_of_an_idle_host_starts_no_function() -> None:
     assert api["RouteSelectionExpression"] == "$request.body.action"
 
 
-def test_the_authorizer_sees_requests_without_a_key_too() -> None:
+def test_authorizer_sees_requests_without_a_key_too() -> None:
     authorizer = resources("AWS::ApiGatewayV2::Authorizer")["HttpAuthorizer"]["Properties"]
     assert authorizer["AuthorizerResultTtlInSeconds"] == 0
     assert authorizer["IdentitySource"] == []
 
 
-def test_the_daily_clean_up_is_at_two_in_the_operators_time_zone() -> None:
+def test_daily_clean_up_is_at_two_in_the_operators_time_zone() -> None:
     daily = functions()["CleanUpFunction"]["Events"]["Daily"]["Properties"]
     assert daily["ScheduleExpression"] == "cron(0 2 * * ? *)"
     assert daily["ScheduleExpressionTimezone"] == {"Ref": "CleanUpTimeZone"}
@@ -151,5 +151,5 @@ def test_every_function_logs_to_the_group_with_retention() -> None:
     assert all("RetentionInDays" in group["Properties"] for group in resources("AWS::Logs::LogGroup").values())
 
 
-def test_the_launcher_serves_the_api_under_the_id_that_the_template_asks_for() -> None:
+def test_launcher_serves_the_api_under_the_template_id() -> None:
     assert resources("AWS::ApiGatewayV2::Api")["HttpApi"]["Properties"]["Tags"]["ms-custom-id"] == API_ID
