@@ -1,4 +1,4 @@
-"""What the door refuses, and how it says so."""
+"""Invalid requests and their errors."""
 
 from __future__ import annotations
 

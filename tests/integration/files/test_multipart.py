@@ -1,4 +1,4 @@
-"""Files of any size: uploads in parts, verified by a queued step, never copied, deleted when nothing needs them."""
+"""Large files: uploaded in parts, verified by a queued request, never copied, deleted when unused."""
 
 from __future__ import annotations
 

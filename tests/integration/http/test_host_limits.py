@@ -1,4 +1,4 @@
-"""The limits on one address where they are shared: in the table, by batches and callbacks."""
+"""Limits for one address, shared by batches and callbacks through the table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_two_batches_in_two_functions_share_the_limit_and_fail_no_item(cloud: Mo
         calls = business.calls()
     assert [lab.now(batch)[0].status for lab, batch in zip(labs, batches, strict=True)] == [FINISHED] * 2
     assert {attempt for _, _, attempt in calls} == {1}
-    # 201 calls at 50 a second (and one free for each function) are in five seconds of the clock at least.
+    # 201 calls at 50 per second (and one free call for each function) take parts of at least five seconds.
     assert len(calls) == 201
     assert time.monotonic() - began > 2.5
 

@@ -1,4 +1,4 @@
-"""A stored credential goes to its own origins and nowhere else, whoever names the URL."""
+"""A stored credential is sent to its own origins only, wherever the URL comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source's bytes in the library: whole, right, once."""
+"""Downloads into the library: complete, correct, and stored once."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_step_that_runs_twice_at_once_is_repeated_with_the_right_bytes(
     library.run()
 
     assert library.file(asked["file_id"])["signature"] == sha(large)
-    # What the other run put there is for that run, or the sweep, to take away.
+    # The other run, or the sweep, deletes what the other run stored.
     content = {key: body for key, body in library.objects().items() if key not in met}
     assert content == {content_object(library.project.id, sha(large)): large}
 
@@ -269,7 +269,7 @@ def test_fetch_longer_than_one_invocation_goes_on_in_the_next(
 ) -> None:
     source.files["/a.bin"] = Hosted(large)
     steps = iter(range(10**6))
-    # Each look at the clock is ten seconds later: a step has time for a few parts only.
+    # Each reading of the clock is ten seconds later, so a step has time for a few parts only.
     library.cloud.app.ingest.steps._work["download"]._fetcher._monotonic = lambda: next(steps) * 10.0  # type: ignore[attr-defined]
 
     asked = library.ask(source.url("/a.bin"), signature=sha(large))

@@ -1,4 +1,4 @@
-"""`extract`: an archive of the library becomes files of the library."""
+"""`extract` makes library files of an archive in the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`associate`, `check`, credentials: requests that touch the library without bringing new content."""
+"""`associate`, `check` and credentials: requests that bring no new content."""
 
 from __future__ import annotations
 

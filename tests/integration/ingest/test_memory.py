@@ -19,7 +19,7 @@ SIZE = 200 * len(BLOCK)
 
 
 def source(handler: Handler) -> None:
-    """200 MB that exist nowhere: the same megabyte again and again."""
+    """Serves 200 MB by sending the same megabyte again and again."""
     wanted = handler.headers.get("Range")
     first, last = (int(end) for end in wanted.removeprefix("bytes=").split("-")) if wanted else (0, SIZE - 1)
     handler.send_response(206 if wanted else 200)
@@ -36,7 +36,7 @@ def source(handler: Handler) -> None:
 
 
 class Bucket:
-    """As much of S3 as one multipart upload and a copy need; it keeps only the sizes and digests of parts."""
+    """As much of S3 as one multipart upload needs. It keeps only the sizes and digests of parts."""
 
     def __init__(self) -> None:
         self.parts: dict[int, tuple[int, str]] = {}

@@ -1,4 +1,4 @@
-"""A source is read as gently as asked, and a host that asks for a pause gets it from the whole project."""
+"""Limits for a source are kept, and a host that asks for a pause gets it from the whole project."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def at_work(library: Library, name: str) -> Request:
 def test_slot_of_a_download_that_died_is_free_after_its_lease(library: Library, source: FileSource) -> None:
     source.files["/a"] = Hosted(b"a")
     slots = HostSlots(library.cloud.app.table, library.cloud.clock)
-    # Kept, so that nothing gives the slot back.
+    # A reference is kept, so that the slot is not released.
     dead = slots.held(at_work(library, "req-dead"), source.url("/a"), 1, lambda _progress: None)
     dead.__enter__()
     payload = {"source_url": source.url("/a"), "file_path": "/a", "politeness": {"host_downloads": 1}}

@@ -1,4 +1,4 @@
-"""Downloads that are interrupted: what came is kept, and never mixed with another version."""
+"""Interrupted downloads keep their parts, and never mix two versions."""
 
 from __future__ import annotations
 

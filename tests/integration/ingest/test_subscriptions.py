@@ -1,4 +1,4 @@
-"""Subscriptions: manifests, what is new or changed, schedules, deletion."""
+"""Subscriptions: lists of files, new and changed entries, schedules, deletion."""
 
 from __future__ import annotations
 

@@ -9,6 +9,6 @@ from tests.support.moto.cloud import MotoCloud
 
 @pytest.fixture
 def cloud() -> Iterator[MotoCloud]:
-    """A receiver that hangs costs a test one second, not ten."""
+    """Shortens the time-out, so that a receiver that hangs costs a test one second instead of ten."""
     with MotoCloud(CALLBACK_TIMEOUT_SECONDS="1") as made:
         yield made

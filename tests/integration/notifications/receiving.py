@@ -1,4 +1,4 @@
-"""A receiver of callbacks, and the steps that the cloud would take by itself in time."""
+"""A receiver of callbacks, and helpers that run what the cloud would run over time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidegate.notifications.outbox import notice_write
 
 @dataclass
 class Receiver:
-    """Answers as told, one entry a request, the last for all after: a status, or a function of the request."""
+    """Answers requests with these entries in order, then with the last one: a status, or a function of the request."""
 
     answers: list[int | Callable[[Handler], None]]
     port: int = 0
@@ -60,7 +60,7 @@ def receiver(*answers: int | Callable[[Handler], None] | str) -> Iterator[Receiv
 
 
 def told(project: Project, url: str, record_id: str = "req-1", **data: Any) -> Notice:
-    """A record ends and is told of, as every feature does it."""
+    """Ends a record and publishes its notice, as every capability does."""
     cloud = project.cloud
     notice = Notice(
         notice_id_for("task.completed", record_id),
@@ -87,7 +87,7 @@ def overdue(cloud: MotoCloud) -> list[dict[str, Any]]:
 
 
 def pass_time(cloud: MotoCloud, seconds: float, step: float = 900) -> None:
-    """Moves the clock, and with it the queue, a step at most at a time."""
+    """Moves the clock and delivers due messages, in steps of limited length."""
     while seconds > 0:
         cloud.clock.advance(min(seconds, step))
         seconds -= step
@@ -95,7 +95,7 @@ def pass_time(cloud: MotoCloud, seconds: float, step: float = 900) -> None:
 
 
 def compensate(cloud: MotoCloud, seconds: float) -> None:
-    """Moves the clock; then what compensation does with work that is overdue."""
+    """Moves the clock, then runs compensation for overdue work."""
     cloud.clock.advance(seconds)
     for item in overdue(cloud):
         cloud.app.due_handlers[item["due_kind"]](item)
@@ -110,6 +110,6 @@ def callbacks(project: Project, **query: Any) -> list[dict[str, Any]]:
 
 
 def verified(secret: str, headers: dict[str, str], body: str, late: float = 0) -> Any:
-    """By the library, at the moment that the sender's clock showed, or so much later."""
+    """Verifies with the library, at the sender's time or that much later."""
     with time_machine.travel(datetime.fromtimestamp(int(headers["webhook-timestamp"]) + late, UTC), tick=False):
         return Webhook(secret).verify(body, headers)

@@ -1,4 +1,4 @@
-"""Callbacks over real HTTP: tried until they arrive, given up at last, never the work's concern."""
+"""Callbacks over real HTTP: retried, given up after a day, without effect on the work itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record can end and be told late, never end and not be told."""
+"""A notice of a record's end may be late, but is never lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress: told to watchers, at most once a second a record, nearly free when nobody watches."""
+"""Progress is sent to watchers at most once per second and record, and costs little if nobody watches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receiver gets as many callbacks at once as it bears, and what waits for it costs nobody else."""
+"""A receiver gets as many callbacks at once as it can take, and waiting ones do not affect others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_postponed_callbacks_are_not_read_more_often_with_a_backlog(cloud: MotoC
         waits += [entry.wait] if entry.wait else []
 
     later = [sum(1 for wait in waits if second <= wait < second + 5) for second in range(2, 22, 5)]
-    # They come back as fast as a host works them off that bears as much as is expected by then, and no faster.
+    # They come back as fast as the host is expected to answer by then, and no faster.
     assert max(later) <= 5 * MOST_AT_ONCE / 3.5 + 1
     assert max(waits) > 5
 
@@ -77,7 +77,7 @@ def test_time_is_reserved_up_to_the_longest_wait_and_no_further(cloud: MotoCloud
     reserved = [store.reserve(project.id, HOST, now, now + 30, 10) for _ in range(5)]
 
     assert reserved == [pytest.approx(now + seconds, abs=0.01) for seconds in (10, 20, 30)] + [None, None]
-    # As time goes on there is room again; times that nobody used are skipped.
+    # Later there are free times again; unused ones are skipped.
     assert store.reserve(project.id, HOST, now + 10, now + 40, 10) == pytest.approx(now + 40, abs=0.01)
     assert store.reserve(project.id, HOST, now + 100, now + 130, 10) == pytest.approx(now + 110, abs=0.01)
 

@@ -25,7 +25,7 @@ def test_slow_receiver_does_not_delay_others_of_its_batch(cloud: MotoCloud, proj
         all_together = delivered_in(cloud)
 
         assert len(quick.seen) == 5
-        # One after the other it would be five times as long.
+        # One after another would take five times as long.
         assert all_together < 3 * one_time_out
 
 

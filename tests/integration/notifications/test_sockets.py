@@ -179,7 +179,7 @@ def test_leaving_clears_up_and_everything_expires_anyway(line: Line, project: Pr
 def test_watch_right_after_connecting_is_not_refused(
     line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read that is not consistent may not see the connection yet."""
+    """An eventually consistent read may not see the connection yet."""
     get = Table.get
 
     def stale(table: Table, key: Any, *, consistent: bool = False) -> Any:
@@ -213,7 +213,7 @@ def test_connection_at_its_watch_limit_can_watch_after_unwatching(
 def test_followers_of_a_job_are_read_together_and_told_portion_by_portion(
     line: Line, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first are told before the last are read, and whoever runs it again tells only the rest."""
+    """The first are told before the last are read, and a repeated run tells only the rest."""
     monkeypatch.setattr("tidegate.notifications.websocket_push._FOLLOWERS_TOGETHER", 10)
     job = "AsyncDownloadJob:1:1:/a:99"
     tasks = [f"AsyncDownloadTask:1:1:/a:{number}" for number in range(30)]

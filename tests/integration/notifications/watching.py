@@ -1,4 +1,4 @@
-"""Clients of the WebSocket without sockets: the functions are called as API Gateway and SNS call them."""
+"""WebSocket clients without sockets: calls the functions as API Gateway and SNS do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.moto.cloud import MotoCloud, Project
 
 
 class Outgoing:
-    """Stands for the connections' management API."""
+    """A fake of API Gateway's API for connections."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""GET /v1/audit: every line has its actor, filters combine, lists page without a gap."""
+"""GET /v1/audit: every line has its actor, filters combine, and pages have no gaps."""
 
 from __future__ import annotations
 

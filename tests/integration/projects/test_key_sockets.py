@@ -1,4 +1,4 @@
-"""A WebSocket lives no longer than the key it was made with."""
+"""A WebSocket connection ends with the key that it was made with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def revoke(cloud: MotoCloud, key: str, *, by: str | None = None) -> int:
 
 
 def compensate(cloud: MotoCloud) -> list[str]:
-    """What the compensation poll would find now; the kinds that it took care of."""
+    """Runs the compensation poll. Returns the kinds of due records that it handled."""
     now = cloud.clock().timestamp()
     found = cloud.app.compensation.poll._store.overdue(now, now, now, 100).found
     whole = [cloud.app.table.get({"pk": item["pk"], "sk": item["sk"]}, consistent=True) or {} for item in found]

@@ -1,4 +1,4 @@
-"""The authorizer's short memory of keys: what it saves, and how long a revocation takes."""
+"""The authorizer's cache of keys: what it saves, and how long a revocation takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projects, keys, scopes and what keeps tenants apart."""
+"""Projects, keys, scopes and the separation of tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the table holds tells no secret, and callback secrets are derived."""
+"""The table holds no secrets, and callback secrets are derived."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_rotation_raises_the_generation_and_the_table_still_holds_none(cloud: Mo
 
 
 def of_before(cloud: MotoCloud, project: Project, *secrets: str) -> None:
-    """Makes the project's item what it was when secrets were stored."""
+    """Changes the project's item to the old format with stored secrets."""
     cloud.client("dynamodb").update_item(
         TableName=cloud.names.refs["Table"],
         Key={"pk": {"S": f"P#{project.id}#PROJECT"}, "sk": {"S": "META"}},

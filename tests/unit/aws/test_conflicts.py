@@ -1,4 +1,4 @@
-"""What moto and MiniStack never say, AWS does: another transaction is under way on this item."""
+"""AWS refuses a write while another transaction holds the item. moto and MiniStack never do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test world's own limits: what API Gateway refuses is refused on a MotoCloud too."""
+"""MotoCloud has the limits of API Gateway."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from tidegate.common.token_bucket import TokenBucket
 
 
 def calls(bucket: TokenBucket, start: float, seconds: float, stalls: list[float] | None = None) -> list[float]:
-    """The moments of the calls of one caller that sleeps exactly as told, but for the stalls."""
+    """The times of the calls of one caller that sleeps exactly as told, except for the stalls."""
     now, made, late = start, [], iter(stalls or [])
     while now < start + seconds:
         wait = bucket.take(now)

@@ -1,4 +1,4 @@
-"""Completing an upload in parts, as S3 documents its answers."""
+"""Completing an upload in parts, for each documented answer of S3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.errors import Busy, Invalid
 
 
 class Refusing:
-    """S3 that answers a completion with this error; the object may be there all the same."""
+    """S3 that answers calls with this error. `there`: whether the object exists nevertheless."""
 
     def __init__(self, code: str, there: bool) -> None:
         self.code, self.there = code, there

@@ -1,4 +1,4 @@
-"""The one reading of an uploaded object."""
+"""Verifying an uploaded object."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_other_size_than_announced_is_a_fault() -> None:
 
 
 class Instant:
-    """S3 that answers at once: what is left is the time that hashing takes."""
+    """S3 that answers at once, so that only the time for hashing is measured."""
 
     def __init__(self) -> None:
         self.held = bytes(verify.RANGE)

@@ -19,7 +19,7 @@ LIMITS = Limits(connect=0.3, total=1)
 
 
 class Counters:
-    """What DynamoDB holds, and how often it was asked."""
+    """The counters in DynamoDB, and how often they were asked."""
 
     def __init__(self) -> None:
         self.used: dict[tuple[str, str, int], int] = defaultdict(int)
@@ -37,7 +37,7 @@ class Counters:
 
 
 class Time:
-    """Moves only when somebody sleeps."""
+    """A clock that moves only by sleeping."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -59,7 +59,7 @@ def processes(number: int, counters: Counters, clock: Time, calls: int = 0, conn
 
 
 def made(limits: HostLimits, address: str = "192.0.2.1") -> int:
-    """How many calls go out at once before it would have to wait."""
+    """How many calls are allowed before one would have to wait."""
     count = 0
     while True:
         try:

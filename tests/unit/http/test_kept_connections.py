@@ -1,4 +1,4 @@
-"""Connections that were kept while the function was frozen, or that the other side had left."""
+"""Kept connections after a freeze of the function, or after the server closed them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_post_not_written_to_a_kept_connection_is_sent_again(
 
 
 def _reset_if_broken(real: Any) -> Any:
-    """After a failed write there is nothing to read: the other side is gone."""
+    """After a failed write there is nothing to read, because the server is gone."""
     calls = [0]
 
     def recv_into(self: PlainSocket, *args: Any, **kwargs: Any) -> int:

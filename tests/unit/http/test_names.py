@@ -1,4 +1,4 @@
-"""Names that hang: who waits for them, and who does not."""
+"""Host names whose look-up hangs: which callers wait for them, and which do not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY = 12
 
 
 class Dns:
-    """Names that begin with `hang` are answered when the test is over."""
+    """Look-ups of names that begin with `hang` end only when the test is over."""
 
     def __init__(self) -> None:
         self.over = threading.Event()

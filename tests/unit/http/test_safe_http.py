@@ -31,7 +31,7 @@ def greet(request: Handler) -> None:
 
 
 class Site:
-    """A server whose paths are functions; remembers what it was asked."""
+    """A server with a function for each path. It records the requests."""
 
     def __init__(self) -> None:
         self.routes: dict[str, Callable[[Handler], None]] = {}
@@ -295,6 +295,6 @@ def test_stream_left_early_does_not_spoil_the_next_answer(http: SafeHttp, site: 
 
 
 def test_dead_first_address_leaves_time_for_the_second(site: Site) -> None:
-    """192.0.2.1 is nobody's; here it is refused or silent, and either way the other address answers."""
+    """Nobody has 192.0.2.1: it refuses or does not answer, and then the other address is used."""
     http = SafeHttp(resolver=lambda host, port: ["192.0.2.1", "127.0.0.1"], allowed_hosts=["two.test"])
     assert http.send("GET", site.url(host="two.test"), limits=Limits(connect=1)).status == 200

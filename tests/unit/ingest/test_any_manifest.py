@@ -1,4 +1,4 @@
-"""Whatever a source answers is a manifest or a plain refusal, and nothing but web addresses is fetched for it."""
+"""Any answer of a source is either a list of files or a clear error, and only web URLs are fetched."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_any_answer_is_a_manifest_or_a_plain_refusal(body: bytes, content_type: 
 
 
 def assert_web_or_refused(entry: Entry) -> None:
-    """A scan counts what the door refuses, and goes on."""
+    """A scan counts refused URLs and continues."""
     if urlsplit(entry.url).scheme not in ("http", "https"):
         with pytest.raises(UrlNotAllowed):
             NOWHERE.check_url(entry.url)

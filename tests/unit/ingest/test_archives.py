@@ -1,4 +1,4 @@
-"""What an archive may hold, and what is refused before it does harm."""
+"""Which archives are read, and which are refused."""
 
 from __future__ import annotations
 

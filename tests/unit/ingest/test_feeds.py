@@ -1,4 +1,4 @@
-"""Feeds in the shapes that sources of the field have."""
+"""Feeds in the formats of real sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make clean` forgets a cloud that has stopped, and leaves a running one alone."""
+"""`make clean` deletes the state of a stopped cloud, and refuses while it runs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def program(path: Path, text: str) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No version but this one's: no uv, an empty PATH, an empty pyenv."""
+    """No other Python: no uv, an empty PATH, an empty pyenv."""
     monkeypatch.setattr(deployed, "_UV", program(tmp_path / "uv", "exit 2"))
     monkeypatch.setattr(deployed, "VENV", tmp_path / "venv")
     monkeypatch.setattr(deployed, "version", lambda: "3.99")

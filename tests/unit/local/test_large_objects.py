@@ -1,4 +1,4 @@
-"""Large objects of the local cloud: on disk, cut and sent as if they were in memory."""
+"""Large objects of the local cloud are on disk, but are sliced and sent like bytes in memory."""
 
 from __future__ import annotations
 

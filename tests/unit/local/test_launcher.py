@@ -85,7 +85,7 @@ def test_signed_get_of_the_root_reaches_s3() -> None:
 
 
 class Mapped:
-    """A queue as a mapping's poller sees it: what waits is handed out ten at a time."""
+    """A queue as an event source mapping polls it: ten messages at a time."""
 
     def __init__(self, window: float) -> None:
         self.waiting: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What make deploy finds out before it builds anything."""
+"""Checks of `make deploy` before it builds anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KNOWN = template.load()["Parameters"]
 
 
 class Account:
-    """The three answers that the check asks AWS for."""
+    """AWS with the three answers that the check needs."""
 
     def __init__(self, limit: int = 1000, free: int = 1000, stack: str | None = None, known: bool = True) -> None:
         self.limit, self.free, self.stack, self.known = limit, free, stack, known
@@ -116,7 +116,7 @@ def test_values_of_an_earlier_deployment_complete_what_is_given() -> None:
 
 
 def test_long_stack_name_is_refused() -> None:
-    """Step Functions takes names of 80 letters, and a machine's is the stack's and a suffix."""
+    """Step Functions allows names of 80 letters, and a machine's name is the stack's with a suffix."""
     with pytest.raises(Failure, match="71 letters"):
         preflight.check(Account(), "eu-central-1", "t" * 71, {}, lambda _: None)
     preflight.check(Account(), "us-gov-west-1", "t" * 70, {}, lambda _: None)

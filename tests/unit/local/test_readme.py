@@ -1,4 +1,4 @@
-"""What the README tells people to type exists."""
+"""The commands and options in the README exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed, built and run is what was looked at: hashes, commits, and a list of it all."""
+"""Dependencies are locked with hashes, Actions are pinned to commits, and the SBOM lists all packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that goes over the WebSocket is larger than a frame of API Gateway, however long ids and records are."""
+"""No WebSocket message is larger than a frame of API Gateway, however long ids and records are."""
 
 from __future__ import annotations
 

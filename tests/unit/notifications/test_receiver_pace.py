@@ -1,4 +1,4 @@
-"""A slow receiver with a long backlog, simulated: how soon it has everything, and how often a callback asks in vain."""
+"""Simulates a slow receiver with a long backlog: how soon it has everything, and how often callbacks are postponed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOOK = 3.5
 
 @dataclass
 class OneHost(CircuitStore):
-    """The store's item of one host, in memory: on moto the same takes minutes."""
+    """The state of one host in memory, because the same takes minutes on moto."""
 
     limit: int = 0
     took: float = 0.0
@@ -47,7 +47,7 @@ class OneHost(CircuitStore):
 
 
 def work_off(backlog: int) -> tuple[float, float, float]:
-    """(seconds until the last callback was taken, put-offs of one callback, most put-offs in one second)."""
+    """(seconds until the last callback was delivered, most postponements of one callback, most in one second)."""
     host = CircuitBreaker(OneHost())
     host.leave("p", "h", 0.0, blamed=False, took=TOOK, entry=Entry())
     events: list[tuple[float, int, Entry | None]] = [(0.0, number, None) for number in range(backlog)]
@@ -74,7 +74,7 @@ def work_off(backlog: int) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("backlog", [2000, 20_000])
 def test_backlog_is_delivered_as_fast_as_the_receiver_allows(backlog: int) -> None:
-    """20,000 wait longer than any callback is put off for. Of 2,000, once, only 976 were taken in an hour."""
+    """20,000 callbacks need longer than the longest postponement. An earlier version delivered 976 of 2,000 in an hour."""
     ended, put_offs, at_once = work_off(backlog)
 
     assert ended < 1.3 * backlog * TOOK / MOST_AT_ONCE + 60

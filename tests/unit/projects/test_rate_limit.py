@@ -1,4 +1,4 @@
-"""A rate shared by functions that do not ask one another at each request."""
+"""A rate that functions share without a table call for each request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_functions_that_share_a_flood_pass_about_the_rate_together(functions: in
         now = 1_000_000 + number / flood
         passed[int(now) - 1_000_000] += passes(limiters[number % functions], rate, now)
 
-    # A burst may pass a second's rate at once and, in each function, what it serves before it knows of the others.
+    # A burst may take one second's rate at once and, in each function, the requests before it knows of the others.
     assert passed[0] <= 2 * rate + functions * 2 * REQUESTS_PER_SYNC
     assert all(0.9 * rate <= count <= 1.1 * rate for count in passed[2:]), passed
     assert registry.calls <= flood * len(passed) / REQUESTS_PER_SYNC

@@ -1,4 +1,4 @@
-"""Rules of AWS that no emulator enforces, each held against the template as AWS gets it."""
+"""Rules of AWS that no emulator enforces, checked on the template as AWS sees it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def granted(function: str, action: str) -> list[Any]:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_executions_are_granted_on_the_machine_itself(function: str) -> None:
-    """Started by an alias, an execution is authorised by the machine's own ARN: the alias's would be denied."""
+    """AWS authorises a start by alias on the machine's own ARN; a permission on the alias's ARN would be denied."""
     variables = of_type("AWS::Lambda::Function")[function]["Environment"]["Variables"]
     known = {value["Ref"] for key, value in variables.items() if key.endswith("_MACHINE_ARN")}
     assert {name.removesuffix("Aliaslive") for name in known} == {r["Ref"] for r in granted(function, START)}
@@ -76,7 +76,7 @@ def reaches(graph: dict[str, set[str]], start: str) -> set[str]:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_functions_that_invoke_themselves_by_messages_may_do_so(function: str) -> None:
-    """Lambda stops a function at its sixteenth turn of a loop through SQS or SNS, unless it is told to allow it."""
+    """Lambda stops a loop through SQS or SNS after 16 invocations, unless the function allows it."""
     graph = invoked_by()
     loops = function in reaches(graph, function)
     told = of_type("AWS::Lambda::Function")[function].get("RecursiveLoop")
@@ -102,7 +102,7 @@ THROTTLED = {"Lambda.TooManyRequestsException", "States.ALL"}
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_throttled_step_waits_for_ten_minutes_before_it_counts_as_failed(machine: str) -> None:
-    """An account's concurrency may be used up for minutes: that is no fault of a Job or request."""
+    """An account's concurrency may be used up for minutes, which must not fail a Job or request."""
     definition = json.loads((ROOT / "statemachines" / machine).read_text())
     for name, state in tasks(definition["States"]):
         throttled = next(
@@ -129,7 +129,7 @@ def test_slices_of_a_batch_fit_an_executions_history() -> None:
 
 @pytest.mark.parametrize("region", ["us-east-1", "ap-southeast-1", "us-gov-west-1"])
 def test_variables_of_every_function_fit_lambdas_4_kb(region: str) -> None:
-    """With a kilobyte to spare for lists and policies that operators give."""
+    """With a kilobyte to spare for the operator's lists and policies."""
     sizes = environment.sizes("tidegate-production", region, {})
     assert set(sizes) == set(FUNCTIONS)
     assert max(sizes.values()) < environment.LAMBDA_LIMIT - 1024
@@ -145,13 +145,13 @@ def test_template_fits_cloudformations_limits() -> None:
 
 
 def test_loops_name_nothing_that_only_the_sam_transform_makes() -> None:
-    """Language extensions run first: an alias or version is not there yet."""
+    """Language extensions run first, when aliases and versions do not exist yet."""
     text = (ROOT / "template.yaml").read_text()
     assert not re.search(r"!Sub [\"']?\$\{\w+\}\w*(\.Alias|\.Version|Aliaslive)", text)
 
 
 def test_admission_takes_more_than_300_messages_a_second() -> None:
-    """A FIFO queue's limit is for all channels together, unless it is set for each group."""
+    """A FIFO queue's limit is for all channels together, unless it is set per message group."""
     queue = of_type("AWS::SQS::Queue")["AdmissionQueue"]
     assert (queue["DeduplicationScope"], queue["FifoThroughputLimit"]) == ("messageGroup", "perMessageGroupId")
 
@@ -161,7 +161,7 @@ def test_functions_behind_the_http_api_end_before_the_gateway_gives_up() -> None
     functions = of_type("AWS::Lambda::Function")
     assert len(behind) == 3
     assert max(functions[name.removesuffix("Aliaslive")]["Timeout"] for name in behind) <= GATEWAY_SECONDS
-    # The authorizer's time comes first.
+    # The authorizer runs before the function, within the same limit.
     assert functions["AuthorizerFunction"]["Timeout"] <= 10
 
 
@@ -172,7 +172,7 @@ def http_integrations() -> list[dict[str, Any]]:
     return [each for each in of_type("AWS::ApiGatewayV2::Integration").values() if each["ApiId"] == {"Ref": "HttpApi"}]
 
 
-# How operators know the services that functions call by IAM's names.
+# The names in the operators' page of services that IAM names otherwise.
 ENDPOINTS = {
     "dynamodb": "DynamoDB",
     "s3": "S3",

@@ -11,7 +11,7 @@ import pytest
 
 from local import template
 
-# Services that let no policy name a resource: X-Ray, Step Functions' log delivery, Lambda's network interfaces.
+# Services whose permissions cannot be limited to a resource: X-Ray, log delivery, Lambda's network interfaces.
 _NO_RESOURCE = re.compile(
     r"(xray:Put|xray:GetSampling|logs:\w*LogDeliver|logs:\w*Resource|logs:DescribeLogGroups|ec2:|cloudwatch:DescribeAlarms$)"
 )
@@ -37,7 +37,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def statements(name: str) -> list[dict[str, Any]]:
-    """Everything the role may do, those parts too that only an option adds."""
+    """Everything that the role may do, with the parts that only an option adds."""
     role = of_type("AWS::IAM::Role")[name]
     documents = [policy["PolicyDocument"] for policy in role.get("Policies", [])]
     for arn in role.get("ManagedPolicyArns", []):
@@ -157,7 +157,7 @@ WITHIN_THE_STACK = {
 
 
 def test_two_stacks_of_an_account_share_no_name() -> None:
-    """Whatever is named by hand carries the stack's name."""
+    """Every explicit name contains the stack's name."""
     named = {
         f"{name}.{key}": value
         for name, each in resources().items()
@@ -179,7 +179,7 @@ def test_two_stacks_of_an_account_share_no_name() -> None:
 
 @pytest.mark.parametrize("level", ["DEBUG", "INFO", "WARN", "ERROR"])
 def test_metrics_pass_whatever_the_log_level(level: str) -> None:
-    """Lambda takes an EMF line for level INFO and would drop it under WARN."""
+    """For Lambda an EMF line has the level INFO, so WARN would drop it."""
     logging = of_type("AWS::Lambda::Function")["CompensateFunction"]["LoggingConfig"]
     condition, debugging, else_ = logging["ApplicationLogLevel"]["Fn::If"]
     assert condition == "Debugging"
@@ -235,7 +235,7 @@ def test_functions_that_call_out_and_no_others_join_the_private_network(name: st
 
 
 def test_local_cloud_enforces_exactly_the_deployed_permissions() -> None:
-    """But for aliases, which the emulator's state machines have not."""
+    """Except aliases, which state machines of the emulator do not have."""
     local = template.load()["Resources"]
     for kind in ("AWS::IAM::Role", "AWS::IAM::ManagedPolicy"):
         for name, properties in of_type(kind).items():

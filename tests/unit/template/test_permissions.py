@@ -1,4 +1,4 @@
-"""Rights that MiniStack does not enforce, or cannot judge as too wide: read off template.yaml itself."""
+"""Permissions in template.yaml that MiniStack does not enforce, or that must not be too wide."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_function_that_knows_a_machine_may_start_it(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_function_that_knows_a_queue_may_use_it(name: str) -> None:
     known = {v["Ref"] for k, v in variables(FUNCTIONS[name]).items() if k.endswith("_QUEUE_URL") and "Ref" in v}
-    # Or, for its own queue, show a failed message again.
+    # Or makes a failed message of its own queue visible again.
     used = [*allowed(name, "sqs:SendMessage"), *allowed(name, "sqs:ChangeMessageVisibility")]
     assert known <= {resource["Fn::GetAtt"][0] for resource in used if "Fn::GetAtt" in resource}
 

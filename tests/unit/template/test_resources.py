@@ -67,7 +67,7 @@ def test_files_bucket_is_private_encrypted_and_clears_stale_uploads() -> None:
 
 @pytest.mark.parametrize("kind", ["AWS::DynamoDB::Table", "AWS::S3::Bucket"])
 def test_data_outlives_the_stack(kind: str) -> None:
-    """But a creation that failed leaves nothing behind: its next try could not use the names again."""
+    """But a failed creation leaves nothing behind: the next try could not use the names again."""
     for resource in resources(kind).values():
         assert (resource["DeletionPolicy"], resource["UpdateReplacePolicy"]) == ("RetainExceptOnCreate", "Retain")
 
@@ -119,7 +119,7 @@ def test_open_routes_are_those_of_the_contract_and_all_others_are_authorised() -
 
 
 def test_beat_of_an_idle_host_starts_no_function() -> None:
-    """Ten thousand hosts beat 18 times a second, day and night."""
+    """Ten thousand hosts send 18 beats per second, all the time."""
     (route,) = (
         found["Properties"]
         for found in resources("AWS::ApiGatewayV2::Route").values()
