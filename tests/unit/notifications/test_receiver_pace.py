@@ -74,7 +74,7 @@ def work_off(backlog: int) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("backlog", [2000, 20_000])
 def test_backlog_is_delivered_as_fast_as_the_receiver_allows(backlog: int) -> None:
-    """20,000 callbacks need longer than the longest postponement. An earlier version delivered 976 of 2,000 in an hour."""
+    """20,000 need longer than the longest postponement. An earlier version delivered 976 of 2,000 in an hour."""
     ended, put_offs, at_once = work_off(backlog)
 
     assert ended < 1.3 * backlog * TOOK / MOST_AT_ONCE + 60
