@@ -17,7 +17,7 @@ from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
 from tidegate_client.agent.disk.partials import Partials
 from tidegate_client.agent.inbox import CUT_SHORT, Inbox, key_of
-from tidegate_client.agent.journal import Journal, Key
+from tidegate_client.agent.journal import Journal, JournalError, Key
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.poll_alarm import PollAlarm
@@ -50,6 +50,8 @@ SWEEP_EVERY = 600.0
 # An answer of a healthy API takes a tenth of this.
 SLOW_POLL = 2.0
 FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
+# How long the last results may take to reach the API when the agent stops; the journal keeps the rest.
+LAST_REPORT_SECONDS = 5.0
 
 
 class Agent:
@@ -172,9 +174,16 @@ class Agent:
         self._aborting.set()
         for worker in self._workers:
             worker.join(max(0.2, deadline - time.monotonic()) / len(self._workers))
-        told = self._reporter.drain(time.monotonic() + 5.0)
+        told = self._reporter.drain(time.monotonic() + LAST_REPORT_SECONDS)
         log.info("stopped%s", "" if told else "; results the API has not taken are kept for the next start")
-        if not any(worker.is_alive() for worker in self._workers):
+        self._close_journal()
+
+    def _close_journal(self) -> None:
+        """Closes the journal, unless a worker or the reporter is still in a call and will use it afterwards.
+
+        Such a thread ends with the process, and SQLite needs no close. The poller does not count: a long poll may
+        take 20 seconds more, and it gives up by itself when it finds the journal closed."""
+        if not any(thread.is_alive() for thread in (*self._workers, self._reporter.thread)):
             self._journal.close()
 
     def _poll(self) -> None:
@@ -207,7 +216,12 @@ class Agent:
             now = time.monotonic()
             self._cut_short = len(items) >= CUT_SHORT
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
-            new = self._take(items)
+            try:
+                new = self._take(items)
+            except JournalError:
+                if self._draining.is_set():
+                    return
+                raise
             if new:
                 self._alarm.satisfied(slow=now - began > SLOW_POLL)
             pause = pace.pause(now, listed=bool(items), new=new, pushed=self._push.connected)

@@ -20,6 +20,8 @@ log = logging.getLogger("tidegate.agent")
 A_CALL = 100
 # Well below the silence after which the agent counts as unhealthy.
 LONGEST_SPREAD = 60.0
+# How long the thread may take to end once it is told to, if it is not in a call.
+END_SECONDS = 1.0
 FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm"})
 
 
@@ -77,19 +79,19 @@ class Reporter:
     def drain(self, deadline: float) -> bool:
         """Send what is left; False when the API did not take it in time (the journal keeps it)."""
         self._flush.set()
-        while self.untold() and time.monotonic() < deadline:
+        while self._has_untold() and time.monotonic() < deadline:
             self._wake.set()
             time.sleep(0.05)
         self._stopped.set()
         self._wake.set()
-        self.thread.join(max(0.0, deadline - time.monotonic()))
-        return not self.untold()
+        self.thread.join(max(END_SECONDS, deadline - time.monotonic()))
+        return not self._has_untold()
 
     def _loop(self) -> None:
         while not self._stopped.is_set():
             self._wake.wait(self._every)
             self._wake.clear()
-            if self._spread and self._something_to_tell():
+            if self._spread and (self._has_untold() or self._inbox.active()):
                 self._flush.wait(self._spread * random.uniform(0.5, 1.5))  # noqa: S311
             try:
                 self.send_all()
@@ -113,9 +115,10 @@ class Reporter:
         for start in range(0, len(news := self._inbox.news()), A_CALL):
             self._send(news[start : start + A_CALL])
 
-    def _something_to_tell(self) -> bool:
+    def _has_untold(self) -> bool:
+        """True also if the journal cannot be read: there may be results in it."""
         try:
-            return bool(self.untold() or self._inbox.active())
+            return bool(self.untold())
         except JournalError:
             return True
 
