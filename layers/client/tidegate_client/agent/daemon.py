@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import threading
 import time
 from collections import Counter
@@ -28,7 +27,7 @@ from tidegate_client.agent.refusals import Restarting
 from tidegate_client.agent.releases import Releases
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
-from tidegate_client.agent.service.monitor import Monitor
+from tidegate_client.agent.service.monitor import Monitor, free_bytes
 from tidegate_client.agent.service.statistics import Statistics
 from tidegate_client.agent.service.supervisor import Watched
 from tidegate_client.agent.service.version import version
@@ -238,8 +237,8 @@ class Agent:
             rang = self._alarm.sleep(min(left, BEAT_EVERY))
 
     def _inventory(self) -> dict[str, Any]:
-        told = {"version": version(), "free_bytes": shutil.disk_usage(self._options.root).free}
-        return told | ({"zone": self._options.zone} if self._options.zone else {})
+        told = {"version": version(), "free_bytes": free_bytes(self._options.root), "zone": self._options.zone}
+        return {name: value for name, value in told.items() if value is not None}
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -158,6 +159,8 @@ def run_trial(
     seconds: float = TRIAL_SECONDS,
 ) -> None:
     """Runs the release as a child until it has come up, or rolls back. `alive` is called while it waits."""
+    # By itself SIGTERM would end this process only, and the child would go on without a parent.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     child = subprocess.Popen(command_of(words), env=environment_of(releases, signature) | {TRIAL: "1"})  # noqa: S603
     deadline = time.monotonic() + seconds
     try:
@@ -172,6 +175,7 @@ def run_trial(
             time.sleep(0.1)
     finally:
         _end(child)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

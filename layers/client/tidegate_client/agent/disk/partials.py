@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import Counter
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidegate_client.agent.journal import Journal, JournalError
+
+log = logging.getLogger("tidegate.agent")
 
 
 class Partials:
@@ -77,7 +80,12 @@ class Partials:
                 return False
             # The directory may be somebody else's, and a symlink by now.
             if path.parent.resolve() == path.parent:
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    # The others must go all the same; this one is tried again by the next sweep.
+                    log.warning("the part file %s cannot be removed: %s", path, error)
+                    return False
             self._journal.part_closed(path)
             return True
 

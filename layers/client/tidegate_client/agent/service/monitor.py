@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tidegate_client.agent.disk.partials import Partials
 from tidegate_client.agent.inbox import Inbox
@@ -59,7 +60,7 @@ class Monitor:
             "active": self._inbox.active(),
             "untold_results": _or_minus_one(self._reporter.untold),
             "partial_bytes": _or_minus_one(self._partials.total_bytes),
-            "free_bytes": shutil.disk_usage(self._options.root).free,
+            "free_bytes": -1 if (free := free_bytes(self._options.root)) is None else free,
             "last_poll_seconds": -1 if self._last_poll is None else round(time.monotonic() - self._last_poll, 1),
             "restarts": {thread.name: thread.restarts for thread in self._threads},
         }
@@ -73,6 +74,8 @@ class Monitor:
         ]
         if self._reporter.unsaved():
             problems.append("the journal cannot be written; is the disk full?")
+        if free_bytes(self._options.root) is None:
+            problems.append(f"{self._options.root} cannot be read; is it still there, or mounted?")
         return problems
 
     def metrics(self) -> str:
@@ -88,6 +91,14 @@ class Monitor:
         samples["connected", ()] = int(self._connected())
         samples["healthy", ()] = int(health["healthy"])
         return prometheus_text(samples)
+
+
+def free_bytes(root: Path) -> int | None:
+    """Free bytes of the root's file system; None if the root is gone, as after an unmount."""
+    try:
+        return shutil.disk_usage(root).free
+    except OSError:
+        return None
 
 
 def _or_minus_one(read: Callable[[], int]) -> int:

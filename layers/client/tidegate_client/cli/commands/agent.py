@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -162,6 +161,7 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     from tidegate_client.agent.group import make_group
     from tidegate_client.agent.releases import Releases, become, start_right_version
     from tidegate_client.agent.service.health import pause_as_service, tell_systemd
+    from tidegate_client.agent.service.signals import call_on_stop_signals, restore_stop_signals
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)
@@ -174,15 +174,13 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
     client = context.client_with(attempts=0, pool=pool)
     others = {name: also(name) for name in getattr(args, "also", ())}
     agent = make_group(client, others, options) if others else Agent(client, options)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop())
+    call_on_stop_signals(agent.stop)
     agent.run()
     if agent.restarting:
         become(Releases(options.state_dir), None, sys.argv[1:])
     if agent.failure:
         context.output.error(agent.failure)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        restore_stop_signals()
         pause_as_service()
         return exit_for(agent.failure)
     return None

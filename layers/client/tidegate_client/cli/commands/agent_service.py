@@ -63,8 +63,10 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
     for profile in getattr(args, "also", ()):
         other = also(profile)
         environment += [(also_variable(profile), f"{other.required_url()} {other.key or ''}")]
-    proxies = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
-    environment += [(name, os.environ[name]) for name in proxies if os.environ.get(name)]
+    # The same variables that the agent itself would read, in either spelling; the lower-case one wins there too.
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
+        if value := os.environ.get(name.lower()) or os.environ.get(name):
+            environment.append((name, value))
     if options.proxy:
         environment += [("HTTPS_PROXY", options.proxy), ("HTTP_PROXY", options.proxy)]
     inside = [options.root / directory.lstrip("/") for directory in options.permits.directories]
@@ -91,6 +93,8 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
         words += ["--self-update"]
     if not options.push:
         words += ["--no-push"]
+    if options.wait:
+        words += ["--wait", str(options.wait)]
     if options.limit_rate:
         words += ["--limit-rate", str(options.limit_rate)]
     if options.swarm:
