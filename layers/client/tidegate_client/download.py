@@ -173,6 +173,14 @@ def _run_checked(download: ResumingDownload, link: Link, signature: str | None) 
         raise ChecksumMismatch(f"SHA-256 is {digest}, announced was {signature.lower()}")
 
 
+def part_name(name: str) -> str:
+    """The hidden name of a part file; of a name near the file system's limit of 255 bytes, a digest."""
+    part = f".{name}.tidegate-part"
+    if len(os.fsencode(part)) <= 255:
+        return part
+    return f".{hashlib.sha256(os.fsencode(name)).hexdigest()}.tidegate-part"
+
+
 def download_to(
     pool: urllib3.PoolManager,
     link: Link,
@@ -183,7 +191,7 @@ def download_to(
     on_progress: Progress | None = None,
 ) -> None:
     """Download into a hidden part file beside `destination`, then rename."""
-    part = destination.with_name(f".{destination.name}.tidegate-part")
+    part = destination.with_name(part_name(destination.name))
     # Without a digest nothing tells a part of this content from a part of another.
     with part.open("r+b" if signature and part.exists() else "w+b") as file:
         fetch_verified(ResumingDownload(pool, file, size=size, on_progress=on_progress), link, signature)

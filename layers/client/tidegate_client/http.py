@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -14,7 +15,16 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.util.retry import Retry
 
-from tidegate_client.errors import BadAnswer, Conflict, Unreachable, problem_of, request_id_of
+from tidegate_client.errors import (
+    BadAnswer,
+    ConfigError,
+    Conflict,
+    Unreachable,
+    UsageError,
+    problem_of,
+    request_id_of,
+)
+from tidegate_client.proxies import make_pool
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
@@ -54,18 +64,55 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
+        """The body as an object; None if there is none. BadAnswer if something else than the API answered."""
+        if 300 <= self.status < 400:
+            where = self.headers.get("Location", "an address that it does not name")
+            raise BadAnswer(f"HTTP {self.status}: the API's address redirects to {where}; use that as the address")
+        if not self.body:
+            return None
         try:
-            return json.loads(self.body) if self.body else None
-        except ValueError as error:
+            found = json.loads(self.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
             kind = self.headers.get("Content-Type", "no content type")
             raise BadAnswer(
-                f"HTTP {self.status} with {kind} where JSON was expected: is a proxy in between?"
-            ) from error
+                f"HTTP {self.status} with {kind} where a JSON object was expected: "
+                "is the address that of the API, or is a proxy in between?"
+            )
+        return found
 
 
 def path_part(value: str) -> str:
     """An id as one path segment: Job and Task ids hold slashes and colons."""
-    return quote(value, safe="")
+    try:
+        return quote(value, safe="")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{value!r} is not valid UTF-8") from error
+
+
+def checked_address(api_url: str) -> str:
+    """The address without a slash at its end. ConfigError if it is no http or https URL."""
+    address = api_url.strip().rstrip("/")
+    if not re.match(r"https?://[^/]", address, re.IGNORECASE):
+        raise ConfigError(f"the API's address {api_url!r} is not a URL: it starts with https:// (or http://)")
+    return address
+
+
+def checked_key(key: str | None) -> str | None:
+    """The key without the white space that a copied line brings along. ConfigError if it cannot be a key."""
+    stripped = (key or "").strip()
+    if not all("!" <= char <= "~" for char in stripped):
+        raise ConfigError("the key has a character that no key has: copy it again, without quotes or line breaks")
+    return stripped or None
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        # A file name of this machine whose bytes are no UTF-8 comes as lone surrogates.
+        raise UsageError(f"{error.object[max(0, error.start - 40) : error.end + 40]!r} is not valid UTF-8") from error
 
 
 class Http:
@@ -80,15 +127,15 @@ class Http:
         backoff: float = 0.25,
         pool: urllib3.PoolManager | None = None,
     ) -> None:
-        self.api_url = api_url.rstrip("/")
-        self._key = key
+        self.api_url = checked_address(api_url)
+        self._key = checked_key(key)
         self._project_id = project_id
         self._timeout = timeout
         self._attempts = attempts
         self._backoff = backoff
         # Told of each exchange: method, path, status, seconds, the server's name for it.
         self.on_call: Callable[[str, str, int, float, str], None] | None = None
-        self.pool = pool or urllib3.PoolManager(maxsize=16, block=False)
+        self.pool = pool or make_pool(maxsize=16, block=False)
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
         return self.call("GET", path, query=query, timeout=timeout).json()
@@ -147,7 +194,7 @@ class Http:
             response = self.pool.request(
                 method,
                 url,
-                body=None if body is None else json.dumps(body, ensure_ascii=False).encode(),
+                body=None if body is None else _encoded(body),
                 headers=self._headers(body is not None, headers),
                 timeout=urllib3.Timeout(connect=5, read=timeout or self._timeout),
                 retries=retry_policy(self._attempts, idempotent=again, backoff=self._backoff),

@@ -72,7 +72,8 @@ class Journal:
     def sent(self, number: int, etag: str) -> None:
         self.etags[number] = etag
         with self.path.open("a") as file:
-            file.write(json.dumps([number, etag]) + "\n")
+            # A line break before it too: a line that a kill has cut must not spoil this one.
+            file.write("\n" + json.dumps([number, etag]) + "\n")
 
     def forget(self) -> None:
         self.file_id, self.etags = "", {}
@@ -106,10 +107,15 @@ def send_parts(
             raise
 
     with ThreadPoolExecutor(PARALLEL) as workers:
-        for group in (missing[at : at + _ASKED_TOGETHER] for at in range(0, len(missing), _ASKED_TOGETHER)):
-            given = links(group)
-            for done in [workers.submit(send, number, given[number]) for number in group]:
-                done.result()
+        try:
+            for group in (missing[at : at + _ASKED_TOGETHER] for at in range(0, len(missing), _ASKED_TOGETHER)):
+                given = links(group)
+                for done in [workers.submit(send, number, given[number]) for number in group]:
+                    done.result()
+        except BaseException:
+            # Also Ctrl-C, which only this thread sees: the workers would send all parts of the group first.
+            failed.set()
+            raise
     return [{"number": number, "etag": journal.etags[number]} for number in numbers]
 
 

@@ -24,6 +24,11 @@ class RoutingPool(urllib3.PoolManager):
         self._bypass = {"no": proxies.get("no", "")}
         self._via = {scheme: _manager(proxies[scheme], options) for scheme in ("http", "https") if proxies.get(scheme)}
 
+    def clear(self) -> None:
+        super().clear()
+        for manager in self._via.values():
+            manager.clear()
+
     def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> BaseHTTPResponse:  # type: ignore[override]
         parts = urlsplit(url)
         via = self._via.get(parts.scheme)

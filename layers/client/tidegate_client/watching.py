@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidegate_client.client import Client
-from tidegate_client.errors import TidegateError, WaitTimeout
+from tidegate_client.errors import RateLimited, ServerError, TidegateError, Unreachable, WaitTimeout
 from tidegate_client.records import Change, Reader, Record, find, names, own_id, reader_of
 from tidegate_client.socket import Socket, SocketFailed
 
 QUIET_SECONDS = 15.0
 FIRST_POLL, LONGEST_POLL = 0.5, 5.0
+# A watch lasts minutes or hours; an API that is away for less than this does not end it.
+OUTAGE_SECONDS = 60.0
 POLLED_TOGETHER = 50
 
 
@@ -84,11 +86,17 @@ class Watch:
             yield from self._news(record_id, {**self._shown.get(record_id, {}), **data})
 
     def _by_polling(self) -> Iterator[Change]:
-        pause = FIRST_POLL
+        pause, answered_at = FIRST_POLL, time.monotonic()
         while self._pending:
             time.sleep(self._allowed(pause))
             before = dict(self._shown)
-            yield from self._poll_once()
+            try:
+                yield from self._poll_once()
+            except (Unreachable, ServerError, RateLimited):
+                if time.monotonic() - answered_at > OUTAGE_SECONDS:
+                    raise
+            else:
+                answered_at = time.monotonic()
             pause = FIRST_POLL if self._shown != before else min(pause * 1.5, LONGEST_POLL)
 
     def _poll_once(self) -> Iterator[Change]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import time
@@ -22,8 +21,11 @@ class NotVerified(TidegateError):
 def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-    except binascii.Error as error:
-        raise NotVerified("the secret is not base64") from error
+    except ValueError as error:
+        raise NotVerified("the secret is not base64: use the project's whole whsec_…") from error
+    if not key:
+        # Anybody can sign with an empty key.
+        raise NotVerified("the secret is empty: use the project's whsec_…")
     signed = f"{message_id}.{timestamp}.".encode() + body
     return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
@@ -39,7 +41,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float |
         raise NotVerified(f"the header {error.args[0]} is missing") from error
     except ValueError as error:
         raise NotVerified("webhook-timestamp is not a number") from error
-    if abs((time.time() if now is None else now) - sent_at) > TOLERANCE_SECONDS:
+    if abs(int(time.time() if now is None else now) - sent_at) > TOLERANCE_SECONDS:
         raise NotVerified("the timestamp is more than five minutes off")
     expected = signature_of(secret, message_id, timestamp, body)
     # Several signatures come while a secret is being rotated; one that fits is enough.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TextIO
 
 from tidegate_client.cli import completion
 from tidegate_client.cli.commands import (
@@ -68,7 +71,24 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
+    """Runs one command and returns its exit code; only wrong usage and --help raise SystemExit, as argparse does."""
+    for stream in (sys.stdout, sys.stderr):
+        _make_lenient(stream)
+    try:
+        return _run(build_parser().parse_args(argv))
+    except BrokenPipeError:
+        # The reader (`head`, a pager) has seen enough. Without this, the flush at exit would complain.
+        _drop_output()
+        return Exit.OK
+    except SystemExit:
+        _flush_output()
+        raise
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+
+
+def _run(args: argparse.Namespace) -> int:
     picked = getattr(args, "fields", None)
     # `export submit --fields` is another option: what is sent, not what is shown.
     fields = [name.strip() for name in picked.split(",") if name.strip()] if isinstance(picked, str) else []
@@ -81,15 +101,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.error(error)
         return exit_for(error)
     except BrokenPipeError:
-        # The reader (`head`, a pager) has seen enough; without this, the flush at exit would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+        raise
     except OSError as error:
         output.error(error)
         return Exit.FAILED
-    except KeyboardInterrupt:
-        output.note("interrupted")
-        return Exit.INTERRUPTED
+
+
+def _make_lenient(stream: TextIO) -> None:
+    """A character that the terminal's encoding lacks is escaped: it must not end the command."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Sends what is still buffered, and what is printed from now on, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                stream.flush()
+            except BrokenPipeError:
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _flush_output() -> None:
+    """After --help: a reader that has gone is no error there either."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
 
 
 def _version() -> str:

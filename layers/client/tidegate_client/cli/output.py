@@ -88,7 +88,7 @@ class Output:
             if isinstance(error, ApiError):
                 problem |= {"detail": error.detail, "code": error.code, "status": error.status, "errors": error.errors}
                 problem |= {"request_id": error.request_id, "retry_after": error.retry_after}
-            print(json.dumps(problem, ensure_ascii=False), file=self.err)
+            print(self._dumped(problem), file=self.err)
             return
         print(f"tidegate: {error}", file=self.err)
         if isinstance(error, ApiError) and error.retry_after is not None:
@@ -100,7 +100,12 @@ class Output:
             print(f"  {where}: {fault.get('msg')}", file=self.err)
 
     def _json(self, value: Any, indent: int | None = None) -> None:
-        print(json.dumps(value, ensure_ascii=False, indent=indent), file=self.out, flush=True)
+        print(self._dumped(value, indent), file=self.out, flush=True)
+
+    def _dumped(self, value: Any, indent: int | None = None) -> str:
+        """JSON that any reader understands: where stdout is not UTF-8, other characters are escaped as JSON does."""
+        encoding = (getattr(self.out, "encoding", None) or "utf-8").lower().replace("_", "-")
+        return json.dumps(value, ensure_ascii=encoding not in ("utf-8", "utf8"), indent=indent)
 
 
 def _flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from tidegate_client.cli.context import Context
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.output import Output
 from tidegate_client.cli.progress import Live, Speed, bar, human_bytes, human_seconds
-from tidegate_client.records import Change, Record
+from tidegate_client.records import ENDED, Change, Record
 from tidegate_client.watching import Watch
 
 
@@ -66,7 +66,7 @@ class Overview:
         if change.ended and not change.succeeded:
             self._live.say(line_of(change.record))
         states = Counter(self._states.values())
-        ended = sum(1 for state in self._states.values() if state.lower() not in {"pending", "running", "queued"})
+        ended = sum(1 for state in self._states.values() if state.lower() in ENDED)
         told = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))
         self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {told}", important=news)
 

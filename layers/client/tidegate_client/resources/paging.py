@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
+from tidegate_client.errors import BadAnswer
 from tidegate_client.http import Http
 from tidegate_client.model import Model, Page
 
@@ -28,6 +29,8 @@ def one_page(
 ) -> Page[Any]:
     """A page whose items are of a kind; it knows how to get the page after it."""
     answer = http.get(path, {**query, "limit": limit, "cursor": cursor})
+    if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
+        raise BadAnswer(f"the answer to GET {path} is not a list: is the address that of the API?")
     items = [kind(item) if isinstance(item, dict) else item for item in answer["items"]]
     return Page(items, answer.get("next_cursor"), lambda then: one_page(http, path, query, limit, then, kind))
 

@@ -226,9 +226,7 @@ def test_systemd_is_told(tmp_path: Path) -> None:
     tell_systemd("READY=1", str(tmp_path / "nobody-listens"))
 
 
-def test_root_that_was_unmounted_is_a_problem_not_an_error(
-    root: Path, tmp_path: Path, start_agent: StartAgent
-) -> None:
+def test_root_that_was_unmounted_is_a_problem_not_an_error(root: Path, tmp_path: Path, start_agent: StartAgent) -> None:
     running = start_agent()
     root.rename(tmp_path / "elsewhere")
 

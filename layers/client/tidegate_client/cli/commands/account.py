@@ -13,7 +13,7 @@ from tidegate_client import config
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
 from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
-from tidegate_client.errors import ApiError, Unauthorized, UsageError
+from tidegate_client.errors import ApiError, ConfigError, Unauthorized, UsageError
 
 _LIMITS = ("stored_bytes", "queued", "requests_per_s")
 
@@ -22,9 +22,9 @@ def register(subparsers: Subparsers) -> None:
     login = add_command(subparsers, "login", _login, "check a key and remember it (mode 0600)")
     login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else asked for")
     login.add_argument("--key", help="default: TIDEGATE_KEY, else asked for without echo; '-' reads it from stdin")
+    login.add_argument("--ws-url", metavar="URL", help="address of the WebSocket API, for watching")
     logout = add_command(subparsers, "logout", _logout, "forget the stored key of this profile")
     logout.epilog = "The key itself goes on working: `tidegate key delete` ends it."
-    login.add_argument("--ws-url", metavar="URL", help="address of the WebSocket API, for watching")
 
     project = Group(subparsers, "project", "projects (admin)")
     create = project.command("create", _create_project, "make a project")
@@ -70,14 +70,16 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
     api_url = args.api_url or os.environ.get("TIDEGATE_API_URL") or _asked("API address: ")
     key = args.key or os.environ.get("TIDEGATE_KEY") or _asked_secretly("Key: ")
     if key == "-":
-        key = sys.stdin.readline().strip()
-    if not api_url or not key:
-        raise UsageError("an API address and a key are needed")
-    _check(Client(api_url, key))
+        key = _asked_secretly("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+    if not api_url or not key.strip():
+        raise UsageError("an API address and a key are needed: give --api-url and --key, or run it in a terminal")
+    client = Client(api_url, key)
+    _check(client)
     ws_url = args.ws_url or os.environ.get("TIDEGATE_WS_URL")
     profile = getattr(args, "profile", None) or os.environ.get("TIDEGATE_PROFILE")
-    path = config.save(config.Config(api_url=api_url.rstrip("/"), key=key, ws_url=ws_url), profile=profile)
-    context.output.record({"api_url": api_url.rstrip("/"), "config": str(path)})
+    address = client.http.api_url
+    path = config.save(config.Config(api_url=address, key=key.strip(), ws_url=ws_url), profile=profile)
+    context.output.record({"api_url": address, "config": str(path)})
     return None
 
 
@@ -89,7 +91,9 @@ def _logout(context: Context, args: argparse.Namespace) -> None:
 
 
 def _check(client: Client) -> None:
-    """Any answer but 401 shows that the key is known; which scopes it has is its own matter."""
+    """Raises if the key is unknown, or if something else than the API is at the address.
+
+    Any other answer of the API's own will do: a key need not have the scope to list files."""
     try:
         client.files.list(limit=1)
     except Unauthorized:
@@ -97,6 +101,12 @@ def _check(client: Client) -> None:
     except ApiError as error:
         if error.status >= 500:
             raise
+        if error.code == f"http_{error.status}":
+            # Without a code it is no answer of the API, and the key was never looked at.
+            raise ConfigError(
+                f"{client.http.api_url} answers HTTP {error.status}, but not as the API does: is the address complete? "
+                "`make run` prints it, and the stack's output ApiUrl has it"
+            ) from error
 
 
 def _asked(prompt: str) -> str:
@@ -107,7 +117,11 @@ def _asked(prompt: str) -> str:
 
 
 def _asked_secretly(prompt: str) -> str:
-    return getpass.getpass(prompt).strip() if sys.stdin.isatty() else ""
+    try:
+        return getpass.getpass(prompt).strip() if sys.stdin.isatty() else ""
+    except EOFError:
+        # Ctrl-D: nothing is given.
+        return ""
 
 
 def _create_project(context: Context, args: argparse.Namespace) -> None:

@@ -90,9 +90,11 @@ def register(subparsers: Subparsers) -> None:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+        return json.loads(Path(text[1:]).read_text(encoding="utf-8-sig") if text.startswith("@") else text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}; a file is named as @FILE") from error
 
 
 def _bucket(text: str) -> dict[str, str]:
@@ -103,8 +105,13 @@ def _bucket(text: str) -> dict[str, str]:
 
 
 def _rows(source: str) -> Any:
-    """The rows; as text where a float would not keep their digits, which the service reads as well."""
-    text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    """The rows of a JSON file; as text where a float would not keep their digits, which the API reads as well."""
+    content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    try:
+        # With or without the mark that some editors put before UTF-8.
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--data {source} is not UTF-8 (byte {error.start}): store it as UTF-8") from error
     lossy = False
 
     def number(digits: str) -> float:
@@ -136,11 +143,19 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             raise UsageError("--watch is for one export, --schedule for many: see `tidegate export runs`")
         context.output.record(context.client.exports.repeat(fields, args.schedule, multiple=args.multiple))
         return None
+    if args.watch:
+        _require_folder(args.output)
     made = context.client.exports.submit(fields, multiple=args.multiple)
     if not args.watch:
         context.output.record(made)
         return None
     return follow_export(context, made["task_id"], args.output)
+
+
+def _require_folder(output: Path | None) -> None:
+    """Before anything is ordered: a folder that is not there would be noticed only at the end."""
+    if output and not output.parent.is_dir():
+        raise UsageError(f"--output {output}: the folder {output.parent} does not exist; create it first")
 
 
 def follow_export(context: Context, task_id: str, output: Path | None) -> Exit:
