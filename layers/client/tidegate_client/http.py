@@ -1,4 +1,4 @@
-"""One authenticated, pooled, retrying way to call the API."""
+"""HTTP calls to the API: authentication, connection pool, retries, errors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tidegate_client.proxies import make_pool
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
-# urllib3 reads an empty set as "every method", so a call that must not be sent twice names methods it is not.
+# For calls that must not be sent twice. urllib3 takes an empty set for "every method", so this names an unused one.
 CONNECT_ONLY = frozenset({"HEAD"})
 
 
 class BoundedRetry(Retry):
-    """urllib3's Retry which neither sleeps for as long as a server may ask, nor asks again at once."""
+    """urllib3's Retry with an upper bound for Retry-After, and a pause before the first retry too."""
 
     longest_wait = 20.0
 
@@ -133,7 +133,7 @@ class Http:
         self._timeout = timeout
         self._attempts = attempts
         self._backoff = backoff
-        # Told of each exchange: method, path, status, seconds, the server's name for it.
+        # Called after each call with method, path, status, seconds and request id; for --debug.
         self.on_call: Callable[[str, str, int, float, str], None] | None = None
         self.pool = pool or make_pool(maxsize=16, block=False)
 
@@ -141,20 +141,20 @@ class Http:
         return self.call("GET", path, query=query, timeout=timeout).json()
 
     def create(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Any:
-        """A creating POST: its idempotency key makes sending it again safe."""
+        """A POST that creates a record. It is retried: the idempotency key keeps the API from creating a second one."""
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         for attempt in range(self._attempts):
             try:
                 return self.call("POST", path, body=body, headers=headers, idempotent=True).json()
             except Conflict as error:
-                # Our first try lost its answer and is still at work: its answer will be given to us.
+                # An attempt whose answer was lost is still running; its answer is returned once it is done.
                 if error.code != "idempotency_in_progress":
                     raise
                 time.sleep(self._backoff * 2**attempt)
         return self.call("POST", path, body=body, headers=headers, idempotent=True).json()
 
     def act(self, path: str, body: Mapping[str, Any] | None = None, *, idempotent: bool = False) -> Any:
-        """A POST which changes a record; retried only where nothing can have happened, unless it says otherwise."""
+        """A POST that changes a record. Retried only if it was never sent, unless it is `idempotent`."""
         return self.call("POST", path, body=body or {}, idempotent=idempotent).json()
 
     def call(
@@ -168,6 +168,7 @@ class Http:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> Reply:
+        """Sends a request; raises the ApiError for an answer of 4xx or 5xx."""
         reply = self.send(method, path, query=query, body=body, headers=headers, idempotent=idempotent, timeout=timeout)
         if reply.status >= 400:
             raise problem_of(reply.status, reply.body, reply.headers)
@@ -184,11 +185,14 @@ class Http:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> Reply:
+        """Sends a request and returns the answer, whatever its status. Unreachable if there is none.
+
+        `idempotent`: may be sent again after an error; default: GET, HEAD, PUT and DELETE may."""
         url = self.api_url + path
         given = {name: value for name, value in (query or {}).items() if value is not None}
         if given:
             url += "?" + urlencode(given)
-        again = method in {"GET", "HEAD", "PUT", "DELETE"} if idempotent is None else idempotent
+        repeatable = method in {"GET", "HEAD", "PUT", "DELETE"} if idempotent is None else idempotent
         began = time.monotonic()
         try:
             response = self.pool.request(
@@ -197,13 +201,13 @@ class Http:
                 body=None if body is None else _encoded(body),
                 headers=self._headers(body is not None, headers),
                 timeout=urllib3.Timeout(connect=5, read=timeout or self._timeout),
-                retries=retry_policy(self._attempts, idempotent=again, backoff=self._backoff),
+                retries=retry_policy(self._attempts, idempotent=repeatable, backoff=self._backoff),
                 redirect=False,
             )
         except MaxRetryError as error:
-            raise Unreachable(f"{self.api_url} does not answer: {error.reason}") from error
+            raise Unreachable(f"the API at {self.api_url} does not answer: {error.reason}") from error
         except HTTPError as error:
-            raise Unreachable(f"{self.api_url} does not answer: {error}") from error
+            raise Unreachable(f"the API at {self.api_url} does not answer: {error}") from error
         if self.on_call:
             named, seconds = request_id_of(response.headers) or "-", time.monotonic() - began
             self.on_call(method, url.removeprefix(self.api_url), response.status, seconds, named)

@@ -1,6 +1,7 @@
-"""One of everything against a deployed stack, cleaned up afterwards: what one runs first on AWS.
+"""`tidegate doctor`: a smoke test of a deployed stack that uses each feature once and cleans up.
 
-Nothing outside has to reach this machine, so callbacks, exports by URL and batches, which call out, are not tried.
+The stack need not be able to reach this machine. So callbacks, exports by URL and batches, which call a server of the
+user, are not tested.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Smoke:
     left: list[str] = field(default_factory=list)
 
     def run(self) -> Iterator[Finding]:
-        """Stops at the first failure, and cleans up in any case."""
+        """Runs the checks up to the first failure, then cleans up."""
         try:
             for check in (
                 self.reach,
@@ -104,7 +105,10 @@ class Smoke:
         self._forget(self.file["file_id"])
         back = self.folder / "back.bin"
         self.user.files.fetch(self.file["file_id"], back)
-        _require(back.read_bytes() == source.read_bytes(), "other bytes came back")
+        _require(
+            back.read_bytes() == source.read_bytes(),
+            "the file that was downloaded differs from the one that was uploaded",
+        )
         return "300 kB up, verified, and down again"
 
     def parts(self) -> str:
@@ -142,19 +146,19 @@ class Smoke:
         return "50 rows as CSV"
 
     def websocket(self) -> str:
-        """Who watches what is over is told so at once: by the function of the connection, through API Gateway."""
+        """Watches a record that has ended: the API answers at once, through API Gateway's connection."""
         try:
             socket = Socket(self.user, None)
         except NoSocketLibrary:
-            return "not tried: websocket-client is not installed"
+            return "skipped: websocket-client is not installed"
         try:
             socket.watch([self.task_id])
             deadline = time.monotonic() + self.seconds
             while self.task_id not in str(socket.receive(5)):
-                _require(time.monotonic() < deadline, "nothing was told of a record that is over")
+                _require(time.monotonic() < deadline, "no message came about a record that has ended")
         finally:
             socket.close()
-        return "connected by a ticket, told of the export"
+        return "connected with a ticket, received the state of the export"
 
     def distribute(self) -> str:
         signature = str(self.file["signature"])
@@ -164,14 +168,16 @@ class Smoke:
             file_name="one.bin",
             target_agent_id=HOST,
             target_user="root",
-            target_file_dir="/tmp",  # noqa: S108, nothing is written there: this process plays the host
+            target_file_dir="/tmp",  # noqa: S108, nothing is written: this process plays the agent
             file_signature=signature,
         )
         deadline = time.monotonic() + self.seconds
         while not (given := self.agent.agents.transfers(HOST, wait=5)):
-            _require(time.monotonic() < deadline, "the host was offered nothing")
+            _require(time.monotonic() < deadline, "the agent's inbox stayed empty")
         got = self.agent.http.pool.request("GET", given[0]["url"])
-        _require(hashlib.sha256(got.data).hexdigest() == signature, f"the host got other bytes (HTTP {got.status})")
+        _require(
+            hashlib.sha256(got.data).hexdigest() == signature, f"the agent received wrong content (HTTP {got.status})"
+        )
         name = {"transfer_id": given[0]["transfer_id"], "container_id": given[0]["container_id"]}
         self.agent.agents.report(HOST, [{**name, "error_code": 0}])  # type: ignore[typeddict-item]
         ended = self._until(lambda: self.user.downloads.get(task["task_id"]), "Success", "Failed", "Timeout")
@@ -180,8 +186,8 @@ class Smoke:
 
     def clean_up(self) -> str:
         self.cleanup.close()
-        left = f"; in use for some minutes more: {', '.join(self.left)}" if self.left else ""
-        return f"files, export and keys are gone{left}"
+        left = f"; still in use by a Job, delete them later: {', '.join(self.left)}" if self.left else ""
+        return f"files, export and keys are deleted{left}"
 
     def _content(self, name: str, size: int) -> Path:
         path = self.folder / name
@@ -209,5 +215,6 @@ class Smoke:
 
 
 def examine(admin: Client, connect: Callable[[str], Client], *, seconds: float = 180.0) -> Iterator[Finding]:
+    """The findings, one for each check; `connect` makes a client with another key."""
     with tempfile.TemporaryDirectory(prefix="tidegate-doctor-") as folder:
         yield from Smoke(admin, connect, Path(folder), seconds).run()

@@ -1,4 +1,4 @@
-"""Follow records until they are over: over the WebSocket, and by polling where that does not work."""
+"""Follows records until they end: over the WebSocket, or by polling if that does not work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLLED_TOGETHER = 50
 
 
 class Watch:
-    """Iterating gives each record at once as it is, then at each change, until all are over."""
+    """Iterating yields each record as it is now, then after each change, until all have ended."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Watch:
         yield from self._by_polling()
 
     def _first_look(self, record_id: str) -> Record:
-        """What was just submitted need not be asked for: there may be thousands."""
+        """Records that the caller has just submitted are not read again: there may be thousands."""
         reader = reader_of(record_id)
         if reader and record_id in self._known:
             self._readers[record_id] = reader
@@ -69,7 +69,7 @@ class Watch:
             while self._pending:
                 message = socket.receive(self._allowed(QUIET_SECONDS))
                 if message is None:
-                    # Quiet may mean that a message was lost: look, and keep the connection awake.
+                    # A message may have been lost: read the records. The ping keeps the connection open.
                     socket.ping()
                     yield from self._poll_once()
                     continue
@@ -77,9 +77,9 @@ class Watch:
                 if message.get("type") == "error":
                     raise SocketFailed(str(data or message))
                 if isinstance(data, dict) and "status" in data:
-                    yield from self._told(data)
+                    yield from self._received(data)
 
-    def _told(self, data: Record) -> Iterator[Change]:
+    def _received(self, data: Record) -> Iterator[Change]:
         own = own_id(data)
         meant = [own] if own in self._pending else [one for one in self._pending if names(data, one)]
         for record_id in meant:
@@ -119,15 +119,20 @@ class Watch:
             return pause
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise WaitTimeout(f"still waiting for {', '.join(self._pending[:3])}")
+            raise WaitTimeout(f"gave up: {_named(self._pending)} had not ended")
         return min(pause, left)
 
 
+def _named(record_ids: Sequence[str]) -> str:
+    more = f" and {len(record_ids) - 3} more" if len(record_ids) > 3 else ""
+    return ", ".join(record_ids[:3]) + more
+
+
 def watch(client: Client, *record_ids: str, timeout: float | None = None) -> Watch:
-    """Each record as it is, then at each change, until all are over."""
+    """Yields each record as it is now, then after each change, until all have ended."""
     return Watch(client, record_ids, timeout=timeout)
 
 
 def wait(client: Client, record_id: str, *, timeout: float | None = None) -> Change:
-    """The record when it is over."""
+    """Waits until the record has ended and returns it."""
     return client.wait(record_id, timeout=timeout)

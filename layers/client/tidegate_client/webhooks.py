@@ -1,4 +1,4 @@
-"""Standard Webhooks for receivers: is this callback Tidegate's, fresh and untouched?"""
+"""For receivers of callbacks: checks the signature and the time stamp, as Standard Webhooks defines them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET_PREFIX = "whsec_"  # noqa: S105
 
 
 class NotVerified(TidegateError):
-    """The callback must not be believed."""
+    """The callback is not from Tidegate, was changed, or is too old. Do not act on it."""
 
 
 def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
@@ -31,7 +31,9 @@ def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> s
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float | None = None) -> str:
-    """Returns the message's id, by which repeated deliveries are told; raises `NotVerified`."""
+    """Returns the message id, by which a receiver recognises repeated deliveries. Raises `NotVerified`.
+
+    `body` is the body as it was received, before any parsing."""
     given = {name.lower(): value for name, value in headers.items()}
     try:
         message_id, timestamp = given["webhook-id"], given["webhook-timestamp"]
@@ -42,10 +44,10 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float |
     except ValueError as error:
         raise NotVerified("webhook-timestamp is not a number") from error
     if abs(int(time.time() if now is None else now) - sent_at) > TOLERANCE_SECONDS:
-        raise NotVerified("the timestamp is more than five minutes off")
+        raise NotVerified("webhook-timestamp is more than five minutes off; is this machine's clock right?")
     expected = signature_of(secret, message_id, timestamp, body)
-    # Several signatures come while a secret is being rotated; one that fits is enough.
+    # There are two signatures while a secret is being rotated; one that matches is enough.
     candidates = [value for version, _, value in (one.partition(",") for one in signatures) if version == "v1"]
     if not any(hmac.compare_digest(expected.encode(), candidate.encode()) for candidate in candidates):
-        raise NotVerified("no signature fits")
+        raise NotVerified("no signature fits the secret and the body")
     return message_id

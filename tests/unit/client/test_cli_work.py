@@ -64,7 +64,7 @@ def test_download_submit_takes_what_it_needs_from_a_library_file(api: HTTPServer
 
 def test_download_submit_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["download", "submit", "--biz-id", "1", *WHERE, "--target", "a"]) == 2
-    assert "file_path" in capsys.readouterr().err
+    assert "--app-id, --file-path, --file-name, --signature" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ended", "code"), [("Success", 0), ("Failed", 1), ("Timeout", 1)])

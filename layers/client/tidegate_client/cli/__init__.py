@@ -50,7 +50,7 @@ MODULES = (
     agent,
     doctor,
 )
-EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_URL and TIDEGATE_KEY override them.
+EPILOG = f"""`tidegate login` stores the API's address and a key; TIDEGATE_API_URL and TIDEGATE_KEY override them.
 
 {MEANINGS}"""
 
@@ -58,7 +58,7 @@ EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tidegate",
-        description="Tidegate from the command line: files, downloads, exports, batches, the queue, the host agent.",
+        description="Tidegate: files, distribution to hosts, exports, batches, the queue, and the agent on a host.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[common_options()],
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(build_parser().parse_args(argv))
     except BrokenPipeError:
-        # The reader (`head`, a pager) has seen enough. Without this, the flush at exit would complain.
+        # The reader (`head`, a pager) has closed the pipe. Without this, Python would complain at exit.
         _drop_output()
         return Exit.OK
     except SystemExit:
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     picked = getattr(args, "fields", None)
-    # `export submit --fields` is another option: what is sent, not what is shown.
+    # `export submit` has another --fields: fields to send, already parsed from JSON.
     fields = [name.strip() for name in picked.split(",") if name.strip()] if isinstance(picked, str) else []
     output = Output(as_json=getattr(args, "json", False), fields=fields)
     try:
@@ -108,13 +108,13 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _make_lenient(stream: TextIO) -> None:
-    """A character that the terminal's encoding lacks is escaped: it must not end the command."""
+    """Escapes characters that the stream's encoding lacks, instead of failing."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:
-    """Sends what is still buffered, and what is printed from now on, nowhere."""
+    """Discards what is buffered for a closed stream, and what is printed to it from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -126,7 +126,7 @@ def _drop_output() -> None:
 
 
 def _flush_output() -> None:
-    """After --help: a reader that has gone is no error there either."""
+    """Flushes after --help, where a closed pipe is no error either."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

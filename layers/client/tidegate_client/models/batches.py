@@ -58,7 +58,7 @@ class BatchItem(Model):
 
 
 class DryRunItem(Model):
-    """`answer` is what the business said, or why there is no answer."""
+    """One item of a dry run. `answer` is the answer of the business, or why there is none."""
 
     index: int
     answer: dict[str, object]

@@ -27,7 +27,7 @@ class TaskRef(Model):
 
 class BatchSubmitted(Model):
     job_id: str
-    # Empty above 1,000 targets.
+    # Empty if there are more than 1,000 targets.
     tasks: list[TaskRef]
     targets: int | None
     window_closes_at: str
@@ -67,10 +67,10 @@ class Counts(Model):
     total: int
     success: int
     failed: int
-    # Hosts that have begun.
+    # Hosts that have started the download.
     downloading: int
     timeout: int
-    # These two only if there are any.
+    # These two are present only if they are not zero.
     waiting: int | None
     cancelled: int | None
 
@@ -105,7 +105,7 @@ class Job(Model):
     execute_time: str | None
     finish_time: str | None
     counts: Counts
-    # moved_bytes, mean (bytes a second) and hosts, once hosts have told.
+    # moved_bytes, mean (bytes a second) and hosts; present once hosts have reported.
     speed: dict[str, int] | None
     cancelled_at: str | None
     redrive_of: str | None
@@ -123,7 +123,7 @@ class JobTarget(Model):
     error_code: int | None
     error_msg: str | None
     progress: int | None
-    # Of a host that has not reported yet: online or offline.
+    # online or offline; for a host that has not reported yet.
     agent_state: str | None
     size: int | None
     speed: int | None

@@ -42,7 +42,7 @@ class ExportSchedule(Model):
 
 
 class ExportRun(Model):
-    """One moment of a recurring export: `started`, or `skipped` with the reason."""
+    """One run of a recurring export: `started`, or `skipped` with the reason."""
 
     due: str
     state: str

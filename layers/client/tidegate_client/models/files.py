@@ -43,7 +43,7 @@ class Link(Model):
 
 
 class FileOptions(TypedDict, total=False):
-    """Of `files.create`; with a `source_url` the file is ingested from there."""
+    """Options of `files.create`. With a `source_url` the file is ingested from there."""
 
     file_name: str | None
     signature: str | None

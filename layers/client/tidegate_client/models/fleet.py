@@ -13,7 +13,7 @@ class SwarmFigures(TypedDict):
     bad_pieces: int
     fell_back: str
     bad_peers: list[str]
-    # Bytes found in an older version of the file; told only to an API that speaks of blocks.
+    # Bytes taken from an older version of the file; only if the transfer had block hashes.
     reused_bytes: NotRequired[int]
 
 
@@ -42,9 +42,9 @@ class Agent(Model):
     version: str | None
     last_seen: str | None
     free_bytes: int | None
-    # What it has to fetch; on one agent, not in lists.
+    # Its open transfers; only in `agents.get`, not in lists.
     current: list[dict[str, object]] | None
-    # Its part in swarms; likewise.
+    # How it takes part in swarms; only in `agents.get`.
     peers: AgentPeers | None
 
 
@@ -73,13 +73,13 @@ class Transfer(TypedDict):
     size: NotRequired[int | None]
     swarm: NotRequired[dict[str, Any] | None]
     job_id: NotRequired[str | None]
-    # Rises with every window for one path on one host.
+    # Increases with every window for one path on one host.
     sequence: NotRequired[int | None]
     # Octal permissions, as in "0640".
     mode: NotRequired[str | None]
     # Bytes a second that this host may use for the Job, beside its own limit.
     limit_rate: NotRequired[int | None]
-    # Over how many seconds to spread reports: the Job has many hosts.
+    # Seconds over which the hosts of a large Job spread their reports.
     spread_s: NotRequired[int | None]
 
 
@@ -90,7 +90,7 @@ class TransferResult(TypedDict):
     error_msg: NotRequired[str]
     progress: NotRequired[int]
     swarm: NotRequired[SwarmFigures]
-    # Bytes that this transfer moved, bytes a second, and times by the host's clock.
+    # Bytes downloaded, bytes a second, and times by the host's clock.
     size: NotRequired[int]
     speed: NotRequired[int]
     start_time: NotRequired[str]

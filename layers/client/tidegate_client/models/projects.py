@@ -30,7 +30,7 @@ class ProjectDetail(Project):
 
 
 class Key(Model):
-    """`callback_secret` comes with keys of scope write."""
+    """A new key, shown once. Keys of scope `write` come with the project's `callback_secret`."""
 
     key_id: str
     key: str

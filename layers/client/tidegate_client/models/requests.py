@@ -17,7 +17,7 @@ class Bulk(Model):
 
 
 class LogLine(Model):
-    """One line of a request's execution log; `stack` is for keys of scope admin."""
+    """One line of a request's execution log. `stack` is present for admin keys only."""
 
     at: str
     attempt: int

@@ -9,7 +9,7 @@ from tidegate_client.model import Model
 
 
 class Politeness(TypedDict, total=False):
-    """How gently a source is read."""
+    """Limits for reading a source."""
 
     connections: int | None
     bytes_per_s: int | None
@@ -18,7 +18,7 @@ class Politeness(TypedDict, total=False):
 
 
 class Selection(TypedDict, total=False):
-    """How a source is read, and which of its files are taken under which path."""
+    """How a source is read, which of its files are taken, and their paths in the library."""
 
     format: str | None
     include: Sequence[str] | None
@@ -54,7 +54,6 @@ class Subscription(Model):
     exclude: list[str] | None
     file_path: str | None
     priority: int | None
-    # connections, bytes_per_s, delay_s: how gently its files are fetched.
     concurrency: int
     politeness: Politeness | None
     status: str | None

@@ -1,4 +1,4 @@
-"""webhook listen"""
+"""webhook listen: a receiver of callbacks for development"""
 
 from __future__ import annotations
 
@@ -19,19 +19,28 @@ REMEMBERED_IDS = 1000
 
 
 def register(subparsers: Subparsers) -> None:
-    webhook = Group(subparsers, "webhook", "callbacks, for development")
-    listen = webhook.command("listen", _listen, "receive callbacks here, verify them, print them")
+    webhook = Group(subparsers, "webhook", "receive callbacks, for development")
+    listen = webhook.command("listen", _listen, "receive callbacks on this machine, verify and print them")
     listen.add_argument("--port", type=int, default=8787)
     listen.add_argument("--host", default="127.0.0.1")
     listen.add_argument("--secret", help="the project's whsec_… (default: TIDEGATE_CALLBACK_SECRET)")
-    listen.add_argument("--answer", type=int, default=204, metavar="STATUS", help="answer verified ones with this")
+    listen.add_argument(
+        "--answer",
+        type=int,
+        default=204,
+        metavar="STATUS",
+        help="HTTP status of the answer to verified callbacks (default 204)",
+    )
     listen.add_argument("--count", type=int, metavar="N", help="stop after N verified callbacks")
 
 
 def _listen(context: Context, args: argparse.Namespace) -> None:
     secret = args.secret or os.environ.get("TIDEGATE_CALLBACK_SECRET")
     if not secret:
-        raise UsageError("the project's callback secret is needed: --secret, or TIDEGATE_CALLBACK_SECRET")
+        raise UsageError(
+            "no callback secret: give --secret whsec_…, or set TIDEGATE_CALLBACK_SECRET. `tidegate key create` with "
+            "--scope write prints it"
+        )
     try:
         listener = Listener((args.host, args.port), secret, context.output, args.answer)
     except OSError as error:
@@ -46,7 +55,7 @@ def _listen(context: Context, args: argparse.Namespace) -> None:
 
 
 class Listener(HTTPServer):
-    """One request after the other: whoever counts callbacks, or reads the lines, wants them in order."""
+    """Handles one request after the other, so that the lines and --count are in order."""
 
     def __init__(self, address: tuple[str, int], secret: str, output: Output, answer: int) -> None:
         super().__init__(address, _Receiver)
@@ -55,7 +64,7 @@ class Listener(HTTPServer):
         self.answer = answer
         self.verified = 0
         self.seen: OrderedDict[str, None] = OrderedDict()
-        # Set when nobody reads stdout any more: an error within a request would only be printed by the server.
+        # Set when stdout is closed. An exception raised within a request would only be logged by HTTPServer.
         self.reader_left: BrokenPipeError | None = None
 
 
@@ -110,4 +119,4 @@ class _Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The lines that are printed are the callbacks."""
+        """No access log: only the callbacks are printed."""
