@@ -21,6 +21,12 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict | list) and not value:
+        return "-"
+    if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
+        return ", ".join(_shown(one) for one in value)
+    if isinstance(value, dict) and all(isinstance(one, int | float) for one in value.values()):
+        return ", ".join(f"{name} {_shown(number)}" for name, number in value.items() if number) or "-"
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
@@ -36,12 +42,12 @@ class Output:
         self.err = err or sys.stderr
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Prints one record, a line for each field."""
+        """Prints one record, a line for each field; for people, without the fields that have no value."""
         record = self._picked(record)
         if self.as_json:
             self._json(record, indent=2)
             return
-        flat = dict(_flattened(record))
+        flat = {name: value for name, value in _flattened(record) if self._fields or value is not None}
         widest = max((len(name) for name in flat), default=0)
         for name, value in flat.items():
             self.line(f"{name:<{widest}}  {_shown(value)}")

@@ -68,7 +68,8 @@ class Overview:
         states = Counter(self._states.values())
         ended = sum(1 for state in self._states.values() if state.lower() in ENDED)
         told = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))
-        self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {told}", important=news)
+        # Without a terminal, a line for each of a thousand records would be too much: only the last one is certain.
+        self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {told}", important=ended == self._count)
 
     def close(self) -> None:
         self._live.close()

@@ -214,7 +214,7 @@ def test_silent_thread_is_unhealthy(api: AgentApi, start_agent: StartAgent, monk
     status, text = get(port, "/healthz")
 
     assert status == 503
-    assert "poller has not moved for 500 s" in json.loads(text)["problems"]
+    assert "poller has made no progress for 500 s" in json.loads(text)["problems"]
     assert not running.agent.health()["healthy"]
 
 

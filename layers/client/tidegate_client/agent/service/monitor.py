@@ -1,4 +1,4 @@
-"""The agent's state as people and machines read it."""
+"""Collects the agent's health and metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate_client.agent.service.health import Health
 from tidegate_client.agent.service.statistics import Labels, Statistics, prometheus_text
 from tidegate_client.agent.service.supervisor import Watched
 
-# Longer than the longest poll, its margin and the longest pause after a failure together.
+# Longer than the longest poll, its time-out margin and the longest back-off together.
 SILENT_SECONDS = 120.0
 
 
@@ -39,9 +39,9 @@ class Monitor:
         self._inbox = inbox
         self._reporter = reporter
         self._partials = partials
-        # These two must move all the time; a worker may wait for work, or for bytes, for long.
-        self._restless = (poller, reporter.thread)
-        self._threads = (*self._restless, *workers)
+        # These two must beat regularly. A worker may wait for work, or for bytes, for a long time.
+        self._beating = (poller, reporter.thread)
+        self._threads = (*self._beating, *workers)
         self._last_poll: float | None = None
 
     def polled(self) -> None:
@@ -68,8 +68,8 @@ class Monitor:
     def _problems(self) -> list[str]:
         problems = [f"{thread.name} has ended" for thread in self._threads if not thread.is_alive()]
         problems += [
-            f"{thread.name} has not moved for {thread.silent_seconds():.0f} s"
-            for thread in self._restless
+            f"{thread.name} has made no progress for {thread.silent_seconds():.0f} s"
+            for thread in self._beating
             if thread.silent_seconds() > SILENT_SECONDS
         ]
         if self._reporter.unsaved():

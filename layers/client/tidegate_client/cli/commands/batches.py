@@ -1,4 +1,4 @@
-"""batch create, start, stop, show, list, watch, rate, items, results, redrive, dry-run, logs, export-logs;
+"""batch create, start, stop, show, list, watch, rate, update, items, results, redrive, dry-run, logs, export-logs;
 batch schedule create, list, show, change, disable, enable, delete; biz create, list
 """
 
@@ -13,6 +13,7 @@ from tidegate_client.cli.commands.exports import follow_export
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.views import follow
+from tidegate_client.errors import UsageError
 
 _WHEN = "'rate(6 hours)' or 'cron(0 2 * * ? *)', in UTC"
 
@@ -39,6 +40,11 @@ def register(subparsers: Subparsers) -> None:
     _with_id(batch.command("show", _show, "show a batch"))
     add_timeout(_with_id(batch.command("watch", _watch, "show its progress until it ends")))
     _with_id(batch.command("rate", _rate, "change its rate while it runs")).add_argument("rate", type=float)
+    update = _with_id(batch.command("update", _update, "change a batch; what is possible depends on its status"))
+    update.add_argument("--rate", type=float, help="items a second")
+    update.add_argument("--max-errors", type=int, metavar="N", help="stop after N failed calls")
+    update.add_argument("--job-data", type=_json, metavar="JSON", help="sent to the business with each item")
+    _add_failure_options(update)
     items = _with_id(batch.command("items", _items, "list items that failed, were abandoned or needed retries"))
     items.add_argument("--state", choices=("failed", "abandoned", "recovered"))
     add_paging(items)
@@ -95,13 +101,7 @@ def _add_batch_options(create: argparse.ArgumentParser) -> None:
         "--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library whose rows are the items"
     )
     create.add_argument("--rows-format", choices=("csv", "ndjson"))
-    create.add_argument(
-        "--on-item-failure",
-        choices=("stop", "skip"),
-        help="what to do when an item has no retries left (default: stop)",
-    )
-    create.add_argument("--max-failed", type=int, help="stop when more items than this have failed")
-    create.add_argument("--max-failed-percent", type=float, help="the same as a percentage of the total")
+    _add_failure_options(create)
     create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="time-out of a call, 1 to 900")
     create.add_argument(
         "--ack", choices=("sync", "async"), help="async: the business sends the result later, in a call of its own"
@@ -109,6 +109,16 @@ def _add_batch_options(create: argparse.ArgumentParser) -> None:
     create.add_argument("--items-per-call", type=int, metavar="N", help="items in one call, 1 to 100")
     create.add_argument("--runners", type=int, metavar="N", help="functions that share the items and the rate, 1 to 32")
     create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
+
+
+def _add_failure_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on-item-failure",
+        choices=("stop", "skip"),
+        help="what to do when an item has no retries left (default: stop)",
+    )
+    parser.add_argument("--max-failed", type=int, metavar="N", help="stop when more items than this have failed")
+    parser.add_argument("--max-failed-percent", type=float, help="the same as a percentage of the total")
 
 
 def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -184,6 +194,15 @@ def _watch(context: Context, args: argparse.Namespace) -> Exit:
 
 def _rate(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.batches.update(args.batch_id, rate=_whole(args.rate)))
+
+
+def _update(context: Context, args: argparse.Namespace) -> None:
+    changes = dict(given(args, "max_errors", "job_data", "on_item_failure", "max_failed", "max_failed_percent"))
+    if args.rate is not None:
+        changes["rate"] = _whole(args.rate)
+    if not changes:
+        raise UsageError("nothing to change: give at least one option")
+    context.output.record(context.client.batches.update(args.batch_id, **changes))
 
 
 def _items(context: Context, args: argparse.Namespace) -> None:
