@@ -59,8 +59,11 @@ class Output:
         if self.as_json:
             self._json({"items": list(rows), "next_cursor": cursor}, indent=2)
             return
-        cells = [[column.upper().replace("_", " ") for column in columns]]
-        cells += [[_shown(row.get(column)) for column in columns] for row in rows]
+        cells = [[column.upper().replace("_", " ").replace(".", " ") for column in columns]]
+        for row in rows:
+            # Columns may name nested fields, as in progress.total.
+            flat = {**dict(_flattened(row)), **row}
+            cells.append([_shown(flat.get(column)) for column in columns])
         widths = [max(width_of(line[at]) for line in cells) for at in range(len(columns))]
         for line in cells:
             padded = (text + " " * (width - width_of(text)) for text, width in zip(line, widths, strict=True))

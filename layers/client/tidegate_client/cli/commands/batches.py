@@ -235,7 +235,7 @@ def _export_logs(context: Context, args: argparse.Namespace) -> Exit:
 def _list(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.batches.list(status=args.status, limit=args.limit, cursor=cursor),
-        ("batch_id", "name", "status", "progress", "stop_reason"),
+        ("batch_id", "name", "status", "progress.processed", "progress.total", "progress.failed", "stop_reason"),
     )
 
 

@@ -170,7 +170,11 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             for answer in answers
             for task in answer["tasks"]
         }
-        return follow(context, list(tasks), known=tasks)
+        ended = follow(context, list(tasks), known=tasks)
+        if ended is not Exit.OK:
+            for job_id in dict.fromkeys(str(answer["job_id"]) for answer in answers):
+                context.output.note(f"to the hosts that failed once more: tidegate job redrive {job_id} --watch")
+        return ended
     for answer in answers:
         context.output.record(answer)
     return None

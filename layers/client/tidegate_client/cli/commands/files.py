@@ -116,6 +116,7 @@ def _ingest(context: Context, args: argparse.Namespace) -> Exit | None:
     asked = {**optional, **politeness(args), "source_url": args.source_url}
     made = context.client.files.create(biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, **asked)
     if args.watch and "request_id" in made:
+        context.output.note(f"request {made['request_id']}: `tidegate request log` shows its steps")
         return follow(context, [made["request_id"]])
     context.output.record(made)
     return None

@@ -113,7 +113,7 @@ def _show(context: Context, args: argparse.Namespace) -> None:
 def _list(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.subscriptions.list(limit=args.limit, cursor=cursor),
-        ("subscription_id", "name", "source_url", "schedule", "status", "last_scan"),
+        ("subscription_id", "name", "source_url", "schedule", "status", "last_scan", "next_run"),
     )
 
 
