@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from local.cloud import Up, cloud_up
 from local.emulator import port_in_use
-from local.place import AWS_KEY, Place, kept_key
+from local.place import AWS_KEY, Place, alone, kept_key
 from local.progress import Failure, fail, say
 
 
@@ -60,10 +60,11 @@ def clean(place: Place) -> int:
         raise Failure(
             "The local cloud is still running.", "press Ctrl-C where make run runs, then run make clean again"
         )
-    for path in (place.state_dir, place.objects_dir, place.temporary_dir, place.home / "demo"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in (place.cloud_file, place.log_file, place.home / "admin-key"):
-        path.unlink(missing_ok=True)
+    with alone(place):
+        for path in (place.state_dir, place.objects_dir, place.temporary_dir, place.home / "demo"):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in (place.cloud_file, place.log_file, place.home / "admin-key"):
+            path.unlink(missing_ok=True)
     say("The local cloud and its state are deleted.")
     return 0
 

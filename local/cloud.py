@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from local.emulator import Emulator
-from local.place import REGION, SHORT_PATH, STACK_NAME, Place
+from local.place import REGION, SHORT_PATH, STACK_NAME, Place, alone
 from local.progress import Say, say, step
 from local.stack import Stack
 
@@ -36,6 +36,12 @@ class Up:
 
 @contextmanager
 def cloud_up(place: Place, tell: Say = say) -> Iterator[Up]:
+    """Starts the emulator, deploys the stack to it, and stops it at the end."""
+    with alone(place):
+        yield from _up(place, tell)
+
+
+def _up(place: Place, tell: Say) -> Iterator[Up]:
     emulator = Emulator(place)
     try:
         with step(f"{'emulator' if place.external else 'MiniStack'} on {place.endpoint}", tell):

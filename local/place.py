@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +67,20 @@ class Place:
 
     def admin_key(self) -> str:
         return kept_key(self.home / "admin-key")
+
+
+@contextlib.contextmanager
+def alone(place: Place) -> Iterator[None]:
+    """Holds the folder of a local cloud. Another run in it would share its state and remove its files, on any port."""
+    place.home.mkdir(parents=True, exist_ok=True)
+    with (place.home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failure(
+                f"A local cloud of {place.home} is still running", "press Ctrl-C where `make run` runs, then try again"
+            ) from None
+        yield
 
 
 def keep_private(folder: Path) -> None:

@@ -113,13 +113,13 @@ def _agent_keys(project: DeployedProject, names: list[str]) -> dict[str, str]:
 def roomy() -> Iterator[None]:
     """Thousands of threads and sockets in one process: small stacks, and a look around every minute, not second."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    look, stack = daemon.LOOK_EVERY, threading.stack_size(256 * 1024)
+    look, stack = daemon.HEALTH_EVERY, threading.stack_size(256 * 1024)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    daemon.LOOK_EVERY = 60.0
+    daemon.HEALTH_EVERY = 60.0
     try:
         yield
     finally:
-        daemon.LOOK_EVERY = look
+        daemon.HEALTH_EVERY = look
         threading.stack_size(stack)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

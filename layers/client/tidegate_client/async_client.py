@@ -1,6 +1,6 @@
-"""The same client for asyncio. Calls run in threads, so that the loop goes on while they wait.
+"""The client for asyncio. Each call runs in a thread, so that the event loop is not blocked.
 
-What each method takes and gives is in async_client.pyi, made from the client by `python -m local.async_stub`.
+The types of its methods are in async_client.pyi, generated from `Client` by `python -m local.async_stub`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate_client.model import Page
 from tidegate_client.records import Change
 
 T = TypeVar("T")
-_OVER = object()
+_END = object()
 
 
 class AsyncClient:
@@ -36,19 +36,19 @@ class AsyncClient:
             setattr(self, name, _async_class(type(part))(part))
 
     async def all(self, page: Any) -> AsyncIterator[Any]:
-        """Every item of every page of a list, which may still be awaited."""
+        """Every item of every page. `page` is a list, awaited or not: `client.all(client.files.list())`."""
         found: AsyncPage[Any] = await page if inspect.isawaitable(page) else page
         async for item in found:
             yield item
 
     async def watch(self, *record_ids: str, timeout: float | None = None) -> AsyncIterator[Change]:
-        """Each record as it is, then at each change, until all are over."""
+        """Yields each record as it is now, then after each change, until all have ended."""
         changes = iter(self.sync.watch(*record_ids, timeout=timeout))
         while (change := await asyncio.to_thread(next, changes, None)) is not None:
             yield change
 
     async def wait(self, record_id: str, *, timeout: float | None = None) -> Change:
-        """The record when it is over: `.succeeded`, `.status`, `.record`."""
+        """Waits until the record has ended and returns it: `.succeeded`, `.status`, `.record`."""
         return await asyncio.to_thread(self.sync.wait, record_id, timeout=timeout)
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class AsyncClient:
 
 
 class AsyncPage(Generic[T]):
-    """One page of a list in `items`. `async for` gives every item of every page, and asks for a page when needed."""
+    """One page of a list, in `items`. `async for` yields the items of all pages, each fetched when it is needed."""
 
     def __init__(self, page: Page[T]) -> None:
         self._page = page
@@ -72,28 +72,29 @@ class AsyncPage(Generic[T]):
         self.next_cursor = page.next_cursor
 
     def __len__(self) -> int:
-        """Of this page."""
+        """The number of items on this page."""
         return len(self.items)
 
     async def __aiter__(self) -> AsyncIterator[T]:
         items = iter(self._page)
-        while (item := await asyncio.to_thread(next, items, _OVER)) is not _OVER:
+        while (item := await asyncio.to_thread(next, items, _END)) is not _END:
             yield item  # type: ignore[misc]
 
 
 def resources_of(client: Client) -> dict[str, object]:
-    """The parts of a client by their names, as in `client.files`."""
-    ours = "tidegate_client.resources."
-    return {name: part for name, part in vars(client).items() if type(part).__module__.startswith(ours)}
+    """The resources of a client by name, as in `client.files`."""
+    package = "tidegate_client.resources."
+    return {name: part for name, part in vars(client).items() if type(part).__module__.startswith(package)}
 
 
 def methods_of(kind: type) -> dict[str, Callable[..., Any]]:
+    """The public methods that a class declares itself."""
     return {name: made for name, made in vars(kind).items() if callable(made) and not name.startswith("_")}
 
 
 @functools.cache
 def _async_class(kind: type) -> type:
-    """The class whose methods are those of `kind`, awaited: `help(client.files)` shows them."""
+    """A class with the methods of `kind` as coroutines. A real class, so that `help(client.files)` shows them."""
 
     def init(self: Any, sync: object) -> None:
         self._sync = sync

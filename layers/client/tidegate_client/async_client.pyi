@@ -10,48 +10,30 @@ import urllib3
 from tidegate_client.client import Client
 from tidegate_client.content import Progress
 from tidegate_client.model import Model, Page
-from tidegate_client.models import (
-    Agent,
-    Batch,
-    BatchItem,
-    BatchSchedule,
+from tidegate_client.models.batches import Batch, BatchItem, BatchSchedule, Business, DryRunItem
+from tidegate_client.models.distribution import (
     BatchSubmitted,
-    Bulk,
-    Business,
-    Credential,
-    DryRunItem,
-    Enrolled,
-    Enrolment,
-    Export,
-    ExportRun,
-    ExportSchedule,
-    File,
-    FileCreated,
-    FileOptions,
     Job,
     JobMap,
     JobTarget,
-    Key,
-    KeyRecord,
-    Link,
-    LogLine,
-    Presence,
-    Preview,
-    Project,
-    ProjectDetail,
     Redriven,
-    Request,
-    Selection,
     Submitted,
+    Target,
+    Task,
+    Wave,
+)
+from tidegate_client.models.exports import Export, ExportRun, ExportSchedule
+from tidegate_client.models.files import File, FileCreated, FileOptions, Link
+from tidegate_client.models.fleet import Agent, Enrolled, Enrolment, Presence, Transfer, TransferResult
+from tidegate_client.models.projects import Key, KeyRecord, Project, ProjectDetail
+from tidegate_client.models.requests import Bulk, LogLine, Request, Ticket
+from tidegate_client.models.subscriptions import (
+    Credential,
+    Preview,
+    Selection,
     Subscription,
     SubscriptionChanges,
     SubscriptionOptions,
-    Target,
-    Task,
-    Ticket,
-    Transfer,
-    TransferResult,
-    Wave,
 )
 from tidegate_client.records import Change
 

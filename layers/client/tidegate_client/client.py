@@ -1,4 +1,4 @@
-"""The whole API behind one object."""
+"""`Client`: the whole API behind one object."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """`Client("https://…", "key")`, or `Client()` with what `tidegate login` stored; safe to share between threads.
+    """`Client("https://…", "key")`, or `Client()` with the address and key that `tidegate login` stored. Thread-safe.
 
     | attribute | what it does |
     | --- | --- |
     | `files` | the library: put, fetch, list; `create(source_url=…)` ingests |
-    | `downloads`, `jobs` | distribution: send a file to machines, see how far it is |
+    | `downloads`, `jobs` | distribution: send a file to hosts, follow its progress |
     | `exports` | CSV, Excel and more from paged data |
-    | `businesses`, `batches` | long runs over many items |
-    | `requests`, `queue` | queued work, its log, its channels |
-    | `subscriptions`, `credentials` | sources that are looked at on schedule |
-    | `callbacks`, `operations`, `compensation` | deliveries, statistics, the audit trail |
-    | `projects`, `keys`, `agents` | tenants, keys, hosts |
+    | `businesses`, `batches` | many items through a business callback, at a rate |
+    | `requests`, `queue` | requests of the queue, their execution log, the channels |
+    | `subscriptions`, `credentials` | sources that are scanned on a schedule |
+    | `callbacks`, `operations`, `compensation` | deliveries, statistics, the audit trail, overdue work |
+    | `projects`, `keys`, `agents` | projects, keys, hosts |
 
-    `watch(id, …)` follows records, `wait(id)` returns one when it is over. Lists are pages; iterating one reads on.
+    `watch(id, …)` follows records, `wait(id)` returns a record when it has ended. Lists are pages; iterating over a
+    page fetches the following ones.
 
-    Reads, and writes which an idempotency key or their nature makes repeatable, are retried on 429, 5xx and
-    broken connections. What the API refuses arrives as an `ApiError` of the fitting class.
+    Reads, and writes that are safe to repeat, are retried on 429, 5xx and broken connections. An answer of 4xx or 5xx
+    is raised as the subclass of `ApiError` for its status.
     """
 
     def __init__(
@@ -83,22 +84,26 @@ class Client:
         self.operations = Operations(self.http)
 
     def watch(self, *record_ids: str, timeout: float | None = None) -> Iterable[Change]:
-        """Each record as it is, then at each change, until all are over. Any id: a task's, a job's, an export's, …
+        """Yields each record as it is now, then after each change, until all have ended.
 
-        WaitTimeout after `timeout` seconds.
+        The ids may be those of Tasks, Jobs, exports, requests and batches. Raises WaitTimeout after `timeout` seconds.
         """
         from tidegate_client.watching import Watch
 
         return Watch(self, record_ids, ws_url=self._ws_url, timeout=timeout)
 
     def wait(self, record_id: str, *, timeout: float | None = None) -> Change:
-        """The record when it is over: `.succeeded`, `.status`, `.record`."""
+        """Waits until the record has ended and returns it: `.succeeded`, `.status`, `.record`.
+
+        Raises WaitTimeout after `timeout` seconds.
+        """
         for change in self.watch(record_id, timeout=timeout):
             if change.ended:
                 return change
-        raise WaitTimeout(f"{record_id} is not over")
+        raise WaitTimeout(f"{record_id} has not ended")
 
     def close(self) -> None:
+        """Closes the idle connections."""
         self.http.pool.clear()
 
     def __enter__(self) -> Self:

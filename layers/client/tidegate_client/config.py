@@ -1,4 +1,4 @@
-"""Where the API is and which key to use: the environment first, then what `tidegate login` stored."""
+"""The API's address and key: from the environment, else from the file that `tidegate login` writes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Config:
     project_id: str | None = None
 
     def required_url(self) -> str:
+        """The address; ConfigError if there is none."""
         if not self.api_url:
             raise ConfigError("no API address: run `tidegate login`, or set TIDEGATE_API_URL and TIDEGATE_KEY")
         return self.api_url
@@ -35,10 +36,12 @@ _ENVIRONMENT = {
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """The file with the stored logins."""
     return _base(environ, "XDG_CONFIG_HOME", ".config") / "config.json"
 
 
 def state_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder for what must outlive a process: journals of uploads and of agents."""
     return _base(environ, "XDG_STATE_HOME", ".local/state")
 
 
@@ -52,28 +55,28 @@ DEFAULT_PROFILE = "default"
 
 
 def load(environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Config:
-    """What `tidegate login` stored under the profile (TIDEGATE_PROFILE, else "default"), the environment over it."""
+    """The stored login of a profile (default: TIDEGATE_PROFILE, else "default"), overridden by the environment."""
     name = profile or environ.get("TIDEGATE_PROFILE") or DEFAULT_PROFILE
     profiles = _stored(config_path(environ))
     if name != DEFAULT_PROFILE and name not in profiles:
         others = ", ".join(sorted(profiles)) or "none"
         raise ConfigError(
-            f"there is no profile {name} (known: {others}); make it with `tidegate login --profile {name}`"
+            f"there is no profile {name} (stored: {others}); create it with `tidegate login --profile {name}`"
         )
     stored = profiles.get(name, {})
     known = {field.name for field in fields(Config)}
     values = {name: value for name, value in stored.items() if name in known and value}
     if (url := environ.get("TIDEGATE_API_URL")) and url != values.get("api_url"):
-        # The stored key and WebSocket belong to the stored address: they must not be sent to another.
+        # The stored key and WebSocket address belong to the stored API: the key must not be sent to another.
         values = {}
     values |= {name: environ[variable] for name, variable in _ENVIRONMENT.items() if environ.get(variable)}
     return Config(**values)
 
 
 def also(profile: str, environ: Mapping[str, str] = os.environ) -> Config:
-    """Another login beside the first: the environment's TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else the stored one.
+    """A further login of `tidegate agent --also`: TIDEGATE_ALSO_<PROFILE> ("URL KEY"), else the stored profile.
 
-    TIDEGATE_KEY and its like belong to the first."""
+    TIDEGATE_API_URL, TIDEGATE_KEY and the like are ignored: they belong to the agent's first login."""
     if given := environ.get(also_variable(profile)):
         url, _, key = given.partition(" ")
         return Config(api_url=url, key=key)
@@ -82,23 +85,24 @@ def also(profile: str, environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def also_variable(profile: str) -> str:
+    """The environment variable with the address and key of a further login."""
     return "TIDEGATE_ALSO_" + re.sub(r"[^A-Za-z0-9]", "_", profile).upper()
 
 
 def save(config: Config, environ: Mapping[str, str] = os.environ, profile: str | None = None) -> Path:
-    """Readable by its owner alone from its first byte on, and never half written."""
+    """Stores a login and returns the file. Only its owner can read it, and a crash leaves the old file."""
     path = config_path(environ)
     try:
         profiles = _stored(path)
     except ConfigError:
-        # What cannot be read is of no use to keep.
+        # Logging in again is the way out of an unreadable file.
         profiles = {}
     profiles[profile or DEFAULT_PROFILE] = {name: value for name, value in asdict(config).items() if value}
     return _write(path, profiles)
 
 
 def forget(environ: Mapping[str, str] = os.environ, profile: str | None = None) -> bool:
-    """Removes a profile; False if there was none."""
+    """Removes a stored profile. False if there was none."""
     path = config_path(environ)
     profiles = _stored(path)
     if profiles.pop(profile or environ.get("TIDEGATE_PROFILE") or DEFAULT_PROFILE, None) is None:
@@ -111,7 +115,7 @@ def forget(environ: Mapping[str, str] = os.environ, profile: str | None = None) 
 
 
 def _write(path: Path, profiles: Mapping[str, Mapping[str, str]]) -> Path:
-    """The default profile's fields are at the top, as they were before there were others."""
+    """The default profile's fields are at the top level: older versions knew no other profile."""
     others = {name: dict(fields) for name, fields in profiles.items() if name != DEFAULT_PROFILE}
     content = {**profiles.get(DEFAULT_PROFILE, {}), **({"profiles": others} if others else {})}
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -119,6 +123,8 @@ def _write(path: Path, profiles: Mapping[str, Mapping[str, str]]) -> Path:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(content, file, indent=2)
         file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
     Path(temporary).chmod(0o600)
     return Path(temporary).replace(path)
 
@@ -132,9 +138,9 @@ def _stored(path: Path) -> dict[str, dict[str, str]]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); run `tidegate login` again") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} is not what `tidegate login` writes; run it again")
+        raise ConfigError(f"{path} is not a file of `tidegate login`; run `tidegate login` again")
     others = content.pop("profiles", {})
     if not isinstance(others, dict) or not all(isinstance(fields, dict) for fields in others.values()):
-        raise ConfigError(f"the profiles of {path} are not what `tidegate login` writes; run it again")
+        raise ConfigError(f"the profiles in {path} are damaged; run `tidegate login` again")
     found = {DEFAULT_PROFILE: content, **others} if content else others
     return {str(name): {str(key): str(value) for key, value in fields.items()} for name, fields in found.items()}

@@ -1,4 +1,4 @@
-"""Local content: its digest, and sending it to a presigned URL."""
+"""Local files: their SHA-256, and their upload to a presigned URL in one request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def upload(
     headers: Mapping[str, str] | None = None,
     on_progress: Progress | None = None,
 ) -> None:
-    """PUT the file; a broken connection, a 5xx or a 409 (two at once) starts it again, as a PUT has no resume."""
+    """Uploads the file with one PUT.
+
+    A PUT cannot be resumed: it is sent again after a broken connection, a 5xx, or a 409 (another PUT at the same time).
+    """
     size = source.stat().st_size
     failure: Exception | None = None
     for attempt in range(UPLOAD_ATTEMPTS):
@@ -53,15 +56,15 @@ def upload(
         except HTTPError as error:
             failure = error
             continue
-        # 412: it is there already, put by an attempt whose answer was lost; its bytes are checked by `complete`.
+        # 412: an earlier attempt, whose answer was lost, has stored it. `complete` checks the bytes.
         if response.status < 300 or response.status == 412:
             return
         if response.status == 403:
-            raise LinkExpired("the upload link is not accepted (any more)", status=403)
+            raise LinkExpired("the upload URL was refused (HTTP 403): it has expired; upload again", status=403)
         if response.status < 500 and response.status != 409:
-            raise TransferError(f"the store refused the upload: HTTP {response.status}", status=response.status)
-        failure = TransferError(f"the store failed: HTTP {response.status}", status=response.status)
-    raise TransferError(f"upload of {source} failed: {failure}") from failure
+            raise TransferError(f"S3 refused the upload of {source}: HTTP {response.status}", status=response.status)
+        failure = TransferError(f"HTTP {response.status}", status=response.status)
+    raise TransferError(f"the upload of {source} failed {UPLOAD_ATTEMPTS} times: {failure}") from failure
 
 
 def _chunks(source: Path, size: int, on_progress: Progress | None) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Downloads which continue where they were cut, and appear only when they are whole and right."""
+"""Downloads that resume after an interruption, and appear under their name only when complete and verified."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from urllib3.util.retry import Retry
 from tidegate_client.content import CHUNK, Progress
 from tidegate_client.errors import ChecksumMismatch, LinkExpired, TransferError
 
-# Gives a URL; asked again with the one that was refused, it gives another.
+# Called with None for the first URL, and with a URL that was refused for a fresh one.
 Link = Callable[[str | None], str]
-# Told of bytes that came; returns when the next may come, or when the second argument says that it is called off.
+# Called with the number of bytes received and a check for cancellation; returns when more may be received.
 Throttle = Callable[[int, Callable[[], bool]], None]
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 ONLY_REDIRECTS = Retry(total=3, connect=0, read=0, status=0, other=0, redirect=3)
@@ -29,19 +29,19 @@ LONGEST_PAUSE = 8.0
 
 
 class Cancelled(Exception):
-    """The download was called off; what has arrived stays for the next try."""
+    """The download was cancelled. The bytes received so far are kept for the next attempt."""
 
 
 class Stalled(TransferError):
-    """No byte came for a long time; what has arrived stays, and a later try may go on from it."""
+    """No byte was received for a long time. The bytes received so far are kept; a later attempt can resume."""
 
 
 class _Interrupted(Exception):
-    pass
+    """This attempt ended early; the next one resumes."""
 
 
 class ResumingDownload:
-    """Fills an open file from a URL; bytes already in the file are kept and asked for no more."""
+    """Downloads a URL into an open file. Bytes that are already in the file are kept and not requested again."""
 
     def __init__(
         self,
@@ -65,10 +65,12 @@ class ResumingDownload:
         self._sleep = sleep
         self._digest = hashlib.sha256()
         self.offset = 0
-        self._take_over()
+        self._hash_existing()
 
     def run(self, link: Link) -> str:
-        """Download all of it and return its SHA-256. Gives up after `patience` seconds without one new byte."""
+        """Downloads what is missing and returns the SHA-256 of the file.
+
+        Raises Stalled after `patience` seconds without a byte, and Cancelled."""
         url = link(None)
         progress_at, pauses = time.monotonic(), 0
         while self._size is None or self.offset < self._size:
@@ -78,27 +80,28 @@ class ResumingDownload:
                 break
             except LinkExpired:
                 url = link(url)
-                reason = "the link is not accepted"
+                reason = "the URL was refused (HTTP 403)"
             except (_Interrupted, HTTPError) as error:
                 reason = str(error)
             if self.offset > before:
                 progress_at, pauses = time.monotonic(), 0
             elif time.monotonic() - progress_at > self._patience:
-                raise Stalled(f"no byte for {self._patience:.0f} s: {reason}")
+                raise Stalled(f"no byte was received for {self._patience:.0f} s: {reason}")
             self._pause(pauses)
             pauses += 1
         self._file.flush()
         if self._size is not None and self.offset < self._size:
-            raise ChecksumMismatch(f"only {self.offset} of the announced {self._size} bytes exist")
+            raise ChecksumMismatch(f"S3 has only {self.offset} of the {self._size} bytes that were announced")
         return self._digest.hexdigest()
 
     def restart(self) -> None:
+        """Discards the bytes received so far."""
         self._file.seek(0)
         self._file.truncate()
         self._digest = hashlib.sha256()
         self.offset = 0
 
-    def _take_over(self) -> None:
+    def _hash_existing(self) -> None:
         self._file.seek(0)
         while chunk := self._file.read(CHUNK):
             self._digest.update(chunk)
@@ -119,31 +122,31 @@ class ResumingDownload:
             for chunk in response.stream(CHUNK, decode_content=False):
                 self._keep(chunk)
         finally:
-            # What is unread would otherwise be read by the pool before it reuses the connection.
+            # Otherwise the pool would read the rest of the body before it reuses the connection.
             response.close()
 
     def _check(self, response: BaseHTTPResponse) -> None:
         status = response.status
         if status == 403:
-            raise LinkExpired("the link is not accepted (any more)", status=status)
+            raise LinkExpired("the URL was refused (HTTP 403): it has expired", status=status)
         if status in TRANSIENT:
             raise _Interrupted(f"HTTP {status}")
         if status == 416 and self.offset:
             self.restart()
-            raise _Interrupted("the store holds less than the part file")
+            raise _Interrupted("the part file was longer than the object (HTTP 416)")
         if status not in {200, 206}:
-            raise TransferError(f"the store answered HTTP {status}", status=status)
+            raise TransferError(f"S3 answered HTTP {status}", status=status)
         continues = status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {self.offset}-")
         if self.offset and not continues:
             self.restart()
             if status == 206:
-                raise _Interrupted("the store sent another range than asked")
+                raise _Interrupted("S3 sent a range that was not requested")
 
     def _keep(self, chunk: bytes) -> None:
         if self._cancelled():
             raise Cancelled
         if self._size is not None and self.offset + len(chunk) > self._size:
-            raise ChecksumMismatch(f"more than the announced {self._size} bytes arrive")
+            raise ChecksumMismatch(f"S3 sent more than the {self._size} bytes that were announced")
         self._file.write(chunk)
         self._digest.update(chunk)
         self.offset += len(chunk)
@@ -159,7 +162,7 @@ class ResumingDownload:
 
 
 def fetch_verified(download: ResumingDownload, link: Link, signature: str | None) -> None:
-    """Run the download and check it; a part inherited from another run gets one second chance from byte 0."""
+    """Downloads and checks the SHA-256. If bytes of an earlier run were wrong, downloads once more from byte 0."""
     if download.offset:
         with contextlib.suppress(ChecksumMismatch):
             return _run_checked(download, link, signature)
@@ -170,7 +173,15 @@ def fetch_verified(download: ResumingDownload, link: Link, signature: str | None
 def _run_checked(download: ResumingDownload, link: Link, signature: str | None) -> None:
     digest = download.run(link)
     if signature and digest != signature.lower():
-        raise ChecksumMismatch(f"SHA-256 is {digest}, announced was {signature.lower()}")
+        raise ChecksumMismatch(f"the SHA-256 is {digest}, expected was {signature.lower()}")
+
+
+def part_name(name: str) -> str:
+    """The hidden name of the part file. A digest if the name would exceed the file system's limit of 255 bytes."""
+    part = f".{name}.tidegate-part"
+    if len(os.fsencode(part)) <= 255:
+        return part
+    return f".{hashlib.sha256(os.fsencode(name)).hexdigest()}.tidegate-part"
 
 
 def download_to(
@@ -182,9 +193,9 @@ def download_to(
     signature: str | None = None,
     on_progress: Progress | None = None,
 ) -> None:
-    """Download into a hidden part file beside `destination`, then rename."""
-    part = destination.with_name(f".{destination.name}.tidegate-part")
-    # Without a digest nothing tells a part of this content from a part of another.
+    """Downloads into a hidden part file beside `destination`, verifies it, then renames it."""
+    part = destination.with_name(part_name(destination.name))
+    # Without a digest, a part file cannot be told from one of other content: start from the beginning.
     with part.open("r+b" if signature and part.exists() else "w+b") as file:
         fetch_verified(ResumingDownload(pool, file, size=size, on_progress=on_progress), link, signature)
         os.fsync(file.fileno())

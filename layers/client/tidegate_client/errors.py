@@ -1,4 +1,4 @@
-"""What can go wrong, as types: one class per kind of answer, each with the problem's code, status and detail."""
+"""The exceptions of the client: one class for each kind of answer, with the problem's code, status and detail."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 
 class TidegateError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of all errors that this package raises."""
 
 
 class ConfigError(TidegateError):
-    """There is no API address or key to use."""
+    """The API address or the key is missing or malformed."""
 
 
 class UsageError(TidegateError):
-    """The command was not given what it needs."""
+    """An argument is missing or cannot be used."""
 
 
 class Unreachable(TidegateError):
-    """No answer came, also after retrying."""
+    """The API did not answer, even after retries."""
 
 
 class BadAnswer(Unreachable):
-    """Something answered that is not the API: a proxy's page, or a document of another shape."""
+    """The answer is not one of the API: a proxy's page, a redirect, or a document of another shape."""
 
 
 class TransferError(TidegateError):
@@ -36,21 +36,21 @@ class TransferError(TidegateError):
 
 
 class LinkExpired(TransferError):
-    """A presigned URL is no longer accepted; a fresh one may be."""
+    """A presigned URL was refused; ask for a fresh one."""
 
 
 class ChecksumMismatch(TransferError):
-    """The bytes that arrived are not the bytes that were promised."""
+    """The content received differs in size or SHA-256 from what was announced."""
 
 
 class WaitTimeout(TidegateError):
-    """Watching took longer than the caller allowed."""
+    """The record had not ended when the caller's timeout expired."""
 
 
 class ApiError(TidegateError):
-    """The API answered with a problem.
+    """The API answered 4xx or 5xx.
 
-    `request_id` names the call in the server's logs; `retry_after` is in how many seconds to try again, if it says so.
+    `request_id` is the call's id in the server's logs; `retry_after` the seconds to wait, if the API names them.
     """
 
     request_id: str | None = None
@@ -65,7 +65,7 @@ class ApiError(TidegateError):
 
 
 class Invalid(ApiError):
-    """400, 413, 422: the request itself is wrong."""
+    """400, 413, 422: the request is invalid; `errors` names the fields."""
 
 
 class Unauthorized(ApiError):
@@ -73,7 +73,7 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: the key lacks the scope."""
+    """403: the key lacks the scope for this call."""
 
 
 class NotFound(ApiError):
@@ -81,25 +81,25 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the record's state, or an idempotency key, does not allow it."""
+    """409: the record's state does not allow it, or the idempotency key was used for another body."""
 
 
 class AlreadyCreated(Conflict):
-    """409 to a repeat: the first answer held a secret that is not shown again. `key_id` is the key that it made."""
+    """409 to a repeated call: the first answer had a secret that is not shown again. `key_id` is the key it created."""
 
     key_id: str | None = None
 
 
 class Gone(ApiError):
-    """410: it was there, and its retention is over."""
+    """410: the record existed, and its retention has passed."""
 
 
 class RateLimited(ApiError):
-    """429, still after retrying."""
+    """429, even after retries."""
 
 
 class ServerError(ApiError):
-    """5xx, still after retrying."""
+    """5xx, even after retries."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
@@ -115,18 +115,18 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-# The API's own, by which its logs name a call; else API Gateway's, where the API was not reached.
+# The API's own id first; API Gateway's ids for answers that it gave without calling the API.
 _REQUEST_IDS = ("x-request-id", "apigw-requestid", "x-amzn-requestid")
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
-    """What the server's logs call an exchange."""
+    """The id by which the server's logs name this call."""
     told = {name.lower(): value for name, value in headers.items()}
     return next((told[name] for name in _REQUEST_IDS if told.get(name)), None)
 
 
 def problem_of(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> ApiError:
-    """The exception for an answer; API Gateway's own `{message}` answers are understood too."""
+    """The exception for an answer of 4xx or 5xx, also for API Gateway's own `{message}` bodies."""
     try:
         document: Any = json.loads(body)
     except ValueError:

@@ -1,8 +1,9 @@
-"""One authenticated, pooled, retrying way to call the API."""
+"""HTTP calls to the API: authentication, connection pool, retries, errors."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -14,16 +15,25 @@ import urllib3
 from urllib3.exceptions import HTTPError, MaxRetryError
 from urllib3.util.retry import Retry
 
-from tidegate_client.errors import BadAnswer, Conflict, Unreachable, problem_of, request_id_of
+from tidegate_client.errors import (
+    BadAnswer,
+    ConfigError,
+    Conflict,
+    Unreachable,
+    UsageError,
+    problem_of,
+    request_id_of,
+)
+from tidegate_client.proxies import make_pool
 
 RETRIED_STATUSES = frozenset({429, 500, 502, 503, 504})
 EVERY_METHOD = frozenset({"GET", "HEAD", "PUT", "PATCH", "POST", "DELETE"})
-# urllib3 reads an empty set as "every method", so a call that must not be sent twice names methods it is not.
+# For calls that must not be sent twice. urllib3 takes an empty set for "every method", so this names an unused one.
 CONNECT_ONLY = frozenset({"HEAD"})
 
 
 class BoundedRetry(Retry):
-    """urllib3's Retry which neither sleeps for as long as a server may ask, nor asks again at once."""
+    """urllib3's Retry with an upper bound for Retry-After, and a pause before the first retry too."""
 
     longest_wait = 20.0
 
@@ -54,18 +64,55 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
+        """The body as an object; None if there is none. BadAnswer if something else than the API answered."""
+        if 300 <= self.status < 400:
+            where = self.headers.get("Location", "an address that it does not name")
+            raise BadAnswer(f"HTTP {self.status}: the API's address redirects to {where}; use that as the address")
+        if not self.body:
+            return None
         try:
-            return json.loads(self.body) if self.body else None
-        except ValueError as error:
+            found = json.loads(self.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
             kind = self.headers.get("Content-Type", "no content type")
             raise BadAnswer(
-                f"HTTP {self.status} with {kind} where JSON was expected: is a proxy in between?"
-            ) from error
+                f"HTTP {self.status} with {kind} where a JSON object was expected: "
+                "is the address that of the API, or is a proxy in between?"
+            )
+        return found
 
 
 def path_part(value: str) -> str:
     """An id as one path segment: Job and Task ids hold slashes and colons."""
-    return quote(value, safe="")
+    try:
+        return quote(value, safe="")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{value!r} is not valid UTF-8") from error
+
+
+def checked_address(api_url: str) -> str:
+    """The address without a slash at its end. ConfigError if it is no http or https URL."""
+    address = api_url.strip().rstrip("/")
+    if not re.match(r"https?://[^/]", address, re.IGNORECASE):
+        raise ConfigError(f"the API's address {api_url!r} is not a URL: it starts with https:// (or http://)")
+    return address
+
+
+def checked_key(key: str | None) -> str | None:
+    """The key without the white space that a copied line brings along. ConfigError if it cannot be a key."""
+    stripped = (key or "").strip()
+    if not all("!" <= char <= "~" for char in stripped):
+        raise ConfigError("the key has a character that no key has: copy it again, without quotes or line breaks")
+    return stripped or None
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        # A file name of this machine whose bytes are no UTF-8 comes as lone surrogates.
+        raise UsageError(f"{error.object[max(0, error.start - 40) : error.end + 40]!r} is not valid UTF-8") from error
 
 
 class Http:
@@ -80,34 +127,34 @@ class Http:
         backoff: float = 0.25,
         pool: urllib3.PoolManager | None = None,
     ) -> None:
-        self.api_url = api_url.rstrip("/")
-        self._key = key
+        self.api_url = checked_address(api_url)
+        self._key = checked_key(key)
         self._project_id = project_id
         self._timeout = timeout
         self._attempts = attempts
         self._backoff = backoff
-        # Told of each exchange: method, path, status, seconds, the server's name for it.
+        # Called after each call with method, path, status, seconds and request id; for --debug.
         self.on_call: Callable[[str, str, int, float, str], None] | None = None
-        self.pool = pool or urllib3.PoolManager(maxsize=16, block=False)
+        self.pool = pool or make_pool(maxsize=16, block=False)
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
         return self.call("GET", path, query=query, timeout=timeout).json()
 
     def create(self, path: str, body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Any:
-        """A creating POST: its idempotency key makes sending it again safe."""
+        """A POST that creates a record. It is retried: the idempotency key keeps the API from creating a second one."""
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
         for attempt in range(self._attempts):
             try:
                 return self.call("POST", path, body=body, headers=headers, idempotent=True).json()
             except Conflict as error:
-                # Our first try lost its answer and is still at work: its answer will be given to us.
+                # An attempt whose answer was lost is still running; its answer is returned once it is done.
                 if error.code != "idempotency_in_progress":
                     raise
                 time.sleep(self._backoff * 2**attempt)
         return self.call("POST", path, body=body, headers=headers, idempotent=True).json()
 
     def act(self, path: str, body: Mapping[str, Any] | None = None, *, idempotent: bool = False) -> Any:
-        """A POST which changes a record; retried only where nothing can have happened, unless it says otherwise."""
+        """A POST that changes a record. Retried only if it was never sent, unless it is `idempotent`."""
         return self.call("POST", path, body=body or {}, idempotent=idempotent).json()
 
     def call(
@@ -121,6 +168,7 @@ class Http:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> Reply:
+        """Sends a request; raises the ApiError for an answer of 4xx or 5xx."""
         reply = self.send(method, path, query=query, body=body, headers=headers, idempotent=idempotent, timeout=timeout)
         if reply.status >= 400:
             raise problem_of(reply.status, reply.body, reply.headers)
@@ -137,26 +185,29 @@ class Http:
         idempotent: bool | None = None,
         timeout: float | None = None,
     ) -> Reply:
+        """Sends a request and returns the answer, whatever its status. Unreachable if there is none.
+
+        `idempotent`: may be sent again after an error; default: GET, HEAD, PUT and DELETE may."""
         url = self.api_url + path
         given = {name: value for name, value in (query or {}).items() if value is not None}
         if given:
             url += "?" + urlencode(given)
-        again = method in {"GET", "HEAD", "PUT", "DELETE"} if idempotent is None else idempotent
+        repeatable = method in {"GET", "HEAD", "PUT", "DELETE"} if idempotent is None else idempotent
         began = time.monotonic()
         try:
             response = self.pool.request(
                 method,
                 url,
-                body=None if body is None else json.dumps(body, ensure_ascii=False).encode(),
+                body=None if body is None else _encoded(body),
                 headers=self._headers(body is not None, headers),
                 timeout=urllib3.Timeout(connect=5, read=timeout or self._timeout),
-                retries=retry_policy(self._attempts, idempotent=again, backoff=self._backoff),
+                retries=retry_policy(self._attempts, idempotent=repeatable, backoff=self._backoff),
                 redirect=False,
             )
         except MaxRetryError as error:
-            raise Unreachable(f"{self.api_url} does not answer: {error.reason}") from error
+            raise Unreachable(f"the API at {self.api_url} does not answer: {error.reason}") from error
         except HTTPError as error:
-            raise Unreachable(f"{self.api_url} does not answer: {error}") from error
+            raise Unreachable(f"the API at {self.api_url} does not answer: {error}") from error
         if self.on_call:
             named, seconds = request_id_of(response.headers) or "-", time.monotonic() - began
             self.on_call(method, url.removeprefix(self.api_url), response.status, seconds, named)

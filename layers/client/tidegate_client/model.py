@@ -1,4 +1,4 @@
-"""How an answer becomes an object: fields as attributes, lists that read themselves on."""
+"""Base classes of the answers: `Model`, whose fields are attributes, and `Page`, a list that fetches its next page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Model(dict[str, Any]):
-    """A record of the API. `help()` of a class shows its fields."""
+    """A record of the API: a dict whose fields are also attributes. `help()` of a subclass lists them."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             declared = _fields(type(self))
-            # `items` is what every dict has: a field of that name is reached with an underscore behind it.
+            # A field called `items` would hide the method of dict: it is read as `items_`.
             value = self.get(name.removesuffix("_") if name.endswith("_") else name)
             if name not in declared and name not in self:
                 raise AttributeError(f"{type(self).__name__} has no field {name}")
@@ -33,7 +33,7 @@ def _fields(kind: type[Model]) -> Mapping[str, Any]:
 
 
 def _shaped(hint: Any, value: Any) -> Any:
-    """The value as the model that its field declares; what is none of ours stays as it came."""
+    """The value as the type that its field declares. A value of another shape is returned as it is."""
     if value is None or hint is None:
         return Model(value) if type(value) is dict else value
     if get_origin(hint) in (Union, types.UnionType):
@@ -47,7 +47,7 @@ def _shaped(hint: Any, value: Any) -> Any:
 
 
 class Page(Generic[T]):
-    """One page of a list in `items`. Iterating gives every item of every page, and asks for a page when it is needed:
+    """One page of a list, in `items`. Iterating yields the items of all pages, each fetched when it is needed:
 
     for file in client.files.list():
         print(file.file_path)
@@ -69,10 +69,10 @@ class Page(Generic[T]):
             page = page._following(page.next_cursor)
 
     def __len__(self) -> int:
-        """Of this page."""
+        """The number of items on this page."""
         return len(self.items)
 
-    # As the JSON has it.
+    # The page can also be read like its JSON: page["items"].
     def __getitem__(self, name: str) -> Any:
         return {"items": self.items, "next_cursor": self.next_cursor}[name]
 

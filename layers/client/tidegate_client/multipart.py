@@ -1,4 +1,4 @@
-"""Uploads in parts: several at once, and after a kill only what is missing."""
+"""Uploads in parts: several at a time, resumed by the next run after a crash."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tidegate_client.errors import TransferError
 # A file over this size is sent in parts.
 PARTS_FROM = 64 * 1024 * 1024
 PARALLEL = 4
-# The API gives at most 100 addresses a call; they last an hour.
+# Presigned URLs requested in one call. The API gives at most 100; they are valid for an hour.
 _ASKED_TOGETHER = 16
 
-# Part numbers → their presigned addresses.
+# Returns the presigned URLs of the given part numbers.
 Links = Callable[[list[int]], Mapping[int, str]]
 
 
 @dataclass
 class Journal:
-    """What was sent of one local file, kept on disk so that another run goes on from there."""
+    """The parts of one local file that were sent, kept on disk so that another run can resume."""
 
     path: Path
     file_id: str = ""
@@ -41,7 +41,7 @@ class Journal:
 
     @classmethod
     def of(cls, source: Path, target: Mapping[str, Any]) -> Journal:
-        """The same file, unchanged since, on its way to the same place: the same journal."""
+        """The journal of this upload: that of an earlier run if file, size, time stamp and target are the same."""
         status = source.stat()
         identity = [str(source.resolve()), status.st_size, status.st_mtime_ns, sorted(target.items())]
         name = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()[:32]
@@ -65,16 +65,20 @@ class Journal:
             self.etags[number] = etag
 
     def begin(self, file_id: str, signature: str, part_size: int) -> None:
+        """Starts the journal of a new upload."""
         self.file_id, self.signature, self.part_size, self.etags = file_id, signature, part_size, {}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.write_text(json.dumps({"file_id": file_id, "signature": signature, "part_size": part_size}) + "\n")
 
     def sent(self, number: int, etag: str) -> None:
+        """Records a part that S3 has stored."""
         self.etags[number] = etag
         with self.path.open("a") as file:
-            file.write(json.dumps([number, etag]) + "\n")
+            # A line break before it too: a line that a kill has cut must not spoil this one.
+            file.write("\n" + json.dumps([number, etag]) + "\n")
 
     def forget(self) -> None:
+        """Removes the journal: the upload has ended."""
         self.file_id, self.etags = "", {}
         self.path.unlink(missing_ok=True)
 
@@ -82,7 +86,7 @@ class Journal:
 def send_parts(
     pool: urllib3.PoolManager, source: Path, journal: Journal, links: Links, on_progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Sends the parts that are not there yet; returns all of them as `complete` wants them."""
+    """Sends the missing parts. Returns number and ETag of every part, as `complete` takes them."""
     size = source.stat().st_size
     numbers = range(1, max(1, -(-size // journal.part_size)) + 1)
     missing = [number for number in numbers if number not in journal.etags]
@@ -106,15 +110,20 @@ def send_parts(
             raise
 
     with ThreadPoolExecutor(PARALLEL) as workers:
-        for group in (missing[at : at + _ASKED_TOGETHER] for at in range(0, len(missing), _ASKED_TOGETHER)):
-            given = links(group)
-            for done in [workers.submit(send, number, given[number]) for number in group]:
-                done.result()
+        try:
+            for group in (missing[at : at + _ASKED_TOGETHER] for at in range(0, len(missing), _ASKED_TOGETHER)):
+                given = links(group)
+                for done in [workers.submit(send, number, given[number]) for number in group]:
+                    done.result()
+        except BaseException:
+            # Also Ctrl-C, which only this thread sees: the workers would send all parts of the group first.
+            failed.set()
+            raise
     return [{"number": number, "etag": journal.etags[number]} for number in numbers]
 
 
 class _Stopped(Exception):
-    """Another part failed: this one is not sent to its end."""
+    """Another part failed, so this one is broken off."""
 
 
 @dataclass(frozen=True)
@@ -129,17 +138,19 @@ class _Part:
             file.seek(self.start)
             while left:
                 if stopped.is_set():
-                    # A body that just ended would leave the store, and us, waiting for the rest until a time-out.
+                    # Ending the body early would leave S3, and so this client, waiting for the rest until a time-out.
                     raise _Stopped
                 chunk = file.read(min(CHUNK, left))
                 if not chunk:
-                    raise TransferError(f"{self.source} became shorter while it was sent")
+                    raise TransferError(f"{self.source} became shorter during the upload; upload it again")
                 left -= len(chunk)
                 yield chunk
                 moved(len(chunk))
 
 
 class _Meter:
+    """Counts the bytes sent by all threads and reports them."""
+
     def __init__(self, size: int, done: int, on_progress: Progress | None) -> None:
         self._size = size
         self._done = done
@@ -186,7 +197,7 @@ def _put(
             etag = answer.headers.get("ETag")
             if answer.status < 300 and etag:
                 return str(etag)
-            failure = TransferError(f"the store answered HTTP {answer.status}", status=answer.status)
+            failure = TransferError(f"S3 answered HTTP {answer.status}", status=answer.status)
             if answer.status == 403:
                 url = another_url()
             elif answer.status < 500 and answer.status not in (408, 409, 429):
@@ -194,11 +205,11 @@ def _put(
         counted.undo()
         if stopped.is_set():
             break
-    raise TransferError(f"a part of {part.source} could not be sent: {failure}") from failure
+    raise TransferError(f"a part of {part.source} could not be uploaded: {failure}") from failure
 
 
 class _Counted:
-    """What one try moved, taken back if it failed: the bar shows what is really there."""
+    """Bytes sent by one attempt; subtracted again if it fails, so that the progress stays true."""
 
     def __init__(self, meter: _Meter) -> None:
         self._meter = meter

@@ -1,4 +1,4 @@
-"""Connections through the proxies that the environment names, as curl and pip read it."""
+"""Connection pools that use the proxies of HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as curl and pip do."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ from tidegate_client.errors import ConfigError
 
 
 class RoutingPool(urllib3.PoolManager):
-    """Each URL by the proxy of its scheme, but NO_PROXY and this machine itself directly."""
+    """Uses the proxy of the URL's scheme; connects directly to hosts of NO_PROXY and to this machine."""
 
     def __init__(self, proxies: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
         self._bypass = {"no": proxies.get("no", "")}
         self._via = {scheme: _manager(proxies[scheme], options) for scheme in ("http", "https") if proxies.get(scheme)}
+
+    def clear(self) -> None:
+        super().clear()
+        for manager in self._via.values():
+            manager.clear()
 
     def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> BaseHTTPResponse:  # type: ignore[override]
         parts = urlsplit(url)
@@ -33,7 +38,7 @@ class RoutingPool(urllib3.PoolManager):
 
 
 def make_pool(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
-    """By `proxy` for everything, else by HTTPS_PROXY, HTTP_PROXY and NO_PROXY; without any, directly."""
+    """A pool that uses `proxy` for every URL, else the proxies of the environment, else none."""
     proxies = getproxies_environment()
     if proxy:
         proxies |= {"http": proxy, "https": proxy}
@@ -45,7 +50,9 @@ def make_pool(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
 def _manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigError(f"{parts.scheme}://{parts.hostname or ''} is not a proxy: write http://host:port")
+        raise ConfigError(
+            f"{parts.scheme}://{parts.hostname or ''} is not a proxy that can be used: write http://host:port"
+        )
     user = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
     port = parts.port or (443 if parts.scheme == "https" else 80)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -54,7 +61,7 @@ def _manager(proxy: str, options: Mapping[str, Any]) -> urllib3.ProxyManager:
 
 
 def _bypassed(host: str, no_proxy: Mapping[str, str]) -> bool:
-    # Not in the type stubs, although it is what urllib itself reads NO_PROXY with.
+    # The function with which urllib itself reads NO_PROXY; it is missing in the type stubs.
     return bool(request.proxy_bypass_environment(host, no_proxy))  # type: ignore[attr-defined]
 
 

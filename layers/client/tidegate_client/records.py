@@ -1,4 +1,4 @@
-"""What can be watched, whatever its kind: how to read it again, and when it is over."""
+"""Records that can be watched: how to read each kind, and which states are final."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reader = Callable[[Client, str], Record]
 
 SUCCEEDED = frozenset({"success", "completed", "finished"})
 ENDED = SUCCEEDED | {"failed", "timeout", "cancelled", "stopped", "expired"}
-# A Task also names its Job, an export its request: the first of these that a record has is its own.
+# A Task also has a job_id, an export a request_id: the first of these fields is the record's own id.
 ID_FIELDS = ("task_id", "batch_id", "job_id", "request_id")
 
 READERS: dict[str, Reader] = {
@@ -36,7 +36,7 @@ _SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A watched record as it is now."""
+    """The state of a watched record at one moment."""
 
     record_id: str
     record: Record
@@ -55,7 +55,7 @@ class Change:
 
 
 def reader_of(record_id: str) -> Reader | None:
-    """How to read a record, as far as its id's shape tells."""
+    """The function that reads this record, if the shape of the id tells its kind."""
     return next((READERS[kind] for kind in _likely(record_id)), None)
 
 
@@ -64,14 +64,14 @@ def _likely(record_id: str) -> list[str]:
 
 
 def find(client: Client, record_id: str) -> tuple[Reader, Record]:
-    """The record, and how to read it again; an id whose shape says nothing is looked for in every kind."""
+    """The record, and the function that reads it again. Tries every kind if the shape of the id tells none."""
     likely = _likely(record_id)
     for kind in (*likely, *(other for other in READERS if other not in likely)):
         try:
             return READERS[kind], READERS[kind](client, record_id)
         except (NotFound, Invalid):
             continue
-    raise NotFound(404, "not_found", f"nothing here is called {record_id}")
+    raise NotFound(404, "not_found", f"there is no Task, Job, export, request or batch with the id {record_id}")
 
 
 def own_id(record: Record) -> str:
@@ -79,6 +79,6 @@ def own_id(record: Record) -> str:
 
 
 def names(record: Record, record_id: str) -> bool:
-    """Whether a message's record is the one asked for, by its whole id or by the end of it."""
+    """Whether this is the record with the given id: its own id, its key, or the UUID at the end of its id."""
     own = own_id(record)
     return record_id in (own, record.get("key")) or own.endswith(f":{record_id}")

@@ -1,6 +1,7 @@
-"""One of everything against a deployed stack, cleaned up afterwards: what one runs first on AWS.
+"""`tidegate doctor`: a smoke test of a deployed stack that uses each feature once and cleans up.
 
-Nothing outside has to reach this machine, so callbacks, exports by URL and batches, which call out, are not tried.
+The stack need not be able to reach this machine. So callbacks, exports by URL and batches, which call a server of the
+user, are not tested.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ HOST = "doctor-host"
 PLACE: dict[str, Any] = {"biz_id": 0, "app_id": 0}
 
 
+class CheckFailed(TidegateError):
+    """The stack answered, but not as it must."""
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    """Unlike `assert`, checked also by `python -O`."""
+    if not holds:
+        raise CheckFailed(otherwise)
+
+
 class Finding(NamedTuple):
     check: str
     ok: bool
@@ -45,7 +56,7 @@ class Smoke:
     left: list[str] = field(default_factory=list)
 
     def run(self) -> Iterator[Finding]:
-        """Stops at the first failure, and cleans up in any case."""
+        """Runs the checks up to the first failure, then cleans up."""
         try:
             for check in (
                 self.reach,
@@ -68,7 +79,7 @@ class Smoke:
         began = time.monotonic()
         try:
             told, ok = check(), True
-        except (TidegateError, AssertionError, KeyError, OSError) as error:
+        except (TidegateError, KeyError, OSError) as error:
             told, ok = f"{type(error).__name__}: {error}", False
         return Finding(name, ok, told, round(time.monotonic() - began, 2))
 
@@ -94,7 +105,10 @@ class Smoke:
         self._forget(self.file["file_id"])
         back = self.folder / "back.bin"
         self.user.files.fetch(self.file["file_id"], back)
-        assert back.read_bytes() == source.read_bytes(), "other bytes came back"
+        _require(
+            back.read_bytes() == source.read_bytes(),
+            "the file that was downloaded differs from the one that was uploaded",
+        )
         return "300 kB up, verified, and down again"
 
     def parts(self) -> str:
@@ -116,7 +130,7 @@ class Smoke:
     def request(self) -> str:
         made = self.user.requests.create("check", {"file_id": self.file["file_id"]})
         ended = self._until(lambda: self.user.requests.get(made["request_id"]), "completed", "failed", "cancelled")
-        assert ended["status"] == "completed", f"the request ended {ended['status']}: {ended.get('error')}"
+        _require(ended["status"] == "completed", f"the request ended {ended['status']}: {ended.get('error')}")
         return "admitted, run by its state machine, completed"
 
     def export(self) -> str:
@@ -126,25 +140,25 @@ class Smoke:
         self.task_id = task_id
         self.cleanup.callback(self.user.exports.delete, [task_id])
         ended = self._until(lambda: self.user.exports.get(task_id), "completed", "failed", "cancelled")
-        assert ended["status"] == "completed", f"the export ended {ended['status']}: {ended.get('failed_reason')}"
+        _require(ended["status"] == "completed", f"the export ended {ended['status']}: {ended.get('failed_reason')}")
         self.user.exports.fetch(task_id, self.folder / "rows.csv")
-        assert (self.folder / "rows.csv").read_bytes().count(b"\n") >= 50, "rows are missing"
+        _require((self.folder / "rows.csv").read_bytes().count(b"\n") >= 50, "rows are missing")
         return "50 rows as CSV"
 
     def websocket(self) -> str:
-        """Who watches what is over is told so at once: by the function of the connection, through API Gateway."""
+        """Watches a record that has ended: the API answers at once, through API Gateway's connection."""
         try:
             socket = Socket(self.user, None)
         except NoSocketLibrary:
-            return "not tried: websocket-client is not installed"
+            return "skipped: websocket-client is not installed"
         try:
             socket.watch([self.task_id])
             deadline = time.monotonic() + self.seconds
             while self.task_id not in str(socket.receive(5)):
-                assert time.monotonic() < deadline, "nothing was told of a record that is over"
+                _require(time.monotonic() < deadline, "no message came about a record that has ended")
         finally:
             socket.close()
-        return "connected by a ticket, told of the export"
+        return "connected with a ticket, received the state of the export"
 
     def distribute(self) -> str:
         signature = str(self.file["signature"])
@@ -154,24 +168,26 @@ class Smoke:
             file_name="one.bin",
             target_agent_id=HOST,
             target_user="root",
-            target_file_dir="/tmp",  # noqa: S108, nothing is written there: this process plays the host
+            target_file_dir="/tmp",  # noqa: S108, nothing is written: this process plays the agent
             file_signature=signature,
         )
         deadline = time.monotonic() + self.seconds
         while not (given := self.agent.agents.transfers(HOST, wait=5)):
-            assert time.monotonic() < deadline, "the host was offered nothing"
+            _require(time.monotonic() < deadline, "the agent's inbox stayed empty")
         got = self.agent.http.pool.request("GET", given[0]["url"])
-        assert hashlib.sha256(got.data).hexdigest() == signature, f"the host got other bytes (HTTP {got.status})"
+        _require(
+            hashlib.sha256(got.data).hexdigest() == signature, f"the agent received wrong content (HTTP {got.status})"
+        )
         name = {"transfer_id": given[0]["transfer_id"], "container_id": given[0]["container_id"]}
         self.agent.agents.report(HOST, [{**name, "error_code": 0}])  # type: ignore[typeddict-item]
         ended = self._until(lambda: self.user.downloads.get(task["task_id"]), "Success", "Failed", "Timeout")
-        assert ended["status"] == "Success", f"the Task ended {ended['status']}: {ended.get('error_msg')}"
+        _require(ended["status"] == "Success", f"the Task ended {ended['status']}: {ended.get('error_msg')}")
         return "window, Job, transfer, report, Success"
 
     def clean_up(self) -> str:
         self.cleanup.close()
-        left = f"; in use for some minutes more: {', '.join(self.left)}" if self.left else ""
-        return f"files, export and keys are gone{left}"
+        left = f"; still in use by a Job, delete them later: {', '.join(self.left)}" if self.left else ""
+        return f"files, export and keys are deleted{left}"
 
     def _content(self, name: str, size: int) -> Path:
         path = self.folder / name
@@ -199,5 +215,6 @@ class Smoke:
 
 
 def examine(admin: Client, connect: Callable[[str], Client], *, seconds: float = 180.0) -> Iterator[Finding]:
+    """The findings, one for each check; `connect` makes a client with another key."""
     with tempfile.TemporaryDirectory(prefix="tidegate-doctor-") as folder:
         yield from Smoke(admin, connect, Path(folder), seconds).run()

@@ -1,4 +1,4 @@
-"""The API's WebSocket: subscribe to records, hear of their changes."""
+"""The API's WebSocket: subscribe to records and receive their changes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
 
 IDS_A_MESSAGE = 100
-# API Gateway closes the connection over a larger frame, with code 1009.
+# API Gateway closes the connection with code 1009 if a frame is larger.
 LARGEST_FRAME = 32 * 1024
 TOO_BIG = 1009
 BEAT = '{"action":"beat"}'
 
 
 class SocketFailed(TidegateError):
-    """The WebSocket cannot be used (any more); polling still can."""
+    """The WebSocket cannot be used, or was closed; the caller can poll instead."""
 
 
 class MessageTooBig(SocketFailed):
-    """Closed with code 1009. What was sent or watched would be too big again: polling is what is left."""
+    """Closed with code 1009: a message was too big, and would be again. The caller polls instead."""
 
 
 class NoSocketLibrary(SocketFailed):
@@ -30,7 +30,7 @@ class NoSocketLibrary(SocketFailed):
 
 
 def _library() -> Any:
-    """websocket-client is an extra of the package; what lacks it polls."""
+    """websocket-client may be missing, as in a Lambda layer; callers poll then."""
     try:
         import websocket
     except ImportError as error:
@@ -48,13 +48,13 @@ class Socket:
         proxy: str | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """`about` is what a host tells of itself."""
+        """Connects with a fresh ticket. `about`: what an agent tells the API about its host."""
         self._library = _library()
         self._broken = (OSError, self._library.WebSocketException)
         ticket = client.operations.ticket()
         address = ws_url or ticket.get("ws_url")
         if not address:
-            raise SocketFailed("no WebSocket address is known")
+            raise SocketFailed("the API named no WebSocket address; give one with TIDEGATE_WS_URL")
         query = urlencode({**(about or {}), "ticket": ticket["ticket"]})
         try:
             self._connection: Any = self._library.create_connection(
@@ -66,19 +66,20 @@ class Socket:
             raise SocketFailed(f"{address}: {error}") from error
 
     def watch(self, record_ids: Sequence[str]) -> None:
+        """Subscribes to records; each one that has ended already is sent at once."""
         for ids in by_frames(record_ids):
             self._send({"action": "watch", "task_ids": ids})
 
     def ping(self) -> None:
-        """As a message, not a frame: only messages keep API Gateway from closing an idle connection."""
+        """Sends a message, not a ping frame: only messages keep API Gateway from closing an idle connection."""
         self._send({"action": "ping"})
 
     def beat(self) -> None:
-        """An agent's sign of life, which nobody answers."""
+        """An agent's heartbeat; the API does not answer it."""
         self._send_text(BEAT)
 
     def receive(self, wait: float) -> dict[str, Any] | None:
-        """The next message, or None when `wait` seconds brought none."""
+        """The next message, or None if none came within `wait` seconds."""
         try:
             self._connection.settimeout(wait)
             opcode, data = self._connection.recv_data()
@@ -92,12 +93,12 @@ class Socket:
         try:
             message = json.loads(data)
         except ValueError as error:
-            raise SocketFailed("not JSON") from error
+            raise SocketFailed("received a message that is not JSON") from error
         return message if isinstance(message, dict) else {}
 
     def close(self) -> None:
         self._connection.close(timeout=1)
-        # After the server's own goodbye, close() takes the connection for closed and leaves the socket open.
+        # If the server has closed first, close() does nothing and leaves the TCP socket open.
         self._connection.shutdown()
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -111,7 +112,7 @@ class Socket:
 
 
 def by_frames(record_ids: Sequence[str]) -> list[list[str]]:
-    """The ids in groups that one message may name: a hundred at most, and within a frame's bytes."""
+    """Splits the ids into messages of at most 100 ids that each fit into one frame."""
     groups: list[list[str]] = []
     size = start = len(json.dumps({"action": "watch", "task_ids": []}))
     for record_id in record_ids:
@@ -125,7 +126,7 @@ def by_frames(record_ids: Sequence[str]) -> list[list[str]]:
 
 
 def _proxy_options(proxy: str | None) -> dict[str, Any]:
-    """Without one, websocket-client reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY by itself."""
+    """Options for websocket-client, which reads HTTPS_PROXY, HTTP_PROXY and NO_PROXY by itself if there is no proxy."""
     if not proxy:
         return {}
     parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")

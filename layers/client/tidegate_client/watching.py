@@ -1,4 +1,4 @@
-"""Follow records until they are over: over the WebSocket, and by polling where that does not work."""
+"""Follows records until they end: over the WebSocket, or by polling if that does not work."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidegate_client.client import Client
-from tidegate_client.errors import TidegateError, WaitTimeout
+from tidegate_client.errors import RateLimited, ServerError, TidegateError, Unreachable, WaitTimeout
 from tidegate_client.records import Change, Reader, Record, find, names, own_id, reader_of
 from tidegate_client.socket import Socket, SocketFailed
 
 QUIET_SECONDS = 15.0
 FIRST_POLL, LONGEST_POLL = 0.5, 5.0
+# A watch lasts minutes or hours; an API that is away for less than this does not end it.
+OUTAGE_SECONDS = 60.0
 POLLED_TOGETHER = 50
 
 
 class Watch:
-    """Iterating gives each record at once as it is, then at each change, until all are over."""
+    """Iterating yields each record as it is now, then after each change, until all have ended."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Watch:
         yield from self._by_polling()
 
     def _first_look(self, record_id: str) -> Record:
-        """What was just submitted need not be asked for: there may be thousands."""
+        """Records that the caller has just submitted are not read again: there may be thousands."""
         reader = reader_of(record_id)
         if reader and record_id in self._known:
             self._readers[record_id] = reader
@@ -67,7 +69,7 @@ class Watch:
             while self._pending:
                 message = socket.receive(self._allowed(QUIET_SECONDS))
                 if message is None:
-                    # Quiet may mean that a message was lost: look, and keep the connection awake.
+                    # A message may have been lost: read the records. The ping keeps the connection open.
                     socket.ping()
                     yield from self._poll_once()
                     continue
@@ -75,20 +77,26 @@ class Watch:
                 if message.get("type") == "error":
                     raise SocketFailed(str(data or message))
                 if isinstance(data, dict) and "status" in data:
-                    yield from self._told(data)
+                    yield from self._received(data)
 
-    def _told(self, data: Record) -> Iterator[Change]:
+    def _received(self, data: Record) -> Iterator[Change]:
         own = own_id(data)
         meant = [own] if own in self._pending else [one for one in self._pending if names(data, one)]
         for record_id in meant:
             yield from self._news(record_id, {**self._shown.get(record_id, {}), **data})
 
     def _by_polling(self) -> Iterator[Change]:
-        pause = FIRST_POLL
+        pause, answered_at = FIRST_POLL, time.monotonic()
         while self._pending:
             time.sleep(self._allowed(pause))
             before = dict(self._shown)
-            yield from self._poll_once()
+            try:
+                yield from self._poll_once()
+            except (Unreachable, ServerError, RateLimited):
+                if time.monotonic() - answered_at > OUTAGE_SECONDS:
+                    raise
+            else:
+                answered_at = time.monotonic()
             pause = FIRST_POLL if self._shown != before else min(pause * 1.5, LONGEST_POLL)
 
     def _poll_once(self) -> Iterator[Change]:
@@ -111,15 +119,20 @@ class Watch:
             return pause
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise WaitTimeout(f"still waiting for {', '.join(self._pending[:3])}")
+            raise WaitTimeout(f"gave up: {_named(self._pending)} had not ended")
         return min(pause, left)
 
 
+def _named(record_ids: Sequence[str]) -> str:
+    more = f" and {len(record_ids) - 3} more" if len(record_ids) > 3 else ""
+    return ", ".join(record_ids[:3]) + more
+
+
 def watch(client: Client, *record_ids: str, timeout: float | None = None) -> Watch:
-    """Each record as it is, then at each change, until all are over."""
+    """Yields each record as it is now, then after each change, until all have ended."""
     return Watch(client, record_ids, timeout=timeout)
 
 
 def wait(client: Client, record_id: str, *, timeout: float | None = None) -> Change:
-    """The record when it is over."""
+    """Waits until the record has ended and returns it."""
     return client.wait(record_id, timeout=timeout)

@@ -1,9 +1,8 @@
-"""Standard Webhooks for receivers: is this callback Tidegate's, fresh and untouched?"""
+"""For receivers of callbacks: checks the signature and the time stamp, as Standard Webhooks defines them."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import time
@@ -16,20 +15,25 @@ SECRET_PREFIX = "whsec_"  # noqa: S105
 
 
 class NotVerified(TidegateError):
-    """The callback must not be believed."""
+    """The callback is not from Tidegate, was changed, or is too old. Do not act on it."""
 
 
 def signature_of(secret: str, message_id: str, timestamp: str, body: bytes) -> str:
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-    except binascii.Error as error:
-        raise NotVerified("the secret is not base64") from error
+    except ValueError as error:
+        raise NotVerified("the secret is not base64: use the project's whole whsec_…") from error
+    if not key:
+        # Anybody can sign with an empty key.
+        raise NotVerified("the secret is empty: use the project's whsec_…")
     signed = f"{message_id}.{timestamp}.".encode() + body
     return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float | None = None) -> str:
-    """Returns the message's id, by which repeated deliveries are told; raises `NotVerified`."""
+    """Returns the message id, by which a receiver recognises repeated deliveries. Raises `NotVerified`.
+
+    `body` is the body as it was received, before any parsing."""
     given = {name.lower(): value for name, value in headers.items()}
     try:
         message_id, timestamp = given["webhook-id"], given["webhook-timestamp"]
@@ -39,11 +43,11 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float |
         raise NotVerified(f"the header {error.args[0]} is missing") from error
     except ValueError as error:
         raise NotVerified("webhook-timestamp is not a number") from error
-    if abs((time.time() if now is None else now) - sent_at) > TOLERANCE_SECONDS:
-        raise NotVerified("the timestamp is more than five minutes off")
+    if abs(int(time.time() if now is None else now) - sent_at) > TOLERANCE_SECONDS:
+        raise NotVerified("webhook-timestamp is more than five minutes off; is this machine's clock right?")
     expected = signature_of(secret, message_id, timestamp, body)
-    # Several signatures come while a secret is being rotated; one that fits is enough.
+    # There are two signatures while a secret is being rotated; one that matches is enough.
     candidates = [value for version, _, value in (one.partition(",") for one in signatures) if version == "v1"]
     if not any(hmac.compare_digest(expected.encode(), candidate.encode()) for candidate in candidates):
-        raise NotVerified("no signature fits")
+        raise NotVerified("no signature fits the secret and the body")
     return message_id

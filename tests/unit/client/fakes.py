@@ -127,6 +127,9 @@ class AgentApi:
     refuse_results: bool = False
     # Final results that were answered with 503.
     refused: list[dict[str, Any]] = field(default_factory=list)
+    # A report with a final result is answered this late; how many are waiting for their answer.
+    seconds_a_report: float = 0.0
+    reports_under_way: int = 0
     unknown: set[str] = field(default_factory=set)
     refused_fields: set[str] = field(default_factory=set)
     key_status: int = 200
@@ -177,6 +180,10 @@ class AgentApi:
             self.refused += [one for one in body.get("items", ()) if one.get("error_code") != 115]
             handler.answer(503)
         elif handler.command == "POST":
+            if self.seconds_a_report and any(one["error_code"] != 115 for one in body["items"]):
+                self.reports_under_way += 1
+                time.sleep(self.seconds_a_report)
+                self.reports_under_way -= 1
             self._take(handler, body["items"])
         elif handler.command == "PUT":
             self.presences.append(body)

@@ -64,7 +64,7 @@ def test_download_submit_takes_what_it_needs_from_a_library_file(api: HTTPServer
 
 def test_download_submit_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["download", "submit", "--biz-id", "1", *WHERE, "--target", "a"]) == 2
-    assert "file_path" in capsys.readouterr().err
+    assert "--app-id, --file-path, --file-name, --signature" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ended", "code"), [("Success", 0), ("Failed", 1), ("Timeout", 1)])
@@ -180,6 +180,12 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
         ("batch start b1", "POST", "/v1/batches/b1/start", {}),
         ("batch stop b1", "POST", "/v1/batches/b1/stop", {}),
         ("batch rate b1 50", "PATCH", "/v1/batches/b1", {"rate": 50}),
+        (
+            "batch update b1 --on-item-failure skip --rate 5",
+            "PATCH",
+            "/v1/batches/b1",
+            {"on_item_failure": "skip", "rate": 5},
+        ),
         ("biz create n https://x", "POST", "/v1/biz", {"name": "n", "process_url": "https://x"}),
         (
             "export submit --name orders --encoding utf-8 --source-url https://x.example --schedule daily",
@@ -323,6 +329,30 @@ def test_credentials_come_from_stdin(api: HTTPServer, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert main(["credential", "put", "shop", "--origin", "https://a.example"]) == 2
+
+
+def test_record_for_people_leaves_out_fields_without_a_value(
+    api: HTTPServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"agent_id": "a", "zone": None, "groups": ["x", "y"], "labels": {}, "counts": {"total": 3, "failed": 0}}
+    api.expect_request("/v1/agents/a").respond_with_json(record)
+    api.expect_request("/v1/agents").respond_with_json({"items": [record]})
+
+    main(["fleet", "show", "a"])
+    main(["fleet", "show", "a", "--fields", "zone"])
+    main(["fleet", "list", "--fields", "groups,labels,counts"])
+
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["agent_id", "a"]
+    assert ["groups", "x, y"] in lines
+    assert lines.count(["zone", "-"]) == 1, "asked for, it is shown"
+    assert lines[-1] == ["x,", "y    -       total 3"]
+
+
+def test_change_that_changes_nothing_is_a_usage_error(api: HTTPServer) -> None:
+    for command in ("batch update b1", "fleet set a", "subscription update s1"):
+        assert main(command.split()) == 2
+    assert api.log == []
 
 
 def test_queue_stats_are_a_row_a_channel(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:

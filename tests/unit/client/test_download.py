@@ -181,3 +181,11 @@ def test_an_upload_whose_link_expired_says_so(pool: urllib3.PoolManager, store: 
 
     with pytest.raises(LinkExpired):
         upload(pool, store.link("f"), source)
+
+
+def test_name_of_255_bytes_can_be_downloaded(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
+    name = "海" * 85
+
+    fetch(pool, stored, tmp_path / name)
+
+    assert [path.name for path in tmp_path.iterdir()] == [name]

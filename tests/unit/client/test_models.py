@@ -106,7 +106,7 @@ def test_help_of_either_client_shows_what_its_parts_can_do() -> None:
     for client in (Client("http://127.0.0.1", "k"), AsyncClient("http://127.0.0.1", "k")):
         shown = pydoc.plain(pydoc.render_doc(client.subscriptions))
         assert "preview(self, source_url: 'str', **selection: 'Unpack[Selection]')" in shown
-        assert "What a source would bring; brings nothing." in shown
+        assert "Lists the files that a source would bring" in shown
     assert "`subscriptions`, `credentials`" in pydoc.plain(pydoc.render_doc(Client))
 
 

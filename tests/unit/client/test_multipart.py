@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import hashlib
 import http.server
 import threading
@@ -30,6 +31,9 @@ class PartStore(http.server.ThreadingHTTPServer):
         self.puts: list[int] = []
         self.answers: list[int] = []
         self.dies_after: int | None = None
+        self.seconds_a_part = 0.0
+        # Ctrl-C in the main thread when so many parts have arrived.
+        self.interrupt_at: int | None = None
         self.asked: list[list[int]] = []
 
     def links(self, numbers: list[int]) -> dict[int, str]:
@@ -45,6 +49,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         store = self.server
         store.puts.append(number)
+        if len(store.puts) == store.interrupt_at:
+            _thread.interrupt_main()
+        time.sleep(store.seconds_a_part)
         status = store.answers.pop(0) if store.answers else 200
         if store.dies_after is not None and len(store.parts) >= store.dies_after:
             status = 400
@@ -143,3 +150,25 @@ def test_changed_file_has_another_journal(source: Path) -> None:
     source.write_bytes(CONTENT + b"more")
 
     assert journal_of(source).file_id == ""
+
+
+def test_ctrl_c_stops_the_parts_that_are_being_sent(store: PartStore, source: Path) -> None:
+    journal = journal_of(source)
+    journal.begin("f-1", "sha", PART)
+    store.seconds_a_part, store.interrupt_at = 1.5, 4
+
+    with pytest.raises(KeyboardInterrupt):
+        send_parts(urllib3.PoolManager(), source, journal, store.links)
+
+    assert len(store.puts) == 4, "no further part was started"
+
+
+def test_line_that_a_kill_has_cut_does_not_spoil_the_next_one(source: Path) -> None:
+    journal = journal_of(source)
+    journal.begin("f-1", "sha", PART)
+    journal.sent(1, "one")
+    with journal.path.open("a") as file:
+        file.write('[2, "tw')
+    journal_of(source).sent(3, "three")
+
+    assert journal_of(source).etags == {1: "one", 3: "three"}

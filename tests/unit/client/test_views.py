@@ -149,6 +149,16 @@ def test_several_records_are_counted_and_failures_named() -> None:
     assert told[-1].endswith("3/3  Failed 1  Success 2")
 
 
+@pytest.mark.parametrize("status", ["paused", "stopping", "created", "waiting_biz"])
+def test_record_that_is_not_over_does_not_count_as_ended(status: str) -> None:
+    stream = io.StringIO()
+    overview = Overview(output(stream), 2)
+
+    overview.show(Change("a", {"status": status}))
+
+    assert f"0/2  {status} 1" in stream.getvalue()
+
+
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (999, "999 B"), (20_971_520, "21.0 MB"), (3e15, "3000.0 TB")])
 def test_bytes_for_people(count: float, shown: str) -> None:
     assert human_bytes(count) == shown

@@ -15,7 +15,7 @@ from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_websocket
 
 from tidegate_client import Client, NotFound, watching
-from tidegate_client.errors import WaitTimeout
+from tidegate_client.errors import ServerError, WaitTimeout
 from tidegate_client.records import names
 from tidegate_client.socket import LARGEST_FRAME, by_frames
 from tidegate_client.watching import Watch
@@ -110,6 +110,28 @@ def test_a_broken_websocket_falls_back_to_polling(httpserver: HTTPServer, client
 
     assert seen == ["running", "completed"]
     assert len(reasons) == 1
+
+
+def test_short_outage_of_the_api_does_not_end_the_watch(httpserver: HTTPServer, client: Client) -> None:
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("running"))
+    for status in (503, 500, 429):
+        httpserver.expect_ordered_request("/v1/task").respond_with_json({"code": "busy"}, status)
+    httpserver.expect_ordered_request("/v1/task").respond_with_json(export("completed"))
+
+    seen = [change.status for change in Watch(client, ["exp-1"], use_socket=False, timeout=10)]
+
+    assert seen == ["running", "completed"]
+
+
+def test_long_outage_of_the_api_ends_the_watch(
+    httpserver: HTTPServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "OUTAGE_SECONDS", 0.05)
+    httpserver.expect_oneshot_request("/v1/task").respond_with_json(export("running"))
+    httpserver.expect_request("/v1/task").respond_with_json({"code": "busy"}, 503)
+
+    with pytest.raises(ServerError):
+        list(Watch(client, ["exp-1"], use_socket=False, timeout=10))
 
 
 def test_without_the_websocket_library_it_polls(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hmac
+import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +18,9 @@ import urllib3
 from standardwebhooks.webhooks import Webhook
 
 from tests.support.deployed import free_port
+from tidegate_client.cli import main
+from tidegate_client.cli.commands.webhook import Listener
+from tidegate_client.cli.output import Output
 from tidegate_client.webhooks import NotVerified, verify
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
@@ -53,11 +59,56 @@ def test_while_a_secret_is_rotated_either_signature_will_do() -> None:
         (signed() | {"Webhook-Timestamp": "soon"}, BODY, "not a number"),
         ({}, BODY, "webhook-id is missing"),
         (signed() | {"Webhook-Signature": "v1a," + "A" * 44}, BODY, "no signature"),
+        (signed() | {"Webhook-Timestamp": "9" * 400}, BODY, "five minutes"),
     ],
 )
 def test_anything_else_is_not(headers: dict[str, str], body: bytes, reason: str) -> None:
     with pytest.raises(NotVerified, match=reason):
         verify(SECRET, headers, body)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_ключ", "whsec_!"])
+def test_secret_that_is_empty_or_no_base64_verifies_nothing(secret: str) -> None:
+    at = str(int(time.time()))
+    forged = base64.b64encode(hmac.digest(b"", f"msg_1.{at}.".encode() + BODY, "sha256")).decode()
+    headers = {"webhook-id": "msg_1", "webhook-timestamp": at, "webhook-signature": f"v1,{forged}"}
+
+    with pytest.raises(NotVerified, match="secret"):
+        verify(secret, headers, BODY)
+
+
+def test_webhook_listen_ends_when_nobody_reads_its_lines() -> None:
+    """As in `tidegate webhook listen | head -1`."""
+    port = free_port()
+    words = ["webhook", "listen", "--port", str(port), "--secret", SECRET]
+    command = [sys.executable, "-m", "tidegate_client", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listener:
+        assert listener.stdout
+        listener.stdout.close()
+        pool = urllib3.PoolManager(retries=urllib3.Retry(20, backoff_factor=0.05, backoff_max=0.5))
+        status = pool.request("POST", f"http://127.0.0.1:{port}/", body=BODY, headers=signed()).status
+        assert listener.stderr
+        err = listener.stderr.read()
+
+    assert status == 204, "it was verified, and is not to be sent again"
+    assert b"Traceback" not in err
+    assert listener.returncode == 0
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "²"])
+def test_webhook_listen_answers_400_to_an_odd_length(length: str) -> None:
+    listener = Listener(("127.0.0.1", 0), SECRET, Output(as_json=True, out=io.StringIO(), err=io.StringIO()), 204)
+    with listener, socket.create_connection(listener.server_address) as caller:  # type: ignore[arg-type]
+        caller.sendall(f"POST / HTTP/1.0\r\nContent-Length: {length}\r\n\r\n".encode("latin-1"))
+        listener.handle_request()
+        assert caller.recv(100).startswith(b"HTTP/1.0 400")
+
+
+def test_webhook_listen_names_the_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["webhook", "listen", "--port", str(port), "--secret", SECRET]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
 
 
 def test_webhook_listen_verifies_and_prints() -> None:

@@ -1,1 +1,1 @@
-"""The daemon on target hosts: fetches what its inbox names, puts it in place, says how it went."""
+"""The agent on target hosts: downloads the files in its inbox, puts them in place and reports the results."""

@@ -1,3 +1,5 @@
+"""Growing pauses between attempts."""
+
 from __future__ import annotations
 
 import random
@@ -6,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Backoff:
-    """Exponential, with jitter: a fleet that lost the API together does not come back together.
+    """Exponential back-off with jitter, so that hosts that lost the API at one moment do not all return at one moment.
 
-    `least` is the smallest pause, as a part of the largest one at that moment."""
+    `least` is the smallest pause as a fraction of the current largest one."""
 
     first: float = 0.5
     longest: float = 30.0
@@ -16,6 +18,7 @@ class Backoff:
     least: float = 0.5
 
     def next(self) -> float:
+        """Counts a failure and returns the seconds to wait."""
         ceiling = min(self.longest, self.first * 2**self.failures)
         self.failures = min(self.failures + 1, 32)
         return random.uniform(ceiling * self.least, ceiling)  # noqa: S311

@@ -1,3 +1,5 @@
+"""The result codes that an agent reports."""
+
 from __future__ import annotations
 
 import errno
@@ -8,7 +10,7 @@ from tidegate_client.errors import ChecksumMismatch, TransferError
 
 
 class Code(IntEnum):
-    """What the agent reports; 0, 115 and 409 are the API's, the rest tell whoever looks for the reason."""
+    """0, 115 and 409 have a meaning for the API; the others name the reason of a failure."""
 
     DONE = 0
     IN_PROGRESS = 115
@@ -24,6 +26,7 @@ class Code(IntEnum):
 
 
 def code_of(error: Exception) -> Code:
+    """The code for the error that ended a transfer."""
     match error:
         case ChecksumMismatch():
             return Code.WRONG_CONTENT

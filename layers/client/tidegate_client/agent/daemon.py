@@ -1,10 +1,9 @@
-"""The agent's threads: one polls, N deliver, one reports; the main thread watches and waits for a signal."""
+"""The agent: one thread polls, N threads deliver, one reports; the main thread writes health and waits for a signal."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import threading
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
 from tidegate_client.agent.disk.partials import Partials
 from tidegate_client.agent.inbox import CUT_SHORT, Inbox, key_of
-from tidegate_client.agent.journal import Journal, Key
+from tidegate_client.agent.journal import Journal, JournalError, Key
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.poll_alarm import PollAlarm
@@ -28,7 +27,7 @@ from tidegate_client.agent.refusals import Restarting
 from tidegate_client.agent.releases import Releases
 from tidegate_client.agent.reporter import Reporter
 from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
-from tidegate_client.agent.service.monitor import Monitor
+from tidegate_client.agent.service.monitor import Monitor, free_bytes
 from tidegate_client.agent.service.statistics import Statistics
 from tidegate_client.agent.service.supervisor import Watched
 from tidegate_client.agent.service.version import version
@@ -44,12 +43,14 @@ from tidegate_client.swarm.host import SwarmHost
 __all__ = ["Agent", "AgentOptions"]
 log = logging.getLogger("tidegate.agent")
 
-LOOK_EVERY = 1.0
+HEALTH_EVERY = 1.0
 BEAT_EVERY = 30.0
 SWEEP_EVERY = 600.0
-# An answer of a healthy API takes a tenth of this.
+# A poll that takes longer than this shows that the API is overloaded.
 SLOW_POLL = 2.0
 FIRST_STALL_PAUSE, LONGEST_STALL_PAUSE = 2.0, 60.0
+# How long the last results may take to reach the API when the agent stops; the journal keeps the rest.
+LAST_REPORT_SECONDS = 5.0
 
 
 class Agent:
@@ -61,7 +62,7 @@ class Agent:
         limit: RateLimit | None = None,
         tell: Callable[[str], None] = tell_systemd,
     ) -> None:
-        """`limit` is shared with other agents of the process; `tell` hears READY=1, WATCHDOG=1 and STOPPING=1."""
+        """`limit` is shared with other agents of the process. `tell` gets READY=1, WATCHDOG=1 and STOPPING=1."""
         self._tell = tell
         self._client = client
         self._options = options
@@ -116,7 +117,7 @@ class Agent:
         )
 
     def stop(self) -> None:
-        """Take no more, finish what runs; the second time: drop it (the part files stay)."""
+        """Takes no more transfers and finishes the running ones. Called again: breaks them off; part files stay."""
         if self._draining.is_set():
             self._aborting.set()
         self._draining.set()
@@ -126,7 +127,7 @@ class Agent:
         self._draining.set()
 
     def run(self) -> None:
-        """Returns after `stop()` and the drain, or when the API refuses the key."""
+        """Runs until `stop()`, or until the API refuses the key: see `failure`. Metrics and threads end with it."""
         with contextlib.ExitStack() as stack:
             if self._options.metrics:
                 host, port = self._options.metrics
@@ -142,14 +143,15 @@ class Agent:
             if self._options.push:
                 Watched("push", self._push.run, self._draining).start()
             self._tell("READY=1")
-            log.info("agent %s takes files into %s", self._options.agent_id, self._options.root)
-            self._look_after()
+            log.info("agent %s receives files below %s", self._options.agent_id, self._options.root)
+            self._keep_up()
             self._tell("STOPPING=1")
             self._drain()
 
-    def _look_after(self) -> None:
+    def _keep_up(self) -> None:
+        """Writes the health file, notifies the watchdog and removes old part files, until the agent stops."""
         sweep_at = 0.0
-        while not self._draining.wait(LOOK_EVERY):
+        while not self._draining.wait(HEALTH_EVERY):
             try:
                 if time.monotonic() >= sweep_at:
                     sweep_at = time.monotonic() + SWEEP_EVERY
@@ -159,10 +161,10 @@ class Agent:
                 if health["healthy"]:
                     self._tell("WATCHDOG=1")
             except Exception:
-                log.exception("looking after the agent failed; the transfers go on")
+                log.exception("writing health or removing old part files failed; transfers go on")
 
     def _drain(self) -> None:
-        log.info("draining: %d under way", self._inbox.active())
+        log.info("stopping: waiting for %d transfers", self._inbox.active())
         deadline = time.monotonic() + self._options.drain_seconds
         self._waiting.close()
         self._alarm.close()
@@ -172,9 +174,16 @@ class Agent:
         self._aborting.set()
         for worker in self._workers:
             worker.join(max(0.2, deadline - time.monotonic()) / len(self._workers))
-        told = self._reporter.drain(time.monotonic() + 5.0)
-        log.info("stopped%s", "" if told else "; results the API has not taken are kept for the next start")
-        if not any(worker.is_alive() for worker in self._workers):
+        told = self._reporter.drain(time.monotonic() + LAST_REPORT_SECONDS)
+        log.info("stopped%s", "" if told else "; results that the API has not received are kept for the next start")
+        self._close_journal()
+
+    def _close_journal(self) -> None:
+        """Closes the journal, unless a worker or the reporter is still in a call and will use it afterwards.
+
+        Such a thread ends with the process, and SQLite needs no close. The poller does not count: a long poll may
+        take 20 seconds more, and it gives up by itself when it finds the journal closed."""
+        if not any(thread.is_alive() for thread in (*self._workers, self._reporter.thread)):
             self._journal.close()
 
     def _poll(self) -> None:
@@ -187,7 +196,7 @@ class Agent:
                     self._options.agent_id, wait=pace.wait(began, pushed=self._push.connected)
                 )
             except (Unauthorized, Forbidden) as error:
-                # Refused from the start is a wrong key; refused later may be the API's own trouble.
+                # Refused at the first poll, the key is wrong. Refused later, it may be a fault of the API.
                 if not self._accepted:
                     self.failure = error
                     self._draining.set()
@@ -207,14 +216,19 @@ class Agent:
             now = time.monotonic()
             self._cut_short = len(items) >= CUT_SHORT
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
-            new = self._take(items)
+            try:
+                new = self._take(items)
+            except JournalError:
+                if self._draining.is_set():
+                    return
+                raise
             if new:
                 self._alarm.satisfied(slow=now - began > SLOW_POLL)
             pause = pace.pause(now, listed=bool(items), new=new, pushed=self._push.connected)
             self._sleep(began + pause)
 
     def _sleep(self, until: float) -> None:
-        """Sleeps until then or until the alarm rings, and beats for the watchdog meanwhile."""
+        """Sleeps until then or until a poll is asked for; beats for the watchdog meanwhile."""
         rang = False
         while not rang and not self._draining.is_set():
             self._poller.beat()
@@ -224,13 +238,14 @@ class Agent:
             rang = self._alarm.sleep(min(left, BEAT_EVERY))
 
     def _inventory(self) -> dict[str, Any]:
-        told = {"version": version(), "free_bytes": shutil.disk_usage(self._options.root).free}
-        return told | ({"zone": self._options.zone} if self._options.zone else {})
+        """What the API is told about this host when the WebSocket connects."""
+        told = {"version": version(), "free_bytes": free_bytes(self._options.root), "zone": self._options.zone}
+        return {name: value for name, value in told.items() if value is not None}
 
     def _back_off(self, backoff: Backoff, error: TidegateError) -> None:
         pause = backoff.next()
         self._statistics.add("polls_total", result="failed")
-        log.warning("the API cannot be asked, trying again in %.1f s: %s", pause, error)
+        log.warning("polling the API failed, next attempt in %.1f s: %s", pause, error)
         self._poller.beat()
         self._draining.wait(pause)
 
@@ -249,7 +264,7 @@ class Agent:
             try:
                 self._deliver(transfer)
             except BaseException:
-                # The next poll lists it as new again.
+                # Forget it: the next poll lists it as new.
                 self._inbox.drop(key_of(transfer))
                 raise
 
@@ -258,35 +273,35 @@ class Agent:
         try:
             moved = self._delivery.run(transfer)
         except Cancelled:
-            log.info("%s: called off; what has arrived is kept for a while", name)
+            log.info("%s: cancelled; its part file is kept for a while", name)
             self._inbox.drop(key)
             self._stalls.pop(key, None)
             return
         except Restarting:
-            log.info("%s: a new version of the agent; it starts now, and tells how it went", name)
+            log.info("%s: a new version of the agent starts now and reports the result", name)
             self._inbox.drop(key)
             return
         except Stalled as error:
             self._put_off(transfer, error)
             return
         except Exception as error:
-            # Whatever it is, somebody waits for an answer about this file, and the other transfers go on.
+            # Any error is reported as the result of this transfer; the other transfers go on.
             code = code_of(error)
-            log.warning("%s: failed with %d: %s", name, code, error, exc_info=code is Code.INTERNAL)
+            log.warning("%s: failed with code %d: %s", name, code, error, exc_info=code is Code.INTERNAL)
             self._finish(transfer, code, str(error))
             return
         seconds = time.monotonic() - began
-        log.info("%s: in place after %.1f s, %d bytes moved", name, seconds, moved.size)
+        log.info("%s: in place after %.1f s, %d bytes downloaded", name, seconds, moved.size)
         figures = _figures(moved.size, start, seconds)
         self._finish(transfer, Code.DONE, "", figures | ({"swarm": moved.swarm} if moved.swarm else {}))
 
     def _put_off(self, transfer: Transfer, error: Stalled) -> None:
-        """Tries the transfer again later, until its Job ends; other transfers get the worker meanwhile."""
+        """Queues the transfer again for later, so that others get the worker. Repeated until the Job ends."""
         key = key_of(transfer)
         pause = min(LONGEST_STALL_PAUSE, FIRST_STALL_PAUSE * 2 ** self._stalls[key])
         self._stalls[key] += 1
         self._statistics.add("stalls_total")
-        log.warning("%s: trying again in %.0f s: %s", transfer["file_name"], pause, error)
+        log.warning("%s: next attempt in %.0f s: %s", transfer["file_name"], pause, error)
         self._waiting.put(transfer, delay=pause)
 
     def _finish(self, transfer: Transfer, code: Code, message: str, figures: dict[str, Any] | None = None) -> None:
@@ -294,7 +309,7 @@ class Agent:
         self._statistics.add("transfers_total", result=code.name.lower())
         self._reporter.finished(_result(transfer, code, message) | (figures or {}))  # type: ignore[arg-type]
         if self._cut_short and not self._inbox.active():
-            # The list had room for a hundred: there may be more.
+            # The last list was full, so there may be more transfers.
             self._alarm.ring()
 
     def health(self) -> Health:
@@ -305,7 +320,7 @@ class Agent:
 
 
 def _figures(moved: int, start: float, seconds: float) -> dict[str, int | str]:
-    """The end is the start and what the monotonic clock measured: a clock set meanwhile makes no transfer negative."""
+    """Size, speed and times of a transfer. Its end is computed from the monotonic clock: the wall clock may jump."""
     speed = int(moved / max(seconds, 0.001))
     return {"size": moved, "speed": speed, "start_time": _iso(start), "end_time": _iso(start + seconds)}
 

@@ -1,4 +1,4 @@
-"""One transfer, from its link to the file in place."""
+"""Delivers one transfer: download, verify, put in place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("tidegate.agent")
 
 
 class Moved(NamedTuple):
-    """Bytes that had to be moved for a delivery, and where they came from if a swarm brought them."""
+    """Bytes downloaded for a delivery, and by source if a swarm was used."""
 
     size: int
     swarm: SwarmFigures | None = None
@@ -80,7 +80,7 @@ class Delivery:
     _paths: PathLocks = field(default_factory=PathLocks)
 
     def run(self, transfer: Transfer) -> Moved:
-        """Raises what went wrong; returns when the right bytes are in place under the right name and owner."""
+        """Returns when the file is in place with the right content and owner; raises the reason if it cannot be."""
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
         if is_update(transfer):
@@ -92,9 +92,9 @@ class Delivery:
             return self._deliver(transfer, place)
 
     def _update(self, transfer: Transfer) -> Moved:
-        """Raises Restarting once the agent is to begin again as the new version."""
+        """Installs a release of the agent. Raises Restarting when the agent must restart as that version."""
         if self.update is None:
-            raise RefusedPath("this agent does not update itself: start it with --self-update")
+            raise RefusedPath("this agent may not update itself: start it with --self-update")
         wanted = self.update.wanted(transfer)
         if wanted is None:
             return Moved(0)
@@ -127,16 +127,16 @@ class Delivery:
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
                 if not self._is_there(transfer, place):
-                    moved = self._bring(transfer, place, file, part)
+                    moved = self._download(transfer, place, file, part)
             except BaseException as error:
-                # Where the bytes may still be right they stay: the next transfer of this content goes on from them.
+                # Keep bytes that may be right: the next transfer of this content resumes from them.
                 if not _worth_keeping(error):
                     self._drop(place, part)
                 raise
             self._drop(place, part)
         return moved
 
-    def _bring(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> Moved:
+    def _download(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> Moved:
         """Downloads from the swarm if the transfer names one that can be joined, else from the store."""
         if self.swarm is not None and transfer.get("swarm"):
             try:
@@ -160,7 +160,7 @@ class Delivery:
                     figures = member.figures()
                     return Moved(figures["origin_bytes"] + figures["peer_bytes"], figures)
             except NoSwarm as error:
-                log.info("%s comes without a swarm: %s", transfer["file_name"], error)
+                log.info("%s: downloading from S3 without the swarm: %s", transfer["file_name"], error)
         size = self._fetch(transfer, file)
         self._publish(transfer, place, file, part)
         return Moved(size)
@@ -196,12 +196,12 @@ class Delivery:
             self._apply(transfer, place, previous, lambda: place.rename(file, part))
 
     def _is_there(self, transfer: Transfer, place: Place) -> bool:
-        """The content is in place already. Raises Superseded if newer content is."""
+        """True if the content is in place already. Raises Superseded if newer content is."""
         signature, size = transfer["signature"], transfer.get("size")
         with self._paths.hold(place.file):
             applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
             if applied and sequence is not None and applied.sequence > sequence:
-                # A later window brought the same bytes: this transfer has what it wanted, and changes nothing.
+                # A later window delivered the same bytes: nothing to do, and its owner and mode stay.
                 if applied.signature == signature.lower() and place.holds(signature, size):
                     return True
                 raise _superseded(applied)
@@ -219,20 +219,20 @@ class Delivery:
         return applied
 
     def _require_known_order(self, transfer: Transfer, place: Place, applied: Applied | None) -> None:
-        """After the journal was lost: a file that changed since this content was asked for may be newer than it."""
+        """After the journal was lost, refuses to replace a file that changed after this content was requested."""
         sequence = transfer.get("sequence")
         if applied is not None or sequence is None or sequence >= self.journal.lost_at * 1000:
             return
         if place.changed_at() * 1000 > sequence:
             raise Superseded(
-                "the agent's journal was lost, and the file here changed after this content was asked for: "
+                "the agent's journal was lost, and the file here changed after this content was requested: "
                 "redrive the Job if it is to be replaced"
             )
 
     def _apply(
         self, transfer: Transfer, place: Place, previous: Applied | None, put_in_place: Callable[[], None]
     ) -> None:
-        """The journal first: a crash before the rename must not let an older content in afterwards."""
+        """Writes the journal first: after a crash before the rename, older content must still be refused."""
         sequence = transfer.get("sequence")
         if sequence is None:
             put_in_place()
@@ -248,7 +248,7 @@ class Delivery:
             raise
 
     def _drop(self, place: Place, part: str) -> None:
-        """Removes the part file; after the rename there is none any more."""
+        """Removes the part file, if it was not renamed, and its journal entry."""
         place.drop_part(part)
         self.partials.gone(place.path / part)
 

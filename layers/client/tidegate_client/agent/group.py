@@ -1,4 +1,4 @@
-"""One process for several projects: an agent for each, with one bandwidth limit and one page of health and metrics."""
+"""Several projects in one process: an agent for each, one bandwidth limit, one page of health and metrics."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tidegate_client.proxies import make_pool
 log = logging.getLogger("tidegate.agent")
 # The name of the project that the process was started for.
 FIRST = "default"
-# Each agent says every second that it is well.
-WELL_SECONDS = 10.0
+# Each agent reports every second that it is healthy.
+HEALTHY_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class SystemdVoice:
-    """Tells systemd about all agents of the process: ready when all are, and alive only if each of them is."""
+    """Notifies systemd for all agents of the process: ready when all are ready, alive while all are healthy."""
 
     ready: set[str] = field(default_factory=set)
-    well_at: dict[str, float] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)
+    healthy_at: dict[str, float] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -41,21 +41,21 @@ class SystemdVoice:
         with self._lock:
             if state == "READY=1":
                 self.ready.add(name)
-                if self.ready | self.gone == self.names:
+                if self.ready | self.ended == self.names:
                     tell_systemd(state)
             elif state == "WATCHDOG=1":
-                self.well_at[name] = now = time.monotonic()
-                others = self.names - self.gone
-                if all(now - self.well_at.get(other, float("-inf")) < WELL_SECONDS for other in others):
+                self.healthy_at[name] = now = time.monotonic()
+                running = self.names - self.ended
+                if all(now - self.healthy_at.get(one, float("-inf")) < HEALTHY_SECONDS for one in running):
                     tell_systemd(state)
             elif state == "STOPPING=1":
-                self.gone.add(name)
-                if self.gone == self.names:
+                self.ended.add(name)
+                if self.ended == self.names:
                     tell_systemd(state)
 
 
 class AgentGroup:
-    """An agent whose key is refused ends alone; the others go on. `failure` is set if all of them ended so."""
+    """Runs the agents. One whose key is refused ends alone; `failure` is set if all keys were refused."""
 
     def __init__(self, agents: dict[str, Agent], voice: SystemdVoice, metrics: tuple[str, int] | None) -> None:
         self._agents = agents
@@ -76,7 +76,7 @@ class AgentGroup:
         return failures[0] if all(failures) else None
 
     def run(self) -> None:
-        """Returns when all have ended. One that begins again as another version takes the others with it."""
+        """Returns when all agents have ended. When one must restart as a new version, all stop."""
         threads = [
             threading.Thread(target=self._run_one, args=(name, agent), name=f"agent-{name}")
             for name, agent in self._agents.items()
@@ -94,11 +94,13 @@ class AgentGroup:
         if agent.restarting:
             self.stop()
         elif agent.failure:
-            log.error("the project of %s refuses the key of this host: %s", name, agent.failure)
+            log.error(
+                "the API refuses the key of the login %r; its project gets no files here: %s", name, agent.failure
+            )
 
     def health(self) -> Any:
         found = {name: agent.health() for name, agent in self._agents.items() if agent.failure is None}
-        refused = [f"{name}: its key is refused" for name, agent in self._agents.items() if agent.failure]
+        refused = [f"{name}: the API refuses its key" for name, agent in self._agents.items() if agent.failure]
         problems = refused + [f"{name}: {problem}" for name, one in found.items() for problem in one["problems"]]
         return {"healthy": not problems, "problems": problems, "agents": found}
 
@@ -107,7 +109,7 @@ class AgentGroup:
 
 
 def merged_metrics(pages: dict[str, str]) -> str:
-    """One page of all, each sample with the label `profile`; a metric's head stands once, before all its samples."""
+    """One page of metrics. Each sample gets the label `profile`; HELP and TYPE come once, before the samples."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for name, page in pages.items():
@@ -132,7 +134,7 @@ def _labelled(line: str, profile: str) -> tuple[str, str]:
 
 
 def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
-    """The first project's agent has the peer port and may update the process; the others fetch."""
+    """Agents for all logins. Only the first one listens for peers and may update the process."""
     limit, voice = RateLimit(options.limit_rate) if options.limit_rate else None, SystemdVoice()
     agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, tell=partial(voice.tell, FIRST))}
     for name, config in others.items():

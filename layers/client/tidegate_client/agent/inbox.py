@@ -1,4 +1,4 @@
-"""What the agent knows of its transfers: which run, how far they are, and the newest link to each."""
+"""The agent's open transfers: their progress, and the newest URL of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.models import Transfer, TransferResult
 
 REMEMBERED = 5000
-# A list this long may have been cut short, so it does not show what was taken back.
+# The API lists at most this many: a transfer that a full list lacks may still be open.
 CUT_SHORT = 100
 MISSED_UNTIL_GONE = 2
 
@@ -24,7 +24,7 @@ def key_of(item: Transfer | TransferResult) -> Key:
 
 class Inbox:
     def __init__(self, ask: Callable[[], None] = lambda: None) -> None:
-        """`ask` brings on a poll: somebody needs a fresh link."""
+        """`ask` triggers a poll; it is called when a fresh URL is needed."""
         self._ask = ask
         self._changed = threading.Condition()
         self._links: dict[Key, str] = {}
@@ -36,14 +36,14 @@ class Inbox:
     def offer(
         self, items: Iterable[Transfer], settled: Callable[[Key], bool]
     ) -> tuple[list[Transfer], list[TransferResult]]:
-        """Take a poll's answer. Gives the new transfers, oldest first, and results that the API seems not to have got.
+        """Takes the answer of a poll. Returns new transfers, oldest first, and results that the API seems to have lost.
 
-        What is settled has its result, which only waits to be told."""
+        `settled` is True for a transfer whose result is in the journal and only has to be reported."""
         new: list[Transfer] = []
         repeat: list[TransferResult] = []
         with self._changed:
             listed = {key_of(item): item for item in items}
-            # Asked before anything changes: a journal that cannot be read must not leave transfers half taken.
+            # Read the journal before anything changes: an error must not leave some of the transfers taken.
             over = {key for key in listed if settled(key)}
             for key, item in listed.items():
                 if key in over:
@@ -68,7 +68,7 @@ class Inbox:
                 self._missed[key] += 1
 
     def called_off(self, key: Key) -> bool:
-        """True if two polls did not list it: its Job is over or cancelled. One is not enough, as the index lags."""
+        """True if two polls did not list it: its Job has ended. One poll is not enough, as the index lags behind."""
         with self._changed:
             return self._missed[key] >= MISSED_UNTIL_GONE
 
@@ -77,7 +77,7 @@ class Inbox:
             return self._links[key]
 
     def fresher_link(self, key: Key, stale: str, wait: float, stopping: threading.Event) -> str:
-        """The link that a later poll brought."""
+        """Waits for the URL of a later poll. Raises Cancelled or, after `wait` seconds, Stalled."""
         self._ask()
         deadline = time.monotonic() + wait
         with self._changed:
@@ -86,7 +86,7 @@ class Inbox:
                     raise Cancelled
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise Stalled(f"the link is refused and no other came in {wait:.0f} s", status=403)
+                    raise Stalled(f"the URL was refused, and no poll brought a new one within {wait:.0f} s", status=403)
                 self._changed.wait(min(left, 0.5))
             return self._links[key]
 
@@ -95,7 +95,7 @@ class Inbox:
             self._progress[key] = percent
 
     def news(self) -> list[TransferResult]:
-        """Progress that has not been told yet."""
+        """Progress that was not reported yet."""
         with self._changed:
             moved = [(key, percent) for key, percent in self._progress.items() if self._told.get(key) != percent]
             self._told.update(moved)
@@ -110,6 +110,7 @@ class Inbox:
         ]
 
     def finish(self, result: TransferResult) -> None:
+        """Closes a transfer, and keeps its result in case the API loses it."""
         key = key_of(result)
         with self._changed:
             self._forget(key)
@@ -118,11 +119,12 @@ class Inbox:
                 self._done.popitem(last=False)
 
     def drop(self, key: Key) -> None:
-        """Forgets a transfer that was cancelled: if it is listed again, it is new."""
+        """Forgets a transfer; if it is listed again, it counts as new."""
         with self._changed:
             self._forget(key)
 
     def active(self) -> int:
+        """The number of open transfers."""
         with self._changed:
             return len(self._links)
 

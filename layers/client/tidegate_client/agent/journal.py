@@ -1,4 +1,4 @@
-"""What must outlive the process: untold results, the newest content applied to each path, and part files."""
+"""The journal on disk: results not reported yet, the newest content of each path, and part files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate_client.models import TransferResult
 
 log = logging.getLogger("tidegate.agent")
 Key = tuple[str, str]
-# Bounded by count, not by age: a clock that jumps must not make the agent forget what is newer.
+# Limited by number, not by age: after a jump of the clock, older content must still be refused.
 REMEMBERED_PATHS = 50_000
 
 SCHEMA = """
@@ -41,14 +41,14 @@ class JournalError(OSError):
 
 
 class Applied(NamedTuple):
-    """The newest content that was put at a path, or was about to be when the process ended."""
+    """The newest content that was put at a path, or was about to be when the process crashed."""
 
     sequence: int
     signature: str
 
 
 class Journal:
-    """SQLite with full sync: what is committed is on the disk, and a kill in the middle leaves the old state."""
+    """SQLite with full sync: a commit is on disk, and a crash within a transaction leaves the state before it."""
 
     def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,9 +60,9 @@ class Journal:
         except sqlite3.DatabaseError as error:
             code = error.sqlite_errorcode & 0xFF
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise AlreadyRunning(f"another agent uses {directory}: {error}") from error
+                raise AlreadyRunning(f"another agent uses {directory}; stop it, or give another --state-dir") from error
             if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise _translated(error) from error
+                raise self._translated(error) from error
             self._base = self._replaced(error)
         # When an unreadable journal was replaced, in seconds since 1970; 0 for one that never was.
         self.lost_at: int = self._base.execute("PRAGMA user_version").fetchone()[0]
@@ -72,7 +72,7 @@ class Journal:
         try:
             base.execute("PRAGMA locking_mode = EXCLUSIVE")
             base.execute("PRAGMA synchronous = FULL")
-            # The first write takes the exclusive lock, which the process then holds for life.
+            # The first write takes the exclusive lock, which is held until the connection is closed.
             base.executescript("BEGIN IMMEDIATE;" + SCHEMA + "COMMIT;")
             if (found := base.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 damaged = sqlite3.DatabaseError(found)
@@ -84,9 +84,9 @@ class Journal:
         return base
 
     def _replaced(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
-        """A host whose journal a broken disk has spoiled goes on with a new one, and knows since when."""
+        """Renames an unreadable journal, as after a disk error, and starts a new one that records the time."""
         aside = self._file.with_name(f"{self._file.name}.unreadable-{int(self._now())}")
-        log.error("the journal cannot be read and is kept as %s; a new one begins: %s", aside, error)
+        log.error("the journal cannot be read; it was renamed to %s and a new one is used: %s", aside, error)
         self._file.replace(aside)
         self._file.with_name(f"{self._file.name}-journal").unlink(missing_ok=True)
         base = self._opened()
@@ -94,6 +94,7 @@ class Journal:
         return base
 
     def record(self, result: TransferResult) -> None:
+        """Stores a result until the API has taken it."""
         row = (result["transfer_id"], result["container_id"], json.dumps(result))
         with self._writing() as base:
             base.execute("INSERT OR REPLACE INTO results VALUES (?, ?, ?)", row)
@@ -117,7 +118,7 @@ class Journal:
         return Applied(*rows[0]) if rows else None
 
     def apply(self, path: Path, applied: Applied | None) -> None:
-        """Committed before the rename: after a crash in between, older content is still refused."""
+        """Stores the newest content of a path. Call it before the rename: after a crash, older content is refused."""
         with self._writing() as base:
             base.execute("DELETE FROM applied WHERE path = ?", (os.fspath(path),))
             if applied:
@@ -150,25 +151,25 @@ class Journal:
             try:
                 return self._base.execute(query, values).fetchall()
             except sqlite3.Error as error:
-                raise _translated(error) from error
+                raise self._translated(error) from error
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; whatever goes wrong, none is left open for the next one to stumble over."""
+        """One transaction, rolled back on any error."""
         with self._lock:
             try:
                 self._base.execute("BEGIN IMMEDIATE")
                 yield self._base
                 self._base.execute("COMMIT")
             except sqlite3.Error as error:
-                raise _translated(error) from error
+                raise self._translated(error) from error
             finally:
-                # Closed by now, if the agent ends.
+                # ProgrammingError: the agent has closed the journal.
                 with suppress(sqlite3.ProgrammingError):
                     if self._base.in_transaction:
                         self._base.rollback()
 
-
-def _translated(error: sqlite3.Error) -> JournalError:
-    full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-    return JournalError(errno.ENOSPC if full else errno.EIO, f"the agent's journal cannot be used: {error}")
+    def _translated(self, error: sqlite3.Error) -> JournalError:
+        full = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+        reason = f"the agent's journal {self._file} cannot be used: {error}"
+        return JournalError(errno.ENOSPC if full else errno.EIO, reason)

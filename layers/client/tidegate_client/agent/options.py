@@ -1,3 +1,5 @@
+"""The options of one agent."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from tidegate_client.swarm.host import SwarmOptions
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """How one agent runs. `patience` is how long a download may bring no byte before others get its worker."""
+    """`patience`: seconds without a byte after which a download is put off and its worker takes another."""
 
     agent_id: str
     root: Path
@@ -19,14 +21,14 @@ class AgentOptions:
     permits: Permits = field(default_factory=Permits)
     limit_rate: int | None = None
     proxy: str | None = None
-    # Where /healthz and /metrics are served; None: nowhere.
+    # Host and port of /healthz and /metrics; None: they are not served.
     metrics: tuple[str, int] | None = None
-    # How this host takes part in swarms; None: it neither tells the API where it is nor asks any peer.
+    # How this host takes part in swarms; None: not at all.
     swarm: SwarmOptions | None = None
-    # Seconds of a long poll while there is no connection; each holds a function.
+    # Seconds of a long poll while there is no WebSocket. Each long poll occupies a Lambda function.
     wait: int = 0
     push: bool = True
-    # Whether Jobs may bring new versions of the agent itself.
+    # Whether Jobs may install new versions of the agent itself.
     self_update: bool = False
     zone: str | None = None
     report_every: float = 2.0

@@ -1,7 +1,7 @@
-"""How often the agent asks its inbox. With a connection it is told, and asks only to renew links; without one it
-asks now and then, and more often while there is work about.
+"""How often the agent polls its inbox. With a WebSocket it is notified, and polls only to renew URLs; without one it
+polls every few minutes, and more often while there is work.
 
-A long poll holds a function for as long as it waits: a fleet that waited would hold, and pay for, one each.
+A long poll occupies a Lambda function while it waits: a whole fleet in long polls would pay for one function each.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from tidegate_client.agent.backoff import Backoff
 
 LIVELY_SECONDS = 60.0
-# While transfers run, the inbox answers at once with the same list: do not ask all the time.
+# While transfers run, a long poll returns at once with the same list: pause between polls.
 SHORTEST_ROUND, LONGEST_ROUND = 1.0, 5.0
-# Without a connection. A Job waits ten minutes for its hosts, so this is often enough.
+# Without a WebSocket. A Job waits ten minutes for its hosts, so this is often enough.
 FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND = 5.0, 120.0
-# With one. A link lasts fifteen minutes; each new connection, every two hours, brings a poll too.
+# With a WebSocket. A URL is valid for fifteen minutes; each new connection, every two hours, causes a poll too.
 PUSHED_ROUND, PUSHED_IDLE_ROUND = 60.0, 4 * 3600.0
 
 
 @dataclass(slots=True)
 class Pace:
-    """`now` is monotonic seconds."""
+    """The pauses between polls. `now` is the monotonic clock."""
 
     longest_wait: int
     lively_until: float
@@ -30,7 +30,7 @@ class Pace:
     _idle: Backoff = field(default_factory=lambda: Backoff(FIRST_IDLE_ROUND, LONGEST_IDLE_ROUND))
 
     def wait(self, now: float, *, pushed: bool = False) -> int:
-        """Seconds of the long poll to ask for."""
+        """Seconds that the next long poll should wait."""
         return self.longest_wait if now < self.lively_until and not pushed else 0
 
     def pause(self, now: float, *, listed: bool, new: bool, pushed: bool = False) -> float:

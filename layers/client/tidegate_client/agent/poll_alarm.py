@@ -1,4 +1,4 @@
-"""When the inbox is asked next: at the poller's own pace, or sooner if something rings."""
+"""Wakes the poller before its own pause is over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import random
 import threading
 import time
 
-# If it brought nothing new: the inbox's list may lag behind what rang, and a transfer that it lacks must lack twice.
+# Further polls if the first one lists nothing new: the list may lag behind the notification, and a transfer counts as
+# cancelled only when two polls lack it.
 ASK_AGAIN_AFTER = (2.0, 10.0)
 
 
@@ -18,7 +19,7 @@ class PollAlarm:
         self._closed = False
 
     def ring(self, within: float = 0.0, *, again: bool = True) -> None:
-        """Polls at a random moment within that many seconds; with `again`, twice more if it lists nothing new."""
+        """Causes a poll within that many seconds, at random. `again`: two more if it lists nothing new."""
         at = time.monotonic() + random.uniform(0.0, within)  # noqa: S311
         with self._changed:
             self._due = sorted({*self._due, at})[:16]
@@ -27,8 +28,10 @@ class PollAlarm:
             self._changed.notify_all()
 
     def satisfied(self, *, slow: bool = False) -> None:
-        """A poll brought something new. If it was slow, what rang meanwhile is dropped: an API that answers slowly gets
-        no second question for the same wake-up, and tells this host again of whatever it has not begun."""
+        """A poll listed something new, so no further polls are needed.
+
+        If it was `slow`, wake-ups that came meanwhile are dropped too, to spare an overloaded API: it notifies this
+        host again of transfers that have not started."""
         with self._changed:
             self._follow_ups = []
             if slow:
@@ -41,7 +44,7 @@ class PollAlarm:
             self._changed.notify_all()
 
     def sleep(self, seconds: float) -> bool:
-        """True if something rang."""
+        """Sleeps; True if it was woken by `ring`."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not self._closed:

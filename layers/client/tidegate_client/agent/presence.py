@@ -1,4 +1,4 @@
-"""Tells the API where this host is and where peers may call it: at the start, on change, and every hour."""
+"""Tells the API the site of this host and its addresses for peers: at the start, on change, and every hour."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class PresenceTeller:
                 try:
                     self._client.agents.tell_presence(self._agent_id, presence)
                 except (Invalid, NotFound) as error:
-                    # Wrong addresses, or an API that knows no swarms: saying it again at once is no use.
-                    log.warning("the API does not take this host into swarms: %s", error)
+                    # Wrong addresses, or an API without swarms: an hour later is soon enough to try again.
+                    log.warning("the API refuses this host for swarms: %s", error)
                     told, due = presence, time.monotonic() + TELL_EVERY
                 except TidegateError as error:
                     pause = self._backoff.next()
                     log.warning(
-                        "the API could not be told where this host is, trying again in %.1f s: %s", pause, error
+                        "the API could not be told this host's peer addresses, next attempt in %.1f s: %s", pause, error
                     )
                 else:
                     self._backoff.reset()

@@ -1,7 +1,7 @@
-"""The agent's connection: the API tells over it that there is something to fetch, so nobody has to ask.
+"""The agent's WebSocket, over which the API notifies it of new transfers, so that it need not poll.
 
-It costs next to nothing while nothing happens: one small message in nine and a half minutes, as API Gateway closes a
-connection that is silent for ten, and a new connection every two hours, which is as long as one may last.
+While idle it costs one small message every nine and a half minutes, since API Gateway closes a connection that is
+silent for ten, and a new connection every two hours, the longest that API Gateway allows.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tidegate_client.socket import MessageTooBig, NoSocketLibrary, Socket, Socke
 log = logging.getLogger("tidegate.agent")
 
 BEAT_SECONDS = 570.0
-# A fleet that lost its connections together comes back over this time: API Gateway takes 500 new ones a second.
+# A fleet that lost its connections reconnects over this time: API Gateway accepts 500 new ones a second.
 FIRST_PAUSE, LONGEST_PAUSE, LEAST_PAUSE = 30.0, 300.0, 0.05
 LISTEN_SECONDS = 5.0
-# As long as the gateway waits for its function.
+# As long as API Gateway waits for its function.
 CONNECT_SECONDS = 30.0
 # How long the first answer over a new connection may take, with cold functions.
 PROOF_SECONDS = 20.0
-# A connection that lasted this long has shown that the way is good; the next one need not be tried out.
+# After a connection that lasted this long, the next one is not tested with a ping.
 PROVEN_SECONDS = 3600.0
 
 
 class Push:
-    """`ring` brings on a poll: when the API says so, and after each new connection.
+    """Holds the WebSocket. `ring` triggers a poll: on a notification, and after each new connection.
 
-    The host's inventory goes with the connection's own request: a message would cost one more."""
+    The host's inventory is sent with the connection request: a message of its own would cost more."""
 
     def __init__(
         self,
@@ -63,21 +63,23 @@ class Push:
             try:
                 self._hold()
             except NoSocketLibrary:
-                log.warning("websocket-client is not installed: this host polls, and hears of files minutes later")
+                log.warning(
+                    "websocket-client is not installed: this host polls, and notices new files up to two minutes later"
+                )
                 return
             except MessageTooBig as error:
-                # The next connection would end the same way.
+                # The next connection would be closed the same way.
                 self.connected = False
                 self._ring(0.0, again=False)
-                log.warning("no connection to be told by from now on, this host polls: %s", error)
+                log.warning("the WebSocket cannot be used, this host polls from now on: %s", error)
                 return
             except TidegateError as error:
                 was_connected, self.connected = self.connected, False
                 pause = self._backoff.next()
                 level = logging.INFO if was_connected else logging.WARNING
-                log.log(level, "no connection to be told by, next try in %.0f s: %s", pause, error)
+                log.log(level, "no WebSocket, this host polls; next attempt in %.0f s: %s", pause, error)
                 if was_connected:
-                    # The poller sleeps for long while there is a connection: now it goes back to its own pace.
+                    # Wake the poller: its pauses are hours while there is a connection.
                     self._ring(pause, again=False)
                 self._stopping.wait(pause)
             finally:
@@ -92,8 +94,8 @@ class Push:
             self.connected = True
             self.connections += 1
             self._backoff.reset()
-            log.info("connected: the API tells this host when there is something to fetch")
-            # For what came while there was no connection.
+            log.info("WebSocket connected: the API notifies this host of new files")
+            # Notifications may have been missed while there was no connection.
             self._ring(0.0, again=False)
             beat_at = time.monotonic() + BEAT_SECONDS * random.uniform(0.9, 1.0)  # noqa: S311
             while not self._stopping.is_set():
@@ -109,8 +111,9 @@ class Push:
             self._ring(_seconds(message.get("within_s")))
 
     def _prove(self, socket: Socket) -> None:
-        """A proxy may let the connection open and pass nothing on. A host that trusted it would poll every few hours
-        and hear of nothing: until an answer has come back, it has no connection."""
+        """Tests a new connection with a ping: a proxy may open it and pass nothing on.
+
+        A host that relied on such a connection would poll every few hours and get no notification."""
         if self._proven:
             return
         socket.ping()
@@ -121,7 +124,7 @@ class Push:
                 self._hear(message)
                 return
             if time.monotonic() >= deadline:
-                raise SocketFailed("nothing comes back over the connection: does a proxy hold it up?")
+                raise SocketFailed("the WebSocket opens, but no answer comes back: does a proxy block it?")
 
 
 def _seconds(value: object) -> float:

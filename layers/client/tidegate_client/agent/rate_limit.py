@@ -1,4 +1,4 @@
-"""Limits on bytes a second: one that all downloads of an agent share, and one for each Job that asks for it."""
+"""Limits on bytes a second: one for all downloads of an agent, and one for each Job that has a limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def parse_rate(text: str) -> int:
-    """`500K`, `10M` or plain bytes a second, as curl writes it."""
+    """Parses bytes a second: `500K`, `10M` or a plain number, as curl takes them."""
     number, unit = (text[:-1], text[-1].upper()) if text and text[-1].isalpha() else (text, "")
     if not number.isdecimal() or int(number) < 1 or unit not in UNITS:
         raise ValueError(f"{text!r} is not a rate: write bytes a second, as in 500K, 10M or 1G")
@@ -19,7 +19,7 @@ def parse_rate(text: str) -> int:
 
 
 class RateLimit:
-    """A rate limit: taking bytes waits until the rate allows them, and delays whoever takes next."""
+    """A rate limit shared by threads: `take` waits until the rate allows the bytes."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class RateLimit:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.bytes_a_second = bytes_a_second
-        # What was not used may be made up for by this much: sleeps end late.
+        # Unused time that may be made up for, since sleeps end late.
         self._saved = saved_seconds
         self._clock = clock
         self._sleep = sleep
@@ -51,7 +51,7 @@ class RateLimit:
 
 
 class BothLimits(RateLimit):
-    """Bytes count against two limits; the stricter one decides."""
+    """Two limits at once; the stricter one decides."""
 
     def __init__(self, first: RateLimit, second: RateLimit) -> None:
         super().__init__(min(first.bytes_a_second, second.bytes_a_second))

@@ -1,4 +1,4 @@
-"""Why the agent does not put a file in place although it could be fetched."""
+"""Reasons why the agent refuses to put a file in place."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ class RefusedPath(Exception):
 
 
 class RefusedOwner(Exception):
-    """The file could not belong to the user that was asked for."""
+    """The file cannot be given to the requested user."""
 
 
 class Superseded(Exception):
-    """The path already holds, or is about to hold, content of a later window."""
+    """The path already has content of a later window, or is about to get it."""
 
 
 class UpdateFailed(Exception):
-    """A new version of the agent is not one, or did not come up."""
+    """A new version of the agent is no valid release, or did not start."""
 
 
 class Restarting(Exception):
-    """Not a refusal: the agent begins again as another version, which tells the result."""
+    """Not a refusal: the agent restarts as another version, which reports the result."""

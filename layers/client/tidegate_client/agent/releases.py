@@ -1,12 +1,12 @@
-"""Versions of the agent that came by a Job of their own: tried before they are trusted, left when they do not come up.
+"""Versions of the agent that a Job delivers: each is tried first, and rolled back if it does not start.
 
-A release is a wheel, run straight from its file. The package that is installed on the host starts first each time and
-decides what runs: it is never replaced, so a bad release cannot keep the next one out.
+A release is a wheel, run directly from its file. The package that is installed on the host always starts first and
+decides which version runs. It is never replaced, so a bad release cannot prevent the next update.
 
-    releases/<sha256>.whl   what arrived, checked against the SHA-256 of its transfer
-    releases/current        a symbolic link to the one that runs; without it the installed package does
-    releases/trial          there while `current` has not shown yet that it comes up
-    releases/refused        the SHA-256 of releases that did not, and why
+    releases/<sha256>.whl   the release, verified by the SHA-256 of its transfer
+    releases/current        symbolic link to the release that runs; without it the installed package runs
+    releases/trial          exists until `current` has reached the API for the first time
+    releases/refused        the SHA-256 of releases that did not start, and why
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Where a Job sends a release to; it is no directory of the host.
+# The target directory of a Job that delivers a release; it does not exist on the host.
 UPDATE_DIR = "/.tidegate/agent"
 RELEASE, TRIAL = "TIDEGATE_RELEASE", "TIDEGATE_TRIAL"
 TRIAL_SECONDS = 60.0
@@ -30,7 +31,7 @@ KEPT = 3
 
 
 class NotARelease(ValueError):
-    """The file is no wheel of the agent."""
+    """The file is not a wheel of tidegate-client."""
 
 
 def running_release() -> str | None:
@@ -56,23 +57,23 @@ class Releases:
         return self._read_refused().get(signature)
 
     def switch(self, signature: str) -> None:
-        """To a release that is here. One rename: a crash leaves either the old one or the new one on trial."""
+        """Makes a downloaded release the current one, on trial. A crash leaves either the old or the new one."""
         with zipfile.ZipFile(self.file(signature)) as wheel:
             if "tidegate_client/__main__.py" not in wheel.namelist() or wheel.testzip() is not None:
-                raise NotARelease("the file is no wheel of tidegate-client")
+                raise NotARelease("the file is not a wheel of tidegate-client")
         self._point(self._previous, self.current())
-        # Before the switch: a release that nobody tried must never run as if it were trusted.
+        # Written before the switch: a crash must not leave an untried release that counts as confirmed.
         self._write(self._trial, signature)
         self._point(self._current, signature)
 
     def confirm(self) -> None:
-        """The release that runs has come up: it reached the API."""
+        """Ends the trial of the running release: it has reached the API."""
         if self.on_trial() == running_release():
             self._trial.unlink(missing_ok=True)
             self._forget_old()
 
     def on_trial(self) -> str | None:
-        """The current release, if it has not come up yet."""
+        """The current release, if it is still on trial."""
         try:
             signature = self._trial.read_text(encoding="utf-8")
         except OSError:
@@ -80,6 +81,7 @@ class Releases:
         return signature if signature == self.current() else None
 
     def roll_back(self, why: str) -> None:
+        """Returns to the previous release, and refuses the one on trial from now on."""
         if signature := self.on_trial():
             refused = self._read_refused() | {signature: why}
             self._write(self._refused, json.dumps(dict(list(refused.items())[-50:])))
@@ -136,7 +138,7 @@ class Releases:
 
 
 def environment_of(releases: Releases, signature: str | None) -> dict[str, str]:
-    """What a process of this release runs with; of the installed package, for None."""
+    """The environment for a process of this release; None: of the installed package."""
     environment = {name: value for name, value in os.environ.items() if name not in (RELEASE, TRIAL)}
     before = [part for part in environment.pop("PYTHONPATH", "").split(os.pathsep) if part]
     parts = [part for part in before if Path(part).parent != releases.directory]
@@ -157,13 +159,17 @@ def run_trial(
     alive: Callable[[], None],
     seconds: float = TRIAL_SECONDS,
 ) -> None:
-    """Runs the release as a child until it has come up, or rolls back. `alive` is called while it waits."""
+    """Runs the release as a child process until it has reached the API; else rolls back.
+
+    `alive` is called meanwhile, for systemd's watchdog. The child is stopped in any case."""
+    # By itself SIGTERM would end this process only, and the child would go on without a parent.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     child = subprocess.Popen(command_of(words), env=environment_of(releases, signature) | {TRIAL: "1"})  # noqa: S603
     deadline = time.monotonic() + seconds
     try:
         while releases.on_trial() == signature:
             if child.poll() is not None:
-                releases.roll_back(f"the new version ended with {child.returncode} before it reached the API")
+                releases.roll_back(f"the new version ended with exit code {child.returncode} before it reached the API")
                 return
             if time.monotonic() > deadline:
                 releases.roll_back(f"the new version did not reach the API within {seconds:.0f} s")
@@ -172,10 +178,11 @@ def run_trial(
             time.sleep(0.1)
     finally:
         _end(child)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """What it has begun goes on from its part files."""
+    """Stops the child; its unfinished downloads resume from their part files."""
     child.terminate()
     try:
         child.wait(STOP_SECONDS)
@@ -185,7 +192,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def start_right_version(releases: Releases, words: Sequence[str], alive: Callable[[], None]) -> None:
-    """Called by the installed package before anything else. Returns if it is the one to run; else becomes the other."""
+    """Called first by the installed package. Replaces this process by the current release; returns if there is none."""
     if running_release() is not None or os.environ.get(TRIAL):
         return
     if signature := releases.on_trial():
@@ -195,7 +202,7 @@ def start_right_version(releases: Releases, words: Sequence[str], alive: Callabl
 
 
 def become(releases: Releases, signature: str | None, words: Sequence[str]) -> None:
-    """This process goes on as that version, under the same process id."""
+    """Replaces this process by that version, with the same process id; None: by the installed package."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     command = command_of(words)

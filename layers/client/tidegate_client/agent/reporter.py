@@ -1,4 +1,4 @@
-"""Tells the API: results until it has taken them, progress now and then."""
+"""Reports to the API: progress every few seconds, and each result until the API has taken it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from tidegate_client.models import TransferResult
 
 log = logging.getLogger("tidegate.agent")
 A_CALL = 100
-# Well below the silence after which the agent counts as unhealthy.
+# Well below the time without a beat after which the agent counts as unhealthy.
 LONGEST_SPREAD = 60.0
+# How long the thread may take to end once it is told to, if it is not in a call.
+END_SECONDS = 1.0
 FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm"})
 
 
 class Reporter:
-    """One thread sends everything, so an older progress never overtakes a result."""
+    """Sends everything from one thread, so that a result is never followed by older progress."""
 
     def __init__(self, client: Client, agent_id: str, inbox: Inbox, journal: Journal, *, every: float = 2.0) -> None:
         self._client = client
@@ -37,7 +39,7 @@ class Reporter:
         self._spread = 0.0
         self._stopped = threading.Event()
         self._backoff = Backoff()
-        # Results that a full disk kept out of the journal: the API may take them before there is space again.
+        # Results that could not be written to the journal, as on a full disk.
         self._unsaved: dict[Key, TransferResult] = {}
         self._lock = threading.Lock()
         self.thread = Watched("reporter", self._loop, self._stopped)
@@ -46,11 +48,11 @@ class Reporter:
         self.thread.start()
 
     def spread(self, seconds: float) -> None:
-        """A Job of many hosts asks them to report this far apart, so that they do not all report at once."""
+        """Delays reports by about this many seconds, at random: hosts of a large Job must not report all at once."""
         self._spread = min(float(seconds), LONGEST_SPREAD)
 
     def finished(self, result: TransferResult) -> None:
-        """The result is on the disk, if the disk takes it, before anybody is told that the transfer is over."""
+        """Stores the result in the journal, then closes the transfer and wakes the thread."""
         self._keep(result)
         self._inbox.finish(result)
         self._wake.set()
@@ -63,7 +65,7 @@ class Reporter:
         try:
             self._journal.record(result)
         except JournalError as error:
-            log.warning("the result of %s is kept in memory only: %s", result["transfer_id"], error)
+            log.warning("the result of %s could not be stored and is kept in memory: %s", result["transfer_id"], error)
             with self._lock:
                 self._unsaved[key_of(result)] = result
 
@@ -75,28 +77,28 @@ class Reporter:
         return self._journal.pending_count() + self.unsaved()
 
     def drain(self, deadline: float) -> bool:
-        """Send what is left; False when the API did not take it in time (the journal keeps it)."""
+        """Sends what is left and ends the thread. False if the API did not take all in time: the journal keeps it."""
         self._flush.set()
-        while self.untold() and time.monotonic() < deadline:
+        while self._has_untold() and time.monotonic() < deadline:
             self._wake.set()
             time.sleep(0.05)
         self._stopped.set()
         self._wake.set()
-        self.thread.join(max(0.0, deadline - time.monotonic()))
-        return not self.untold()
+        self.thread.join(max(END_SECONDS, deadline - time.monotonic()))
+        return not self._has_untold()
 
     def _loop(self) -> None:
         while not self._stopped.is_set():
             self._wake.wait(self._every)
             self._wake.clear()
-            if self._spread and self._something_to_tell():
+            if self._spread and (self._has_untold() or self._inbox.active()):
                 self._flush.wait(self._spread * random.uniform(0.5, 1.5))  # noqa: S311
             try:
                 self.send_all()
                 self._backoff.reset()
             except (TidegateError, JournalError) as error:
                 pause = self._backoff.next()
-                log.warning("reporting failed, trying again in %.1f s: %s", pause, error)
+                log.warning("reporting to the API failed, next attempt in %.1f s: %s", pause, error)
                 self._stopped.wait(pause)
                 self._wake.set()
             self.thread.beat()
@@ -113,9 +115,10 @@ class Reporter:
         for start in range(0, len(news := self._inbox.news()), A_CALL):
             self._send(news[start : start + A_CALL])
 
-    def _something_to_tell(self) -> bool:
+    def _has_untold(self) -> bool:
+        """True also if the journal cannot be read: there may be results in it."""
         try:
-            return bool(self.untold() or self._inbox.active())
+            return bool(self.untold())
         except JournalError:
             return True
 
@@ -128,16 +131,16 @@ class Reporter:
             self._client.agents.report(self._agent_id, results)
         except (Invalid, NotFound, Conflict, Gone) as error:
             if len(results) == 1 and isinstance(error, Invalid) and FIGURES & results[0].keys():
-                # An older API does not know these fields, and must not lose the result for them.
+                # An older API refuses these fields: send the result without them.
                 self._send([cast(TransferResult, {k: v for k, v in results[0].items() if k not in FIGURES})])
                 return
             if len(results) == 1:
                 self._refused(results[0], error)
                 return
-            # One transfer that the API has forgotten must not hold back the others.
+            # One result that the API refuses must not hold back the others: send them one by one.
             for result in results:
                 self._send([result])
 
     @staticmethod
     def _refused(result: TransferResult, error: ApiError) -> None:
-        log.warning("the API does not want the result of %s: %s", result["transfer_id"], error)
+        log.warning("the API refuses the result of %s, which is dropped: %s", result["transfer_id"], error)

@@ -1,4 +1,4 @@
-"""A transfer that brings a new version of the agent: fetched, checked, switched to; told once that version runs."""
+"""A transfer that delivers a new version of the agent. Its result is reported by the version that runs afterwards."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def is_update(transfer: Transfer) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SelfUpdate:
-    """`restart` ends the agent, to begin again as the new version."""
+    """`restart` stops the agent so that it starts again as the new version."""
 
     releases: Releases
     journal: Journal
     restart: Callable[[], None]
 
     def wanted(self, transfer: Transfer) -> Transfer | None:
-        """The transfer that fetches the release, or None if this process runs it already."""
+        """The transfer with the place for the release; None if this process runs that release already."""
         if transfer.get("container_id"):
-            raise RefusedPath("a new version of the agent goes to a host, not to a container")
+            raise RefusedPath("a new version of the agent can be sent to a host only, not to a container")
         signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
         if signature == running_release():
             return None
@@ -44,13 +44,13 @@ class SelfUpdate:
         return transfer | here | {"target_user": me, "swarm": None}  # type: ignore[return-value]
 
     def switch(self, transfer: Transfer) -> None:
-        """The file is in place. Its result is told by the version that runs afterwards, whichever that is."""
+        """Switches to the release, whose file is in place, and restarts."""
         signature, sequence = transfer["signature"].lower(), transfer.get("sequence")
         try:
             self.releases.switch(signature)
         except (NotARelease, zipfile.BadZipFile) as error:
             self.releases.file(signature).unlink(missing_ok=True)
-            raise UpdateFailed(f"not a release: {error}") from error
+            raise UpdateFailed(f"not a release of the agent: {error}") from error
         if sequence is not None:
             self.journal.apply(self.releases.directory, Applied(sequence, signature))
         self.restart()

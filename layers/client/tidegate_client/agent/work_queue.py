@@ -1,4 +1,4 @@
-"""Transfers that wait for a worker: the oldest sequence first, and a stalled one not before its time."""
+"""Transfers that wait for a worker: lowest sequence first; one that was put off waits until its time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorkQueue:
             self._changed.notify()
 
     def take(self) -> Transfer | None:
-        """Waits for one; None once the queue is closed."""
+        """Waits for the next transfer; None when the queue is closed."""
         with self._changed:
             while not self._closed:
                 now = self._clock()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TextIO
 
 from tidegate_client.cli import completion
 from tidegate_client.cli.commands import (
@@ -47,7 +50,7 @@ MODULES = (
     agent,
     doctor,
 )
-EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_URL and TIDEGATE_KEY override them.
+EPILOG = f"""`tidegate login` stores the API's address and a key; TIDEGATE_API_URL and TIDEGATE_KEY override them.
 
 {MEANINGS}"""
 
@@ -55,7 +58,7 @@ EPILOG = f"""The API's address and key come from `tidegate login`; TIDEGATE_API_
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tidegate",
-        description="Tidegate from the command line: files, downloads, exports, batches, the queue, the host agent.",
+        description="Tidegate: files, distribution to hosts, exports, batches, the queue, and the agent on a host.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[common_options()],
@@ -68,9 +71,26 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
+    """Runs one command and returns its exit code; only wrong usage and --help raise SystemExit, as argparse does."""
+    for stream in (sys.stdout, sys.stderr):
+        _make_lenient(stream)
+    try:
+        return _run(build_parser().parse_args(argv))
+    except BrokenPipeError:
+        # The reader (`head`, a pager) has closed the pipe. Without this, Python would complain at exit.
+        _drop_output()
+        return Exit.OK
+    except SystemExit:
+        _flush_output()
+        raise
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+
+
+def _run(args: argparse.Namespace) -> int:
     picked = getattr(args, "fields", None)
-    # `export submit --fields` is another option: what is sent, not what is shown.
+    # `export submit` has another --fields: fields to send, already parsed from JSON.
     fields = [name.strip() for name in picked.split(",") if name.strip()] if isinstance(picked, str) else []
     output = Output(as_json=getattr(args, "json", False), fields=fields)
     try:
@@ -81,15 +101,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.error(error)
         return exit_for(error)
     except BrokenPipeError:
-        # The reader (`head`, a pager) has seen enough; without this, the flush at exit would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+        raise
     except OSError as error:
         output.error(error)
         return Exit.FAILED
-    except KeyboardInterrupt:
-        output.note("interrupted")
-        return Exit.INTERRUPTED
+
+
+def _make_lenient(stream: TextIO) -> None:
+    """Escapes characters that the stream's encoding lacks, instead of failing."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """Discards what is buffered for a closed stream, and what is printed to it from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            try:
+                stream.flush()
+            except BrokenPipeError:
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _flush_output() -> None:
+    """Flushes after --help, where a closed pipe is no error either."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
 
 
 def _version() -> str:

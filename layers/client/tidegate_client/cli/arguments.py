@@ -1,4 +1,4 @@
-"""Values of options that several commands read alike."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate_client.cli.context import given
 
 
 def rate(text: str) -> int:
-    """Bytes a second, as in 500K or 10M."""
+    """Parses bytes a second, as in 500K or 10M."""
     from tidegate_client.agent.rate_limit import parse_rate
 
     try:
@@ -19,13 +19,16 @@ def rate(text: str) -> int:
 
 
 def add_politeness(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--connections", type=int, metavar="N", help="to the source at once, for one file")
-    parser.add_argument("--bytes-per-s", type=int, metavar="N", help="of one file")
-    parser.add_argument("--delay-s", type=float, metavar="SECONDS", help="between requests to the source")
-    parser.add_argument("--host-downloads", type=int, metavar="N", help="of the project from its host at once")
+    """Adds the options that limit how fast a source is read."""
+    parser.add_argument("--connections", type=int, metavar="N", help="connections to the source for one file")
+    parser.add_argument("--bytes-per-s", type=int, metavar="N", help="bytes a second for one file")
+    parser.add_argument("--delay-s", type=float, metavar="SECONDS", help="pause between two requests to the source")
+    parser.add_argument(
+        "--host-downloads", type=int, metavar="N", help="downloads of the project from this host at a time"
+    )
 
 
 def politeness(args: argparse.Namespace) -> dict[str, Any]:
-    """The `politeness` that the options ask for; empty without any."""
+    """The field `politeness` for the given options; empty if there are none."""
     asked = given(args, "connections", "bytes_per_s", "delay_s", "host_downloads")
     return {"politeness": asked} if asked else {}

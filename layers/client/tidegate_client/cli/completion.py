@@ -1,4 +1,4 @@
-"""`tidegate completion bash|zsh|fish`: a script that completes commands and options, made from the parser itself."""
+"""`tidegate completion bash|zsh|fish`: prints a completion script, generated from the argument parser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate_client.cli.context import Context, Subparsers, add_command
 
 
 def register(subparsers: Subparsers) -> None:
-    parser = add_command(subparsers, "completion", _print, "a completion script for your shell")
+    parser = add_command(subparsers, "completion", _print, "print a completion script for your shell")
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.epilog = 'bash: eval "$(tidegate completion bash)"'
 
@@ -22,7 +22,7 @@ def _print(context: Context, args: argparse.Namespace) -> None:
 
 
 def words_of(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple[str, list[str]]]:
-    """`(the words so far, what may come next)`; hidden commands are left out."""
+    """Yields (words typed so far, words that can follow). Hidden commands are left out."""
     inner: dict[str, argparse.ArgumentParser] = {}
     options: list[str] = []
     for action in parser._actions:

@@ -1,4 +1,4 @@
-"""What every subcommand gets: the client, the output, and the helpers they share."""
+"""`Context`, which every command gets, and helpers to declare commands and options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Context:
         print(f"{method} {path} → {status} in {seconds * 1000:.0f} ms ({request_id})", file=self.output.err)
 
     def show_list(self, page: Callable[[str | None], Page[Any]], columns: Sequence[str]) -> None:
-        """One page from --cursor on, or everything with --all."""
+        """Prints one page, from --cursor on, or all pages with --all."""
         if self.args.all:
             self.output.table(list(walk(page)), columns)
             return
@@ -53,35 +53,39 @@ class Context:
 
 
 def common_options() -> argparse.ArgumentParser:
-    """Taken before and after the subcommand; absent ones leave no default behind to overwrite the other's."""
+    """Options that may be given before or after the subcommand.
+
+    They have no defaults: the one of the subcommand would overwrite a value given before it."""
     parent = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    parent.add_argument("--json", action="store_true", help="JSON on stdout, nothing else there")
-    parent.add_argument("--fields", metavar="A,B", help="only these fields, as in status,progress.bytes")
-    parent.add_argument("--debug", action="store_true", help="each call to the API on stderr, and tracebacks")
-    parent.add_argument("--profile", metavar="NAME", help="which login to use (default: TIDEGATE_PROFILE)")
+    parent.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
+    parent.add_argument("--fields", metavar="A,B", help="print only these fields, as in status,progress.bytes")
+    parent.add_argument("--debug", action="store_true", help="print each API call and tracebacks on stderr")
+    parent.add_argument(
+        "--profile", metavar="NAME", help="the stored login to use (default: TIDEGATE_PROFILE, else default)"
+    )
     parent.add_argument("--project", metavar="ID", help="act in this project (admin keys)")
     return parent
 
 
 class Group:
-    """A word with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` gives the parser to fill.
+    """A command with subcommands: `Group(subparsers, "file", "…").command("put", run, "…")` returns a parser.
 
-    `old` is the word's former name, which still works and is not shown.
+    `old` is a former name, which still works and is not shown in the help.
     """
 
     def __init__(self, subparsers: Subparsers, name: str, help_text: str, *, old: str | None = None) -> None:
         parser = subparsers.add_parser(name, help=help_text, description=help_text, parents=[common_options()])
         self._inner = parser.add_subparsers(metavar="COMMAND", required=True, dest=f"{name}_command")
         if old:
-            # Not `aliases`, which the help shows.
+            # `aliases` would be shown in the help.
             subparsers.choices[old] = parser
 
     def hide(self, name: str, parser: argparse.ArgumentParser) -> None:
-        """A command's former name: it works, and no help shows it."""
+        """Adds a former name of a command, which works and is not shown in the help."""
         self._inner.choices[name] = parser
 
     def group(self, name: str, help_text: str) -> Group:
-        """A word below this one that has subcommands of its own."""
+        """Adds a subcommand that has subcommands of its own."""
         return Group(self._inner, name, help_text)
 
     def command(self, name: str, run: Command, help_text: str) -> argparse.ArgumentParser:
@@ -97,9 +101,9 @@ def add_command(subparsers: Subparsers, name: str, run: Command, help_text: str)
 
 
 def add_paging(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=int, metavar="N", help="rows a page (default 20, at most 100)")
-    parser.add_argument("--cursor", metavar="C", help="where the page before ended")
-    parser.add_argument("--all", action="store_true", help="every page")
+    parser.add_argument("--limit", type=int, metavar="N", help="rows per page (default 20, at most 100)")
+    parser.add_argument("--cursor", metavar="C", help="continue after the previous page, as its last line says")
+    parser.add_argument("--all", action="store_true", help="print all pages")
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
@@ -107,5 +111,5 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def given(args: argparse.Namespace, *names: str) -> Mapping[str, Any]:
-    """Those of the named options that were given."""
+    """The named options that were given, with their values."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}

@@ -1,4 +1,4 @@
-"""Exit codes, so that scripts can tell what went wrong."""
+"""Exit codes by kind of error, for scripts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Exit(IntEnum):
 
 
 MEANINGS = """exit codes:
-  0  done
+  0  success
   1  the work failed (a download, an export, a batch, a transfer of bytes)
   2  wrong usage, or the API refused the input
-  3  no key, an unknown key, or a scope it lacks
+  3  no key, an unknown key, a wrong API address, or a scope that the key lacks
   4  not found, or past its retention
-  5  not possible in the record's present state
+  5  not possible in the record's current state
   6  the API cannot be reached
   7  the API failed, or is too busy
   8  gave up waiting (--timeout)
-  130  interrupted"""
+  130  interrupted (Ctrl-C)"""
 
 _BY_ERROR: tuple[tuple[type[Exception], Exit], ...] = (
     (errors.ConfigError, Exit.AUTH),
@@ -52,4 +52,5 @@ _BY_ERROR: tuple[tuple[type[Exception], Exit], ...] = (
 
 
 def exit_for(error: Exception) -> Exit:
+    """The exit code for an error; 1 for one without a code of its own."""
     return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)

@@ -1,4 +1,4 @@
-"""Logs on stderr: lines for people, or JSON lines for a collector."""
+"""Log lines on stderr, as text for people or as JSON for a log collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def log_to_stderr(logger_name: str, *, as_json: bool) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One object a line, also for an error with its traceback."""
+    """One JSON object per line; a traceback is one of its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"

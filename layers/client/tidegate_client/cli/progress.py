@@ -1,4 +1,4 @@
-"""Bars on a terminal; without one, a line now and then."""
+"""Progress: a bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bar(share: float) -> str:
 
 
 class Live:
-    """One line that is drawn over itself on a terminal, and printed seldom elsewhere."""
+    """A status line: redrawn in place on a terminal, printed every few seconds elsewhere."""
 
     def __init__(self, output: Output, *, now: Callable[[], float] = time.monotonic) -> None:
         self._stream: TextIO = output.err
@@ -47,7 +47,7 @@ class Live:
         self._text = ""
 
     def show(self, text: str, *, important: bool = False) -> None:
-        """`important`: a change of state, shown also where there is no terminal."""
+        """Shows the text. `important`: a change of state, which is shown at once."""
         every = REDRAW_SECONDS if self._terminal else LINE_SECONDS
         if self._silent or text == self._text or (not important and self._now() - self._drawn_at < every):
             return
@@ -61,7 +61,7 @@ class Live:
         print(f"{ERASE}{text}", end="", file=self._stream, flush=True)
 
     def say(self, text: str) -> None:
-        """A line that stays, above the one that moves."""
+        """Prints a line that stays, above the status line."""
         if not self._silent:
             print(f"{ERASE}{text}" if self._terminal else text, file=self._stream, flush=True)
             self._text = ""
@@ -72,7 +72,7 @@ class Live:
 
 
 class Speed:
-    """Bytes a second over the last half minute, so that the estimate follows a source that slows down."""
+    """Bytes a second over the last 30 seconds, so that the estimate follows changes of speed."""
 
     _SECONDS = 30.0
 
@@ -80,11 +80,11 @@ class Speed:
         self._seen: deque[tuple[float, int]] = deque()
 
     def at(self, now: float, done: int | None) -> float | None:
-        """The speed, `done` bytes being here now; None while it is not known."""
+        """The speed, given that `done` bytes have arrived; None while it is unknown."""
         if done is None:
             return None
         if self._seen and done < self._seen[-1][1]:
-            # Begun anew.
+            # The download started again.
             self._seen.clear()
         self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[1][0] >= self._SECONDS:
@@ -94,7 +94,7 @@ class Speed:
 
 
 class ByteBar:
-    """Progress of an upload or a download: called with (done, total)."""
+    """Shows the progress of an upload or download; called with (bytes done, bytes in total)."""
 
     def __init__(self, output: Output, label: str, *, now: Callable[[], float] = time.monotonic) -> None:
         self._live = Live(output, now=now)

@@ -1,4 +1,4 @@
-"""Live views: how each kind of record looks on one line, and following records to their end."""
+"""Follows records live, and shows each kind of record on one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate_client.cli.context import Context
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.output import Output
 from tidegate_client.cli.progress import Live, Speed, bar, human_bytes, human_seconds
-from tidegate_client.records import Change, Record
+from tidegate_client.records import ENDED, Change, Record
 from tidegate_client.watching import Watch
 
 
@@ -22,7 +22,7 @@ def follow(
     use_socket: bool = True,
     known: Mapping[str, Record] | None = None,
 ) -> Exit:
-    """Show the records live until all are over: exit code 0 if all succeeded, 1 if not."""
+    """Shows the records until all have ended. Exit code 0 if all succeeded, else 1."""
     watch = Watch(
         context.client,
         record_ids,
@@ -30,7 +30,7 @@ def follow(
         use_socket=use_socket,
         timeout=context.args.timeout,
         known=known,
-        on_fallback=lambda reason: context.output.note(f"polling, as the WebSocket cannot be used: {reason}"),
+        on_fallback=lambda reason: context.output.note(f"polling, because the WebSocket cannot be used: {reason}"),
     )
     ends: list[bool] = []
     with contextlib.closing(Overview(context.output, len(set(record_ids)))) as overview:
@@ -42,7 +42,7 @@ def follow(
 
 
 class Overview:
-    """One record: its line. Several: how many are in which state, and a line for each end."""
+    """For one record: its line. For several: how many are in which state, and a line for each failure."""
 
     def __init__(self, output: Output, count: int) -> None:
         self._output = output
@@ -66,16 +66,17 @@ class Overview:
         if change.ended and not change.succeeded:
             self._live.say(line_of(change.record))
         states = Counter(self._states.values())
-        ended = sum(1 for state in self._states.values() if state.lower() not in {"pending", "running", "queued"})
+        ended = sum(1 for state in self._states.values() if state.lower() in ENDED)
         told = "  ".join(f"{state} {count}" for state, count in sorted(states.items()))
-        self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {told}", important=news)
+        # Without a terminal, a line for each of a thousand records would be too much: only the last one is certain.
+        self._live.show(f"{bar(ended / self._count)} {ended}/{self._count}  {told}", important=ended == self._count)
 
     def close(self) -> None:
         self._live.close()
 
 
 def line_of(record: Record, elapsed: float | None = None, speed: float | None = None) -> str:
-    """A record in one line, whatever its kind; `speed` is in bytes a second."""
+    """A record of any kind in one line; `speed` is in bytes a second."""
     name = _where(record) or record.get("name") or record.get("file_name") or record.get("type") or ""
     parts = [part for part in (str(name), _extent(record, speed), str(record.get("status", ""))) if part]
     error = record.get("error")
@@ -93,7 +94,7 @@ def line_of(record: Record, elapsed: float | None = None, speed: float | None = 
 
 
 def _where(record: Record) -> str:
-    """Of a target or its Task: the host, and the whole path there."""
+    """The host and the path on it, for a target or its Task."""
     host = record.get("target_agent_id")
     if not host or not record.get("file_name"):
         return ""
@@ -118,7 +119,7 @@ def _extent(record: Record, speed: float | None) -> str:
 
 
 def _bytes_of(record: Record) -> int | None:
-    """How many bytes have come, of a record whose progress is counted in bytes."""
+    """Bytes received so far, if the progress of this record is counted in bytes."""
     progress = record.get("progress")
     done = progress.get("bytes") if isinstance(progress, dict) else None
     return done if isinstance(done, int) else None

@@ -1,1 +1,1 @@
-"""One small module a resource; each takes the shared `Http` and returns the shapes of `models`."""
+"""One module for each resource of the API. Each takes the shared `Http` and returns the classes of `models`."""

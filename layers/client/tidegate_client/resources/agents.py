@@ -8,16 +8,19 @@ from tidegate_client.http import Http, path_part
 from tidegate_client.models import Agent, Enrolled, Enrolment, Page, Presence, Transfer, TransferResult
 from tidegate_client.resources.paging import one_page
 
-# The server answers a long poll after `wait`; the rest is for the network.
+# Added to the seconds of a long poll for the time-out of the call.
 LONG_POLL_MARGIN = 12.0
 NEEDED = frozenset({"transfer_id", "url", "file_name", "target_file_dir", "target_user", "signature"})
 
 
 class Agents:
+    """Hosts that run an agent, and the calls that agents make themselves."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def transfers(self, agent_id: str, *, wait: int = 0) -> list[Transfer]:
+        """The open transfers of a host (scope `agent`). `wait`: seconds of a long poll while there are none."""
         path = f"/v1/agents/{path_part(agent_id)}/transfers"
         answer = self._http.get(path, {"wait": wait}, timeout=wait + LONG_POLL_MARGIN)
         items = answer.get("items") if isinstance(answer, dict) else None
@@ -26,14 +29,14 @@ class Agents:
         return cast("list[Transfer]", items)
 
     def report(self, agent_id: str, results: Sequence[TransferResult]) -> None:
-        """Results may be sent any number of times: a final one never changes."""
+        """Reports progress and results of transfers. Safe to repeat: a final result never changes."""
         path = f"/v1/agents/{path_part(agent_id)}/results"
         answer = self._http.act(path, {"items": list(results)}, idempotent=True)
         if not isinstance(answer, dict) or "taken" not in answer:
-            raise BadAnswer("the answer does not say that the results were taken: is a proxy in between?")
+            raise BadAnswer("the answer does not confirm the results: is a proxy in between?")
 
     def tell_presence(self, agent_id: str, presence: Presence) -> None:
-        """Where peers may call this host; forgotten two hours after it was last told."""
+        """Tells the API at which addresses peers reach this host. It expires two hours after the last call."""
         self._http.call("PUT", f"/v1/agents/{path_part(agent_id)}/presence", body=presence)
 
     def list(
@@ -52,7 +55,7 @@ class Agents:
     def change(
         self, agent_id: str, *, groups: Sequence[str] | None = None, labels: Mapping[str, str] | None = None
     ) -> Agent:
-        """What is given replaces what there was."""
+        """Replaces the groups, the labels, or both."""
         body: dict[str, Any] = {}
         if groups is not None:
             body["groups"] = [*groups]
@@ -61,7 +64,7 @@ class Agents:
         return Agent(self._http.call("PATCH", f"/v1/agents/{path_part(agent_id)}", body=body).json())
 
     def delete(self, agent_id: str) -> None:
-        """Forgets the host and ends the key that it enrolled with."""
+        """Removes the host and revokes the key that it enrolled with."""
         self._http.call("DELETE", f"/v1/agents/{path_part(agent_id)}")
 
     def create_enrolment(
@@ -72,13 +75,13 @@ class Agents:
         uses: int | None = None,
         expires_in: int | None = None,
     ) -> Enrolment:
-        """A token, shown once, with which `uses` hosts get keys of their own."""
+        """Creates a token, shown once, with which `uses` hosts can get a key each."""
         given = {"groups": groups and [*groups], "labels": labels or None, "uses": uses, "expires_in": expires_in}
         body = {name: value for name, value in given.items() if value is not None}
         return Enrolment(self._http.create("/v1/enrolments", body))
 
     def enrol(self, token: str, agent_id: str, *, version: str | None = None, zone: str | None = None) -> Enrolled:
-        """This host's key. Asking again is safe until the key was first used: then only the last key works."""
+        """Exchanges a token for this host's key. May be repeated until a key is used; only the last key works."""
         given = {"token": token, "agent_id": agent_id, "version": version, "zone": zone}
         body = {name: value for name, value in given.items() if value is not None}
         return Enrolled(self._http.act("/v1/agents/enrol", body, idempotent=True))

@@ -9,11 +9,14 @@ from tidegate_client.resources.paging import one_page
 
 
 class Businesses:
+    """Registered businesses, whose callbacks process the items of batches."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def create(self, name: str, process_url: str, **optional: Any) -> Business:
-        """`optional`: before_create_url, before_run_url, process_stop_url, auth_code, rate (of all its batches)."""
+        """Registers a business. `optional`: before_create_url, before_run_url, process_stop_url, auth_code, and rate:
+        items a second of all its batches together."""
         body = {"name": name, "process_url": process_url}
         body |= {field: value for field, value in optional.items() if value is not None}
         return Business(self._http.create("/v1/biz", body))
@@ -29,20 +32,24 @@ def _schedule_path(schedule_id: str) -> str:
     return f"/v1/batch-schedules/{path_part(schedule_id)}"
 
 
-def _order(biz_id: str, name: str, total: int | None, rate: float, optional: dict[str, Any]) -> dict[str, Any]:
+def _batch_body(biz_id: str, name: str, total: int | None, rate: float, optional: dict[str, Any]) -> dict[str, Any]:
     whole = {"biz_id": biz_id, "name": name, "total": total, "rate": rate} | optional
     return {field: value for field, value in whole.items() if value is not None}
 
 
 class Batches:
+    """Batches: many items through the callback of a business, at a rate."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def create(self, *, biz_id: str, name: str, total: int | None, rate: float, **optional: Any) -> Batch:
-        """`optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
+        """Creates a batch, which runs after `start`.
+
+        `optional`: concurrency, start_index, job_data, max_errors, retries, retry_delay, priority, source,
         on_item_failure, max_failed, max_failed_percent, item_timeout, ack, items_per_call, runners,
         concurrency_key, pause_windows, progress_url with progress_every_items or progress_every_percent."""
-        return Batch(self._http.create("/v1/batches", _order(biz_id, name, total, rate, optional)))
+        return Batch(self._http.create("/v1/batches", _batch_body(biz_id, name, total, rate, optional)))
 
     def get(self, batch_id: str) -> Batch:
         return Batch(self._http.get(f"/v1/batches/{path_part(batch_id)}"))
@@ -54,7 +61,7 @@ class Batches:
         return self._act(batch_id, "start")
 
     def dry_run(self, batch_id: str, *, items: int = 1) -> Sequence[DryRunItem]:
-        """The first items through the business, marked `dry_run`; nothing is counted."""
+        """Sends the first items to the business, marked `dry_run`. Nothing is counted or stored."""
         path = f"/v1/batches/{path_part(batch_id)}/dry-run"
         answer = self._http.call("POST", path, body={"items": items}).json()
         return [DryRunItem(item) for item in answer["items"]]
@@ -69,22 +76,22 @@ class Batches:
     def items(
         self, batch_id: str, *, state: str | None = None, limit: int | None = None, cursor: str | None = None
     ) -> Page[BatchItem]:
-        """Items that did not simply succeed; `state`: failed, abandoned or recovered."""
+        """Items that failed, were abandoned, or succeeded after retries (`state`: failed, abandoned, recovered)."""
         return one_page(
             self._http, f"/v1/batches/{path_part(batch_id)}/items", {"state": state}, limit, cursor, BatchItem
         )
 
     def results(self, batch_id: str) -> dict[str, Any]:
-        """`url`: a link to all of them as JSONL."""
+        """A record whose `url` leads to all these items as JSONL."""
         return dict(self._http.get(f"/v1/batches/{path_part(batch_id)}/results"))
 
     def redrive(self, batch_id: str, *, states: Sequence[str] | None = None) -> Batch:
-        """A new batch, not started, of the failed items only."""
+        """Creates a new batch, not started, of the failed items only."""
         body = {"states": list(states)} if states else {}
         return Batch(self._http.create(f"/v1/batches/{path_part(batch_id)}/redrive", body))
 
     def send_result(self, batch_id: str, index: int, result: str, **optional: Any) -> bool:
-        """The result of one item with `ack: "async"`; `optional`: msg, stop, logs, auth_code."""
+        """Sends the result of one item of a batch with `ack: "async"`. `optional`: msg, stop, logs, auth_code."""
         body = {"result": result} | {field: value for field, value in optional.items() if value is not None}
         path = f"/v1/batches/{path_part(batch_id)}/items/{int(index)}/result"
         return bool(self._http.call("POST", path, body=body, idempotent=True).json()["accepted"])
@@ -95,7 +102,7 @@ class Batches:
         return one_page(self._http, f"/v1/batches/{path_part(batch_id)}/logs", {"index": index}, limit, cursor)
 
     def export_logs(self, batch_id: str) -> str:
-        """All log lines as CSV; gives the id of the export."""
+        """Starts an export of all log lines as CSV and returns its id."""
         return str(self._http.create(f"/v1/batches/{path_part(batch_id)}/logs/export", {})["task_id"])
 
     def repeat(
@@ -109,10 +116,10 @@ class Batches:
         idempotency_key: str | None = None,
         **optional: Any,
     ) -> BatchSchedule:
-        """Makes and starts it again and again: `schedule` is `rate(6 hours)` or `cron(0 2 * * ? *)`, in UTC.
+        """Creates and starts such a batch on a schedule: `rate(6 hours)` or `cron(0 2 * * ? *)`, in UTC.
 
         `optional` as for `create`."""
-        body = {"schedule": schedule, "batch": _order(biz_id, name, total, rate, optional)}
+        body = {"schedule": schedule, "batch": _batch_body(biz_id, name, total, rate, optional)}
         return BatchSchedule(self._http.create("/v1/batch-schedules", body, idempotency_key=idempotency_key))
 
     def schedules(self, *, limit: int | None = None, cursor: str | None = None) -> Page[BatchSchedule]:
@@ -124,13 +131,13 @@ class Batches:
     def update_schedule(
         self, schedule_id: str, *, schedule: str | None = None, enabled: bool | None = None
     ) -> BatchSchedule:
-        """Moments that pass while it is disabled are not made up for."""
+        """Changes or switches a schedule. Runs that are missed while it is disabled are not made up for."""
         given = {"schedule": schedule, "enabled": enabled}
         body = {field: value for field, value in given.items() if value is not None}
         return BatchSchedule(self._http.call("PATCH", _schedule_path(schedule_id), body=body, idempotent=True).json())
 
     def delete_schedule(self, schedule_id: str) -> None:
-        """Batches that it has made stay."""
+        """Deletes the schedule; the batches that it created stay."""
         self._http.call("DELETE", _schedule_path(schedule_id), idempotent=True)
 
     def _act(self, batch_id: str, action: str) -> Batch:

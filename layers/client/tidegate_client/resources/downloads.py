@@ -10,6 +10,8 @@ TARGETS_A_CALL = 1000
 
 
 class Downloads:
+    """Distribution: send a file of the library to hosts, one Task for each target."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -31,6 +33,7 @@ class Downloads:
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
+        """Asks for a file on one host. Requests for the same file within the window share a Job."""
         body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -72,7 +75,7 @@ class Downloads:
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
-        """To `targets`, or to the hosts of any of the `groups` with all of the `labels`."""
+        """Asks for a file on `targets`, or on the hosts in any of the `groups` that have all of the `labels`."""
         body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -111,6 +114,8 @@ class Downloads:
 
 
 class Jobs:
+    """Jobs: one file in one window, for all its targets."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -118,7 +123,7 @@ class Jobs:
         return Job(self._http.get(f"/v1/jobs/{path_part(job_id)}"))
 
     def cancel(self, job_id: str) -> Job:
-        """What has not arrived becomes Cancelled, within seconds."""
+        """Cancels the Job: targets that do not have the file yet become Cancelled within seconds."""
         return Job(self._http.act(f"/v1/jobs/{path_part(job_id)}/cancel", idempotent=True))
 
     def redrive(
@@ -129,7 +134,7 @@ class Jobs:
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Redriven:
-        """A new Job of the targets that ended as Failed or Timeout, or as `statuses` says."""
+        """Starts a new Job for the targets that ended as Failed or Timeout, or in one of `statuses`."""
         given = {"statuses": statuses and [*statuses], "callback": callback}
         body = {name: value for name, value in given.items() if value}
         path = f"/v1/jobs/{path_part(job_id)}/redrive"
@@ -143,7 +148,7 @@ class Jobs:
         )
 
     def map(self, job_id: str, shard: int = 0) -> JobMap:
-        """Every target's state, packed; go on with `next_shard` while there is one."""
+        """The state of every target, one letter each. Continue with `next_shard` until it is None."""
         return JobMap(self._http.get(f"/v1/jobs/{path_part(job_id)}/map", {"shard": shard}))
 
     def list(

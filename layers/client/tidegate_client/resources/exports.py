@@ -17,20 +17,22 @@ def _schedule_path(schedule_id: str) -> str:
 
 
 class Exports:
+    """CSV, Excel, JSON lines and Parquet files from rows or from a paged source."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def submit(
         self, fields: Mapping[str, Any], *, multiple: bool = False, idempotency_key: str | None = None
     ) -> dict[str, str]:
-        """`fields` as POST /v1/task takes them; `multiple` for several tables."""
+        """Orders an export. `fields` are those of POST /v1/task; `multiple`: several tables (/v1/task/multiple)."""
         path = "/v1/task/multiple" if multiple else "/v1/task"
         return cast("dict[str, str]", self._http.create(path, fields, idempotency_key=idempotency_key))
 
     def repeat(
         self, fields: Mapping[str, Any], schedule: str, *, multiple: bool = False, idempotency_key: str | None = None
     ) -> ExportSchedule:
-        """Orders it again and again: `schedule` is `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
+        """Orders the export on a schedule: `rate(1 day)` or `cron(0 6 ? * MON *)`, in UTC."""
         path = "/v1/export-schedules/multiple" if multiple else "/v1/export-schedules"
         body = {**fields, "schedule": schedule}
         return ExportSchedule(self._http.create(path, body, idempotency_key=idempotency_key))
@@ -52,11 +54,11 @@ class Exports:
         return ExportSchedule(self._http.act(f"{_schedule_path(schedule_id)}/resume", idempotent=True))
 
     def delete_schedule(self, schedule_id: str) -> None:
-        """Exports that it has ordered stay."""
+        """Deletes the schedule; the exports that it ordered stay."""
         self._http.call("DELETE", _schedule_path(schedule_id), idempotent=True)
 
     def sample(self, source_url: str) -> Model:
-        """The first rows of a source: `{rows, total, answered}`; nothing is queued or kept."""
+        """The first rows of a source: `{rows, total, answered}`. Nothing is queued or stored."""
         return Model(self._http.act("/v1/task/sample", {"source_url": source_url}, idempotent=True))
 
     def get(self, task_id: str) -> Export:
@@ -83,13 +85,16 @@ class Exports:
         return one_page(self._http, "/v1/tasks", query, limit, cursor, Export)
 
     def delete(self, task_ids: Sequence[str]) -> int:
+        """Deletes exports and their files; returns how many."""
         answer = self._http.act("/v1/tasks/delete", {"task_ids": list(task_ids)}, idempotent=True)
         return int(answer["deleted"])
 
     def url(self, task_id: str) -> Link:
+        """A presigned URL of the finished file, valid for five minutes."""
         return Link(self._http.get("/v1/download/url", {"task_id": task_id}))
 
     def fetch(self, task_id: str, destination: Path, *, on_progress: Progress | None = None) -> Export:
+        """Downloads the finished file to `destination`."""
         record = self.get(task_id)
         download_to(
             self._http.pool,
@@ -101,11 +106,11 @@ class Exports:
         return record
 
     def sync(self, fields: Mapping[str, Any], *, multiple: bool = False) -> bytes:
-        """The file itself, for small exports; a large one is fetched from where the answer points."""
+        """Renders a small export in one call and returns the file's bytes."""
         path = "/v1/download/sync/multiple" if multiple else "/v1/download/sync"
         reply = self._http.call("POST", path, body=fields, idempotent=True, timeout=60)
         if reply.status in {302, 303, 307}:
-            # The presigned URL is its own permission: our key must not go there.
+            # A file over 4.5 MB is on S3. The presigned URL needs no key, and the key must not be sent there.
             stored = self._http.pool.request("GET", reply.headers["Location"], timeout=60)
             if stored.status != 200:
                 raise problem_of(stored.status, stored.data)

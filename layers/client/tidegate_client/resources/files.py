@@ -15,6 +15,8 @@ from tidegate_client.resources.paging import one_page
 
 
 class Files:
+    """The library: upload, ingest, download and list files."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -27,27 +29,32 @@ class Files:
         idempotency_key: str | None = None,
         **optional: Unpack[FileOptions],
     ) -> FileCreated:
-        """Announce a file, or ingest one from `source_url`. Options: file_name, signature, size, multipart, callback,
-        source_url, mirrors, channel, credentials, priority, politeness."""
+        """Announces an upload, or ingests a file from `source_url`.
+
+        Options: file_name, signature, size, multipart, callback, source_url, mirrors, channel, credentials,
+        priority, politeness."""
         body: dict[str, object] = {"biz_id": biz_id, "app_id": app_id, "file_path": file_path}
         body |= {name: value for name, value in optional.items() if value is not None}
         return FileCreated(self._http.create("/v1/files", body, idempotency_key=idempotency_key))
 
     def parts(self, file_id: str, numbers: Sequence[int]) -> dict[int, str]:
-        """Presigned addresses of parts (at most 100 a call) by number."""
+        """Presigned URLs by part number, at most 100 a call."""
         answer = self._http.act(f"/v1/files/{path_part(file_id)}/parts", {"numbers": [*numbers]}, idempotent=True)
         return {part["number"]: part["url"] for part in answer["parts"]}
 
     def complete(self, file_id: str, parts: Sequence[Mapping[str, Any]] = ()) -> File:
-        """`parts`: `{number, etag}` of every part of an upload in parts. A large file is `verifying` afterwards."""
+        """Ends an upload: the API checks size and SHA-256. A large file is `verifying` first; `wait` for it.
+
+        `parts`: number and ETag of every part, if it was uploaded in parts."""
         body = {"parts": [*parts]} if parts else None
         return File(self._http.act(f"/v1/files/{path_part(file_id)}/complete", body, idempotent=True))
 
     def delete(self, file_id: str) -> None:
+        """Deletes a file; Conflict while a Job needs it."""
         self._http.call("DELETE", f"/v1/files/{path_part(file_id)}", idempotent=True)
 
     def wait(self, file_id: str, *, timeout: float = 3600) -> File:
-        """The file when it is ready; TransferError if it was refused or is not ready in time."""
+        """Waits until the file is ready. TransferError if its content was refused or the time is over."""
         deadline, pause = time.monotonic() + timeout, 0.2
         while True:
             record = self.get(file_id)
@@ -76,12 +83,13 @@ class Files:
         return one_page(self._http, "/v1/files", query, limit, cursor, File)
 
     def url(self, file_id: str) -> Link:
+        """A presigned URL of the content, valid for five minutes."""
         return Link(self._http.get(f"/v1/files/{path_part(file_id)}/url"))
 
     def extract(
         self, file_id: str, file_path: str, *, include: Sequence[str] = (), exclude: Sequence[str] = ()
     ) -> Request:
-        """Queue the extraction of a zip or tar: its files come under `file_path`. Watch the request to its end."""
+        """Queues the extraction of a zip or tar: its files get paths below `file_path`. Returns the request."""
         payload = {"file_id": file_id, "file_path": file_path, "include": [*include], "exclude": [*exclude]}
         return Request(self._http.create("/v1/requests", {"type": "extract", "payload": payload}))
 
@@ -95,7 +103,7 @@ class Files:
         file_name: str | None = None,
         on_progress: Progress | None = None,
     ) -> File:
-        """Upload a local file: create, PUT the bytes, complete. A large one goes in parts, and on where it stopped."""
+        """Uploads a local file. One over 64 MiB is sent in parts, and resumed if an earlier run was interrupted."""
         target: dict[str, Any] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -139,7 +147,7 @@ class Files:
             return "gone"
 
     def fetch(self, file_id: str, destination: Path, *, on_progress: Progress | None = None) -> File:
-        """Download into `destination`, resuming a cut connection; it appears only when whole and right."""
+        """Downloads to `destination`, which appears only when it is complete and its SHA-256 is right."""
         record = self.get(file_id)
         download_to(
             self._http.pool,

@@ -10,7 +10,7 @@ from tidegate_client.resources.paging import one_page
 
 
 class Keys:
-    """A key is shown once. Where that answer was lost on the way, the key is ended and another one made."""
+    """API keys. A key is shown once: if that answer is lost, the key is revoked and another one is created."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -47,7 +47,7 @@ class Keys:
         return one_page(self._http, "/v1/keys", {}, limit, cursor, KeyRecord)
 
     def rotate(self, key_id: str, *, overlap_s: int | None = None) -> Key:
-        """A new key; the old one works for the overlap, a day unless said otherwise."""
+        """Creates a new key. The old one works for `overlap_s` more seconds (default: a day)."""
         body = {} if overlap_s is None else {"overlap_s": overlap_s}
         try:
             return Key(self._http.create(f"/v1/keys/{path_part(key_id)}/rotate", body))
@@ -57,5 +57,5 @@ class Keys:
             return Key(self._http.create(f"/v1/keys/{path_part(lost.key_id)}/rotate", {"overlap_s": 0}))
 
     def delete(self, key_id: str) -> None:
-        """Revokes it: it works no longer, and its WebSockets are closed."""
+        """Revokes the key and closes its WebSockets."""
         self._http.call("DELETE", f"/v1/keys/{path_part(key_id)}")

@@ -1,4 +1,4 @@
-"""What operators ask: the queue, compensation, statistics, the audit trail, callbacks."""
+"""For operators: the queue, compensation, statistics, the audit trail, callbacks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tidegate_client.resources.paging import one_page
 
 
 class Queue:
+    """The channels of the queue and the requests in them."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -38,6 +40,8 @@ class Queue:
 
 
 class Compensation:
+    """The poll that finds and starts overdue work."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -49,6 +53,8 @@ class Compensation:
 
 
 class Callbacks:
+    """Deliveries of callbacks, and their state."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -62,6 +68,8 @@ class Callbacks:
 
 
 class Operations:
+    """Statistics, audit trail, archive, clean-up, and the state of the deployment."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -79,7 +87,7 @@ class Operations:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[dict[str, Any]]:
-        """Every act that changed something, newest first; `actor` is a key_id. Filters combine."""
+        """Every change and who made it, newest first. `actor` is a key_id. Filters can be combined."""
         wanted = {"record": record, "actor": actor, "action": action, "since": since, "until": until}
         return one_page(self._http, "/v1/audit", wanted, limit, cursor)
 
@@ -93,11 +101,12 @@ class Operations:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page[Request]:
-        """What left the table on that day, `2026-11-16`."""
+        """Requests that were moved to the archive on that day, as in `2026-11-16`."""
         wanted = {"day": day, "type": type, "status": status, "request_id": request_id}
         return one_page(self._http, "/v1/archive", wanted, limit, cursor, Request)
 
     def cleanup(self) -> Model:
+        """Removes what is past its retention, as the daily schedule does; for admin keys."""
         return Model(self._http.act("/v1/cleanup", idempotent=True))
 
     def system(self) -> Model:
@@ -105,6 +114,7 @@ class Operations:
         return Model(self._http.get("/v1/system"))
 
     def ticket(self) -> Ticket:
+        """A ticket for one WebSocket connection, valid for a minute."""
         return Ticket(self._http.act("/v1/ws-tickets", idempotent=True))
 
     def health(self) -> Model:

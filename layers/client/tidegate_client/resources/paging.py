@@ -1,10 +1,11 @@
-"""Lists arrive in pages; this walks them."""
+"""Reads the API's lists page by page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
+from tidegate_client.errors import BadAnswer
 from tidegate_client.http import Http
 from tidegate_client.model import Model, Page
 
@@ -26,14 +27,16 @@ def one_page(
     cursor: str | None,
     kind: type[Model] = Model,
 ) -> Page[Any]:
-    """A page whose items are of a kind; it knows how to get the page after it."""
+    """One page with items of the given class, which can fetch the page after it."""
     answer = http.get(path, {**query, "limit": limit, "cursor": cursor})
+    if not isinstance(answer, dict) or not isinstance(answer.get("items"), list):
+        raise BadAnswer(f"the answer to GET {path} is not a list: is the address that of the API?")
     items = [kind(item) if isinstance(item, dict) else item for item in answer["items"]]
     return Page(items, answer.get("next_cursor"), lambda then: one_page(http, path, query, limit, then, kind))
 
 
 def walk(page: Callable[[str | None], Page[Item]], at_most: int | None = None) -> Iterator[Item]:
-    """Every item of every page, lazily, until `at_most` were given."""
+    """Yields the items of all pages, at most `at_most` of them; each page is fetched when it is needed."""
     cursor: str | None = None
     given = 0
     while True:

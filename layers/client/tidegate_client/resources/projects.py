@@ -9,6 +9,8 @@ from tidegate_client.resources.paging import one_page
 
 
 class Projects:
+    """Projects, their quotas and their callback secrets; for admin keys."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -29,13 +31,13 @@ class Projects:
         return one_page(self._http, "/v1/projects", {}, limit, cursor, Project)
 
     def get(self, project_id: str) -> ProjectDetail:
-        """With its quotas and what it uses of them."""
+        """One project with its quotas and their usage."""
         return ProjectDetail(self._http.get(f"/v1/projects/{path_part(project_id)}"))
 
     def update(self, project_id: str, changes: Mapping[str, Any]) -> ProjectDetail:
-        """Sets what `changes` names of name, group, allow_private_urls, swarm, deliver_to, read_from and quotas.
+        """Changes the given fields: name, group, allow_private_urls, swarm, deliver_to, read_from and quotas.
 
-        A quota of None is lifted.
+        A quota of None is removed.
         """
         reply = self._http.call("PATCH", f"/v1/projects/{path_part(project_id)}", body=changes, idempotent=True)
         return ProjectDetail(reply.json())
@@ -48,13 +50,14 @@ class Projects:
         peer_networks: Sequence[str] = (),
         free_sites: Sequence[str] = (),
     ) -> None:
-        """Whether hosts of the project feed each other, where their addresses may lie, and sites that need no swarm."""
+        """Sets whether hosts exchange pieces, the networks in which they may, and sites that fetch from S3 alone."""
         body = {"swarm": swarm, "peer_networks": list(peer_networks), "free_sites": list(free_sites)}
         self._http.call("PUT", f"/v1/projects/{path_part(project_id)}/swarm", body=body)
 
     def rotate_callback_secret(self, project_id: str) -> str:
-        """A new `whsec_…`; callbacks carry both signatures until the one before is retired."""
+        """Creates a new `whsec_…`. Callbacks carry both signatures until the previous secret is retired."""
         return str(self._http.create(f"/v1/projects/{path_part(project_id)}/callback-secrets", {})["callback_secret"])
 
     def retire_callback_secret(self, project_id: str) -> None:
+        """Ends a rotation: callbacks carry the new signature only."""
         self._http.call("DELETE", f"/v1/projects/{path_part(project_id)}/callback-secrets/previous")

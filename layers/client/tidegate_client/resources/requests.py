@@ -20,6 +20,8 @@ from tidegate_client.resources.paging import one_page
 
 
 class Requests:
+    """Requests of the queue: ingests, scans, checks and more."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
@@ -35,7 +37,9 @@ class Requests:
         dedupe_key: str | None = None,
         idempotency_key: str | None = None,
     ) -> Request:
-        """`not_before`: an ISO 8601 moment. While a request with `dedupe_key` is not over, asking again gives that."""
+        """Queues a request. `not_before`: an ISO 8601 time before which it does not run.
+
+        If a request with the same `dedupe_key` has not ended, that one is returned instead."""
         optional = {"subscription_id": subscription_id, "priority": priority, "channel": channel}
         optional |= {"not_before": not_before, "dedupe_key": dedupe_key}
         body: dict[str, Any] = {"type": kind, "payload": dict(payload)}
@@ -46,11 +50,11 @@ class Requests:
         return Request(self._http.get(f"/v1/requests/{path_part(request_id)}"))
 
     def log(self, request_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[LogLine]:
-        """What was done for it, step by step, oldest first."""
+        """The execution log of a request, oldest line first."""
         return one_page(self._http, f"/v1/requests/{path_part(request_id)}/log", {}, limit, cursor, LogLine)
 
     def bulk(self, action: str, *, priority: int | None = None, **wanted: str) -> Bulk:
-        """cancel, retry or prioritize every request of the filter: type, channel, status, subscription_id."""
+        """Cancels, retries or prioritizes every request that matches: type, channel, status, subscription_id."""
         body = {"action": action, **wanted, **({"priority": priority} if priority else {})}
         changed = skipped = 0
         cursor: str | None = None
@@ -80,14 +84,17 @@ class Requests:
 
 
 class Subscriptions:
+    """Remote sources whose new files are ingested, on a schedule or on demand."""
+
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def create(
         self, name: str, source_url: str, *, schedule: str | None = None, **optional: Unpack[SubscriptionOptions]
     ) -> Subscription:
-        """Watch a source. Options: biz_id, app_id, credentials, format, include, exclude, file_path, concurrency,
-        priority, politeness."""
+        """Subscribes to a source.
+
+        Options: biz_id, app_id, credentials, format, include, exclude, file_path, concurrency, priority, politeness."""
         body: dict[str, Any] = {"name": name, "source_url": source_url, "schedule": schedule, **optional}
         given = {field: value for field, value in body.items() if value is not None}
         return Subscription(self._http.create("/v1/subscriptions", given))
@@ -99,17 +106,18 @@ class Subscriptions:
         return one_page(self._http, "/v1/subscriptions", {}, limit, cursor, Subscription)
 
     def update(self, subscription_id: str, changes: SubscriptionChanges) -> Subscription:
-        """Fields that are named are set; None takes one away."""
+        """Changes the given fields; None removes a value."""
         path = f"/v1/subscriptions/{path_part(subscription_id)}"
         return Subscription(self._http.call("PATCH", path, body={**changes}, idempotent=True).json())
 
     def preview(self, source_url: str, **selection: Unpack[Selection]) -> Preview:
-        """What a source would bring; brings nothing. `selection`: format, include, exclude, file_path."""
+        """Lists the files that a source would bring, without ingesting them. `selection`: format, include, exclude,
+        file_path."""
         body = {"source_url": source_url, **selection}
         return Preview(self._http.act("/v1/subscriptions/preview", body, idempotent=True))
 
     def pause(self, subscription_id: str) -> Subscription:
-        """Its schedule rests."""
+        """Stops following the schedule until `resume`."""
         return self._act(subscription_id, "pause")
 
     def resume(self, subscription_id: str) -> Subscription:
@@ -120,7 +128,7 @@ class Subscriptions:
         return Subscription(self._http.act(path, idempotent=True))
 
     def download(self, subscription_id: str) -> Request:
-        """Look at the source now; what is new or changed is queued."""
+        """Scans the source now; new and changed files are queued."""
         return Request(self._http.create(f"/v1/subscriptions/{path_part(subscription_id)}/download", {}))
 
     def tasks(self, subscription_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[Request]:
@@ -131,13 +139,13 @@ class Subscriptions:
 
 
 class Credentials:
-    """Headers that a source asks for, kept under a name; they can be replaced, never read back."""
+    """Headers for sources, stored under a name. They can be replaced, but not read back."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
 
     def put(self, name: str, headers: Mapping[str, str], origins: Sequence[str]) -> None:
-        """They are sent to `origins` ("https://host" or "https://host:port") and nowhere else."""
+        """Stores headers that are sent to these origins only ("https://host\" or "https://host:port")."""
         body = {"headers": dict(headers), "origins": [*origins]}
         self._http.call("PUT", f"/v1/credentials/{path_part(name)}", body=body)
 

@@ -214,7 +214,7 @@ def test_silent_thread_is_unhealthy(api: AgentApi, start_agent: StartAgent, monk
     status, text = get(port, "/healthz")
 
     assert status == 503
-    assert "poller has not moved for 500 s" in json.loads(text)["problems"]
+    assert "poller has made no progress for 500 s" in json.loads(text)["problems"]
     assert not running.agent.health()["healthy"]
 
 
@@ -224,3 +224,13 @@ def test_systemd_is_told(tmp_path: Path) -> None:
         tell_systemd("READY=1", str(tmp_path / "notify"))
         assert systemd.recv(100) == b"READY=1"
     tell_systemd("READY=1", str(tmp_path / "nobody-listens"))
+
+
+def test_root_that_was_unmounted_is_a_problem_not_an_error(root: Path, tmp_path: Path, start_agent: StartAgent) -> None:
+    running = start_agent()
+    root.rename(tmp_path / "elsewhere")
+
+    health = running.agent.health()
+
+    assert (health["healthy"], health["free_bytes"]) == (False, -1)
+    assert any(problem.startswith(f"{root} cannot be read") for problem in health["problems"])

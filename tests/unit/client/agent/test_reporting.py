@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AgentApi
+from tidegate_client.agent import daemon, reporter
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.journal import Journal
 from tidegate_client.agent.pace import Pace
 from tidegate_client.errors import Unauthorized
 
 CONTENT = random.Random(5).randbytes(50_000)
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +175,26 @@ def test_api_that_does_not_know_the_figures_still_gets_the_result(
         assert "speed" not in result
     agent.stop()
     assert Journal(tmp_path / "state").pending() == []
+
+
+def test_agent_that_stops_during_a_report_closes_no_journal_under_it(
+    api: AgentApi,
+    tmp_path: Path,
+    start_agent: StartAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(daemon, "LAST_REPORT_SECONDS", 0.1)
+    monkeypatch.setattr(reporter, "END_SECONDS", 0.1)
+    api.seconds_a_report = 1.0
+    transfer = api.add("f", CONTENT)
+    running = start_agent()
+    until(lambda: api.reports_under_way)
+
+    running.stop()
+    api.wait_for(transfer)
+    until(lambda: not running.agent._reporter.thread.is_alive())
+
+    assert [line.getMessage() for line in caplog.records if "journal" in line.getMessage()] == []
+    running.agent._journal.close()
+    assert Journal(tmp_path / "state").pending() == [], "the result that the API took is acknowledged"

@@ -133,3 +133,13 @@ def test_wrong_content_is_not_kept(api: AgentApi, root: Path, start_agent: Start
     start_agent()
     api.wait_for(transfer)
     assert parts(root) == []
+
+
+def test_part_that_cannot_be_removed_keeps_no_other_from_the_sweep(tmp_path: Path) -> None:
+    partials, made, now = partials_in(tmp_path, [100, 100], seconds=5)
+    made[0].unlink()
+    made[0].mkdir()
+    now[0] += 100
+
+    assert partials.sweep() == 1
+    assert [path.exists() for path in made] == [True, False]

@@ -87,6 +87,20 @@ def test_install_keeps_the_key_to_root_and_starts_the_service(
     assert [words[1] for words in system] == ["daemon-reload", "enable", "restart"]
 
 
+def test_installed_service_keeps_the_wait_and_the_lower_case_proxies(
+    system: list[list[str]], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("no_proxy", "internal.example")
+
+    assert main(["agent", "install", "--agent-id", AGENT, "--root", str(root), "--wait", "20"]) == 0
+
+    environment = (tmp_path / "env/tidegate-agent.env").read_text()
+    assert 'HTTPS_PROXY="http://proxy.example:3128"' in environment
+    assert 'NO_PROXY="internal.example"' in environment
+    assert "--wait 20" in (tmp_path / "units/tidegate-agent.service").read_text()
+
+
 def test_uninstall_stops_it_and_keeps_the_journal_unless_told(
     system: list[list[str]], root: Path, tmp_path: Path
 ) -> None:

@@ -112,6 +112,26 @@ def test_hanging_version_is_ended_and_left(tmp_path: Path) -> None:
     assert alive, "systemd is told meanwhile"
 
 
+def test_sigterm_during_a_trial_ends_the_new_version_too(launch: Launch, state: Path, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    code = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))\ntime.sleep(60)\n"
+    content = wheel(__main__=code)
+    releases = Releases(state)
+    releases.directory.mkdir(parents=True)
+    releases.file(sha256(content)).write_bytes(content)
+    releases.switch(sha256(content))
+    process = launch()
+    deadline = time.monotonic() + 20
+    while not started.exists() or not started.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+    process.terminate()
+
+    assert process.wait(20) == 143
+    assert not Path(f"/proc/{started.read_text()}").exists()
+
+
 def test_roll_back_goes_to_the_release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: bytes) -> None:
     releases = Releases(tmp_path)
     releases.directory.mkdir()

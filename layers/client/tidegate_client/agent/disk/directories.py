@@ -1,4 +1,4 @@
-"""Directories beneath a root, opened one step at a time, so that nobody can swap one for a symlink meanwhile."""
+"""Directories below a root, opened one component at a time, so that none can be swapped for a symlink meanwhile."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path, PurePosixPath
 from tidegate_client.agent.refusals import RefusedPath
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# What is to happen to a directory that had to be made, given its descriptor.
+# Called with the descriptor of each directory that was created.
 Made = Callable[[int], None]
 
 
 def resolve_inside(root: Path, directory: str) -> Path:
-    """The real directory meant; symlinks may be on the way as long as they stay beneath the root."""
+    """The real path of a directory. Symlinks are followed as long as they stay below the root."""
     wanted = PurePosixPath(directory)
     if not wanted.is_absolute() or ".." in wanted.parts or "\0" in directory:
         raise RefusedPath(f"{directory!r} is not an absolute path without '..'")
@@ -25,13 +25,13 @@ def resolve_inside(root: Path, directory: str) -> Path:
     except (OSError, RuntimeError) as error:
         raise RefusedPath(f"{directory!r} cannot be resolved: {error}") from error
     if not real.is_relative_to(real_root):
-        raise RefusedPath(f"{directory!r} leads outside of the root")
+        raise RefusedPath(f"{directory!r} leads outside of the agent's --root")
     return real
 
 
 @contextlib.contextmanager
 def opened_beneath(root: Path, path: Path, made: Made | None = None) -> Iterator[int]:
-    """A descriptor of `path`, which lies beneath `root`. Missing directories are made only if `made` is given."""
+    """Yields a descriptor of `path`, which is below `root`. Creates missing directories if `made` is given."""
     descriptor = os.open(root, DIRECTORY)
     try:
         for part in path.relative_to(root).parts:
@@ -54,7 +54,7 @@ def _enter(parent: int, name: str, made: Made | None) -> int:
             os.fsync(parent)
     except NotADirectoryError as error:
         raise RefusedPath(f"{name!r} is not a directory") from error
-    # The path was resolved before, so a symlink here was put in its way just now: O_NOFOLLOW refuses it.
+    # The path was resolved before, so a symlink here was created since: O_NOFOLLOW refuses it.
     try:
         descriptor = os.open(name, DIRECTORY, dir_fd=parent)
     except OSError as error:

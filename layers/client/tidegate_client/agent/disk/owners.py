@@ -1,4 +1,4 @@
-"""Who a file is to belong to: a user of the host, or of the container that the file goes into."""
+"""Owners of files: a user of the host, or of the container that the file is for."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ LARGEST_PASSWD = 4 * 1024 * 1024
 
 
 def owner_on_host(user: str) -> Owner:
+    """The ids of a user of this host; RefusedOwner if there is none."""
     try:
         entry = pwd.getpwnam(user)
     except (KeyError, ValueError) as error:
@@ -25,7 +26,9 @@ def owner_on_host(user: str) -> Owner:
 
 
 def owner_in_container(root: Path, user: str) -> Owner:
-    """By the container's own passwd file: the same name has another number there. Root is root without one."""
+    """The ids of a user in the container's own /etc/passwd, where they differ from the host's.
+
+    `root` needs no entry. RefusedOwner if there is no such user."""
     for line in _passwd(root).splitlines():
         fields = line.split(":")
         if len(fields) >= 4 and fields[0] == user and fields[2].isdigit() and fields[3].isdigit():
@@ -49,7 +52,7 @@ def _passwd(root: Path) -> str:
 
 
 def require_chown(owner: Owner) -> None:
-    """Refuse before the first byte what could only fail after the last."""
+    """RefusedOwner if this process may not give files to that owner. Checked before the download starts."""
     if owner[0] != os.geteuid() and not _may_chown():
         raise RefusedOwner(
             f"the agent may not give files to uid {owner[0]}: it runs as uid {os.geteuid()}, not as root"
@@ -57,7 +60,7 @@ def require_chown(owner: Owner) -> None:
 
 
 def give(descriptor: int, owner: Owner) -> None:
-    """An owner that cannot be set is a failure: the file would be somebody else's."""
+    """Sets the owner. RefusedOwner if that is not permitted: the file must not belong to another user."""
     try:
         os.fchown(descriptor, *owner)
     except PermissionError as error:

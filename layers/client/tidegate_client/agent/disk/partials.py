@@ -1,8 +1,9 @@
-"""Part files on the disk: kept for the next transfer of the same content, within an age and a size."""
+"""Part files: kept for the next transfer of the same content, up to an age and a total size."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import Counter
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidegate_client.agent.journal import Journal, JournalError
+
+log = logging.getLogger("tidegate.agent")
 
 
 class Partials:
@@ -30,7 +33,7 @@ class Partials:
 
     @contextlib.contextmanager
     def using(self, path: Path) -> Iterator[None]:
-        """Records the part file before it exists, so that it is found again, and keeps it from the sweep."""
+        """Protects a part file from the sweep. It is recorded before it is created: a crash leaves no unknown file."""
         with self._guard:
             self._in_use[path] += 1
         try:
@@ -43,17 +46,17 @@ class Partials:
                     del self._in_use[path]
 
     def gone(self, path: Path) -> None:
-        """It was published or dropped. If the journal cannot say so, the sweep finds out."""
+        """Removes the record of a part file that was renamed or deleted. If that fails, the sweep does it."""
         with contextlib.suppress(JournalError):
             self._journal.part_closed(path)
 
     def sweep(self) -> int:
-        """Remove what nobody came back for, then the oldest until the rest fits. Returns how many."""
+        """Removes part files that are too old, then the oldest until the rest fits. Returns how many."""
         now, removed = self._now(), 0
         kept: list[tuple[Path, int]] = []
         for path, since in self._journal.parts():
             size = _size(path)
-            # A time in the future is one from before the clock was set back: as good as old.
+            # A time in the future means that the clock was set back: treat the file as old.
             expired = size is None or not 0 <= now - since <= self._seconds
             if expired and self._remove(path):
                 removed += 1
@@ -75,9 +78,14 @@ class Partials:
         with self._guard:
             if path in self._in_use:
                 return False
-            # The directory may be somebody else's, and a symlink by now.
+            # The directory may belong to another user, who may have replaced it by a symlink.
             if path.parent.resolve() == path.parent:
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    # Go on with the others; the next sweep tries this one again.
+                    log.warning("the part file %s cannot be removed: %s", path, error)
+                    return False
             self._journal.part_closed(path)
             return True
 

@@ -1,4 +1,4 @@
-"""What this host lets the API do, whatever the API asks for."""
+"""Limits that this host sets, whatever the API asks for."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tidegate_client.agent.refusals import RefusedOwner, RefusedPath
 
 @dataclass(frozen=True, slots=True)
 class Permits:
-    """Directories as seen from the root (a container's own for its files), and users; empty: all of them."""
+    """Permitted directories, relative to the root (or the container's root), and users. Empty: all are permitted."""
 
     directories: tuple[str, ...] = ()
     users: frozenset[str] = frozenset()
 
     def check_user(self, user: str) -> None:
         if self.users and user not in self.users:
-            raise RefusedOwner(f"this host takes no files for user {user!r} (--allow-user)")
+            raise RefusedOwner(f"this host accepts no files for user {user!r}: its agent has --allow-user for others")
 
     def check_directory(self, root: Path, real: Path) -> None:
-        """`real` is resolved, and so is each permitted directory: a symlink leads neither in nor out."""
+        """RefusedPath unless `real` is below a permitted directory. Both are resolved, so symlinks do not matter."""
         if not self.directories:
             return
         if not any(real.is_relative_to(resolve_inside(root, allowed)) for allowed in self.directories):
-            raise RefusedPath(f"this host takes no files into {str(real)!r} (--allow-dir)")
+            raise RefusedPath(f"this host accepts no files in {str(real)!r}: its agent has --allow-dir for others")

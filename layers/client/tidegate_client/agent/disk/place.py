@@ -1,4 +1,4 @@
-"""The place of one file: its directory held open, its part file beside it, and the one step that puts it there."""
+"""The place of one file: its open directory, the part file beside it, and the rename that publishes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate_client.agent.refusals import RefusedPath
 from tidegate_client.content import sha256_of_stream
 from tidegate_client.download import Cancelled
 
-# O_NONBLOCK: neither a pipe nor a lease that somebody put here may hold us up.
+# O_NONBLOCK: a FIFO or a lease that another user put here must not block the agent.
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MOST_OPENS = 100
 LOCK_EVERY = 0.05
@@ -40,19 +40,19 @@ class Place:
         return self.path / self.name
 
     def part_name(self, *salt: str) -> str:
-        """Hidden, short whatever the file's name is, and found again after a restart or by the next transfer."""
+        """The hidden name of the part file: short, and the same after a restart and for the next transfer."""
         return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.part"
 
     def open_part(self, part: str, cancelled: Callable[[], bool] = lambda: False) -> BinaryIO:
-        """Open it for this transfer alone: another one of the same content to the same place waits until it is over.
+        """Opens and locks the part file. Another transfer of the same content to the same place waits for the lock.
 
-        The directory may be somebody else's, who can put a file of their own here and lock it: so what is found is
-        locked only after it proved to be ours, and never by a call that blocks."""
+        The directory may belong to another user, who can put a file of their own here and lock it. So only a file of
+        the agent's own is locked, and never with a call that blocks."""
         for _ in range(MOST_OPENS):
             try:
                 descriptor = os.open(part, os.O_RDWR | os.O_CREAT | OPEN, 0o600, dir_fd=self.directory)
             except BlockingIOError:
-                # A lease: only a file's owner can hold one, and the agent takes none.
+                # A lease of another user: only a file's owner can hold one, and the agent takes none.
                 self.drop_part(part)
                 continue
             file = os.fdopen(descriptor, "r+b")
@@ -65,10 +65,10 @@ class Place:
                 file.close()
                 raise
             file.close()
-        raise RefusedPath(f"somebody keeps changing {part}")
+        raise RefusedPath(f"another process keeps replacing {part} in the target directory")
 
     def _locked(self, part: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
-        """False if the part is another file by now: the one who had it has published or dropped it."""
+        """Locks the part file. False if it was renamed or removed meanwhile by the transfer that held the lock."""
         while self._is_still(part, file):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -96,7 +96,7 @@ class Place:
             return file is not None and _has(file, signature, size)
 
     def take_over(self, signature: str, size: int | None, mode: int | None) -> bool:
-        """If the right bytes are in place already, sets owner and mode and returns True."""
+        """If the file has the right content already, sets its owner and mode and returns True."""
         with self.existing() as file:
             if file is None or not _has(file, signature, size):
                 return False
@@ -108,7 +108,7 @@ class Place:
 
     @contextlib.contextmanager
     def existing(self) -> Iterator[BinaryIO | None]:
-        """The file that is there now, if it is one that may be changed in place."""
+        """The file that is in place now; None if there is none, or it is not a regular file with one name."""
         try:
             descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)
         except OSError:
@@ -118,28 +118,28 @@ class Place:
             yield file if _is_plain(file) else None
 
     def changed_at(self) -> float:
-        """When the file that is there was written, by this host's clock; 0 without one."""
+        """When the existing file was last changed, by this host's clock; 0 if there is none."""
         try:
             return os.stat(self.name, dir_fd=self.directory, follow_symlinks=False).st_mtime
         except FileNotFoundError:
             return 0.0
 
     def finish(self, file: BinaryIO, mode: int | None) -> None:
-        """Owner, mode and bytes are on the disk before the file has its name."""
+        """Sets owner and mode and syncs everything to disk, before the rename."""
         file.flush()
         give(file.fileno(), self.owner)
         os.fchmod(file.fileno(), self._mode(mode))
         os.fsync(file.fileno())
 
     def rename(self, file: BinaryIO, part: str) -> None:
-        """The finished part becomes the file in one step, and stays so if the power goes."""
+        """Renames the part file to the file in one step, and syncs the directory so that a power failure keeps it."""
         os.rename(part, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
         if not self._is_still(self.name, file):
-            raise RefusedPath(f"somebody changed {self.name!r} while it was put in place")
+            raise RefusedPath(f"another process replaced {self.name!r} while it was put in place")
         os.fsync(self.directory)
 
     def _mode(self, wanted: int | None) -> int:
-        """What was asked for; else what the replaced file had, as new content must not be readable by more people."""
+        """The requested mode; else that of the file to be replaced: new content must not be readable by more users."""
         if wanted is not None:
             return wanted
         try:
@@ -153,7 +153,7 @@ class Place:
 
 
 def _is_plain(file: IO[bytes], owner: int | None = None) -> bool:
-    """A file with one name. The directory's owner may have put a hard link here, to have it written or given away."""
+    """A regular file with one name. A hard link could be a trap: the agent would write or chown another file."""
     status = os.fstat(file.fileno())
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and owner in (None, status.st_uid)
 
@@ -166,7 +166,7 @@ def _has(file: BinaryIO, signature: str, size: int | None) -> bool:
 
 @contextlib.contextmanager
 def open_place(root: Path, directory: str, name: str, owner: Owner, permits: Permits | None = None) -> Iterator[Place]:
-    """Checks everything that can be checked before anything is made: name, directory, permission, owner."""
+    """Checks name, owner, directory and permissions, then opens the directory and creates it if needed."""
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise RefusedPath(f"{name!r} is not a file name")
     require_chown(owner)

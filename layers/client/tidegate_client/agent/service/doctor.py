@@ -1,4 +1,4 @@
-"""What may keep this host from receiving files, found before a file is sent."""
+"""`tidegate agent doctor`: checks whether this host can receive files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate_client.client import Client
 from tidegate_client.errors import TidegateError
 
 LEAST_FREE = 1024**3
-# Presigned URLs are refused by S3 when the clocks differ by a quarter of an hour.
+# S3 refuses presigned URLs if the clocks differ by 15 minutes.
 MOST_SKEW = 300.0
 
 
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 
 def examine(client: Client, options: AgentOptions, now: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """Changes nothing on the host and takes nothing from the inbox."""
+    """Yields the findings. Changes nothing on the host, and leaves the inbox as it is."""
     yield _api(client, options.agent_id)
     yield _clock(client, now)
     yield _writable("root", options.root)
@@ -51,7 +51,7 @@ def _api(client: Client, agent_id: str) -> Finding:
         waiting = client.agents.transfers(agent_id, wait=0)
     except TidegateError as error:
         return Finding("API", False, str(error))
-    return Finding("API", True, f"{client.http.api_url} takes the key of {agent_id}; {len(waiting)} transfers wait")
+    return Finding("API", True, f"{client.http.api_url} accepts the key of {agent_id}; {len(waiting)} transfers wait")
 
 
 def _clock(client: Client, now: Callable[[], float]) -> Finding:
@@ -61,7 +61,7 @@ def _clock(client: Client, now: Callable[[], float]) -> Finding:
     except (TidegateError, KeyError, ValueError) as error:
         return Finding("clock", False, f"cannot be compared with the API's: {error}")
     skew = now() - theirs
-    return Finding("clock", abs(skew) <= MOST_SKEW, f"{skew:+.0f} s from the API's")
+    return Finding("clock", abs(skew) <= MOST_SKEW, f"differs by {skew:+.0f} s from the API's")
 
 
 def _writable(name: str, directory: Path) -> Finding:
@@ -84,7 +84,9 @@ def _allowed(root: Path, directory: str) -> Finding:
     except RefusedPath as error:
         return Finding("allowed directory", False, str(error))
     return Finding(
-        "allowed directory", real.is_dir(), f"{directory} is {real}" + ("" if real.is_dir() else ", missing")
+        "allowed directory",
+        real.is_dir(),
+        f"{directory} is {real}" + ("" if real.is_dir() else ", which does not exist"),
     )
 
 

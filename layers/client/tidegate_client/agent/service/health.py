@@ -1,4 +1,4 @@
-"""How the agent is: a file that `tidegate agent status` reads, two local pages, and systemd's watchdog."""
+"""The agent's health: a file for `tidegate agent status`, two local HTTP pages, and systemd's watchdog."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Health(TypedDict):
 
 
 def write_health(directory: Path, health: Health) -> bool:
-    """Replaces the file atomically. False if it cannot be written; its age then shows that."""
+    """Replaces the health file atomically. False if it cannot be written; readers notice by its age."""
     new = directory / f".{HEALTH_FILE}.new"
     try:
         new.write_text(json.dumps(health), encoding="utf-8")
@@ -46,6 +46,7 @@ def write_health(directory: Path, health: Health) -> bool:
 
 
 def read_health(directory: Path) -> Health | None:
+    """The health that an agent wrote last; None if there is none."""
     try:
         found = json.loads((directory / HEALTH_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -54,7 +55,7 @@ def read_health(directory: Path) -> Health | None:
 
 
 def tell_systemd(state: str, address: str | None = None) -> None:
-    """`READY=1`, `WATCHDOG=1`, `STOPPING=1`; nothing where systemd does not listen."""
+    """Sends `READY=1`, `WATCHDOG=1` or `STOPPING=1` to systemd; does nothing if the process is no service."""
     address = address or os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -64,11 +65,13 @@ def tell_systemd(state: str, address: str | None = None) -> None:
 
 
 def pause_as_service(sleep: Callable[[float], None] = time.sleep) -> None:
-    """Before a service whose key is refused ends and systemd starts it again: some minutes, so that ten thousand hosts
-    that an API refuses by mistake neither stay away for good nor ask all the time."""
+    """Waits five to ten minutes before a service whose key was refused ends and systemd starts it again.
+
+    An API that refuses every key by mistake gets its hosts back, and is not asked by all of them every few seconds.
+    """
     if not os.environ.get("NOTIFY_SOCKET"):
         return
-    tell_systemd("STATUS=the API refuses the key of this host; it is tried again in some minutes")
+    tell_systemd("STATUS=the API refuses the key of this host; next attempt in 5 to 10 minutes")
     left = random.uniform(*REFUSED_PAUSE)  # noqa: S311
     while left > 0:
         tell_systemd("WATCHDOG=1")
@@ -101,7 +104,7 @@ def local_pages(host: str, port: int, health: Callable[[], Health], metrics: Cal
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """A scrape every few seconds is not worth a line."""
+            """No access log: Prometheus asks every few seconds."""
 
     server = ThreadingHTTPServer((host, port), Pages)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""The agent's state as people and machines read it."""
+"""Collects the agent's health and metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tidegate_client.agent.disk.partials import Partials
 from tidegate_client.agent.inbox import Inbox
@@ -16,7 +17,7 @@ from tidegate_client.agent.service.health import Health
 from tidegate_client.agent.service.statistics import Labels, Statistics, prometheus_text
 from tidegate_client.agent.service.supervisor import Watched
 
-# Longer than the longest poll, its margin and the longest pause after a failure together.
+# Longer than the longest poll, its time-out margin and the longest back-off together.
 SILENT_SECONDS = 120.0
 
 
@@ -38,9 +39,9 @@ class Monitor:
         self._inbox = inbox
         self._reporter = reporter
         self._partials = partials
-        # These two must move all the time; a worker may wait for work, or for bytes, for long.
-        self._restless = (poller, reporter.thread)
-        self._threads = (*self._restless, *workers)
+        # These two must beat regularly. A worker may wait for work, or for bytes, for a long time.
+        self._beating = (poller, reporter.thread)
+        self._threads = (*self._beating, *workers)
         self._last_poll: float | None = None
 
     def polled(self) -> None:
@@ -59,7 +60,7 @@ class Monitor:
             "active": self._inbox.active(),
             "untold_results": _or_minus_one(self._reporter.untold),
             "partial_bytes": _or_minus_one(self._partials.total_bytes),
-            "free_bytes": shutil.disk_usage(self._options.root).free,
+            "free_bytes": -1 if (free := free_bytes(self._options.root)) is None else free,
             "last_poll_seconds": -1 if self._last_poll is None else round(time.monotonic() - self._last_poll, 1),
             "restarts": {thread.name: thread.restarts for thread in self._threads},
         }
@@ -67,12 +68,14 @@ class Monitor:
     def _problems(self) -> list[str]:
         problems = [f"{thread.name} has ended" for thread in self._threads if not thread.is_alive()]
         problems += [
-            f"{thread.name} has not moved for {thread.silent_seconds():.0f} s"
-            for thread in self._restless
+            f"{thread.name} has made no progress for {thread.silent_seconds():.0f} s"
+            for thread in self._beating
             if thread.silent_seconds() > SILENT_SECONDS
         ]
         if self._reporter.unsaved():
             problems.append("the journal cannot be written; is the disk full?")
+        if free_bytes(self._options.root) is None:
+            problems.append(f"{self._options.root} cannot be read; is it still there, or mounted?")
         return problems
 
     def metrics(self) -> str:
@@ -88,6 +91,14 @@ class Monitor:
         samples["connected", ()] = int(self._connected())
         samples["healthy", ()] = int(health["healthy"])
         return prometheus_text(samples)
+
+
+def free_bytes(root: Path) -> int | None:
+    """Free bytes of the root's file system; None if the root is gone, as after an unmount."""
+    try:
+        return shutil.disk_usage(root).free
+    except OSError:
+        return None
 
 
 def _or_minus_one(read: Callable[[], int]) -> int:

@@ -1,4 +1,4 @@
-"""What the agent counts, and how Prometheus reads it."""
+"""Counters of the agent, and their output for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Labels = tuple[tuple[str, str], ...]
 HELP = {
     "transfers_total": "Transfers that ended, by result.",
     "received_bytes_total": "Bytes downloaded.",
-    "polls_total": "Questions to the inbox, by result.",
-    "thread_restarts_total": "Threads that failed and were started again.",
-    "stalls_total": "Downloads put off because no byte came.",
+    "polls_total": "Polls of the inbox, by result.",
+    "thread_restarts_total": "Threads that failed and were restarted.",
+    "stalls_total": "Downloads put off because no byte was received.",
     "active_transfers": "Transfers that wait or run.",
     "untold_results": "Results that the API has not taken yet.",
     "partial_bytes": "Bytes in part files.",
-    "free_bytes": "Free bytes on the root's file system.",
+    "free_bytes": "Free bytes on the root's file system; -1 if the root cannot be read.",
     "seconds_since_last_poll": "Seconds since the API last answered a poll; -1 if it never did.",
-    "connected": "1 while the API can tell this host that there is something to fetch.",
-    "healthy": "1 if every thread gets on.",
+    "connected": "1 while the WebSocket to the API is open.",
+    "healthy": "1 if there are no problems; /healthz names them.",
 }
 
 

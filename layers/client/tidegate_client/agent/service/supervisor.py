@@ -1,4 +1,4 @@
-"""Threads that must live: one that ends by an error is started again, after a pause that grows."""
+"""Threads that are restarted after an error, with growing pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("tidegate.agent")
 
 
 class Watched:
-    """A loop in a thread of its own. It ends when the loop returns; an error only interrupts it."""
+    """Runs `loop` in a thread of its own until it returns; after an error it is called again."""
 
     def __init__(self, name: str, loop: Callable[[], None], stopping: threading.Event) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class Watched:
         self._stopping = stopping
         self._backoff = Backoff()
         self._beat = time.monotonic()
-        # A daemon thread: a long poll or a stuck socket must not hold up the end.
+        # A daemon thread: a long poll or a stuck socket must not delay the end of the process.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -49,10 +49,10 @@ class Watched:
                 self._loop()
                 return
             except BaseException as error:
-                # Whatever it was, a process that lives on without this thread would deliver nothing.
+                # Any error at all: without this thread the process would deliver nothing.
                 self.restarts += 1
                 self.last_error = f"{type(error).__name__}: {error}"[:300]
                 pause = self._backoff.next()
-                log.exception("%s failed and starts again in %.1f s", self.name, pause)
+                log.exception("the thread %s failed and is restarted in %.1f s", self.name, pause)
                 if self._stopping.wait(pause):
                     return

@@ -1,4 +1,4 @@
-"""The agent as a systemd service: a unit that may do what the agent does, and nothing else."""
+"""The agent as a systemd service, with the permissions that it needs and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 UNIT_DIR = Path("/etc/systemd/system")
 ENVIRONMENT_DIR = Path("/etc/tidegate")
 STATE_BASE = Path("/var/lib")
-# What giving files to their users in their directories takes.
+# Needed to write into directories of any user and to give files to their owners.
 CAPABILITIES = "CAP_CHOWN CAP_FOWNER CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH"
 
 UNIT = """\
@@ -17,7 +17,7 @@ UNIT = """\
 Description=Tidegate agent {agent_id}
 Wants=network-online.target
 After=network-online.target
-# Never given up: what keeps it from starting (a full disk, an API that refuses every key) may pass.
+# Never give up: the cause of a failed start (a full disk, an API that refuses every key) may go away.
 StartLimitIntervalSec=0
 
 [Service]
@@ -27,7 +27,7 @@ EnvironmentFile={environment}
 ExecStart={command}
 Restart=always
 RestartSec=5
-# The agent says that it gets on; silence for this long is a hang.
+# The agent notifies systemd while it is healthy; after this long without a notification it is restarted.
 WatchdogSec=180
 KillSignal=SIGTERM
 TimeoutStopSec={stop_seconds}
@@ -71,7 +71,7 @@ WantedBy=multi-user.target
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """`writable` are the directories that the service may write; none: the whole file system."""
+    """A service and its unit file. `writable`: directories that it may write to; none: the whole file system."""
 
     name: str
     agent_id: str
@@ -120,8 +120,8 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """As systemd reads a word: its own quotes, and doubled percent and dollar signs."""
+    """Quotes a word of a command for systemd, with doubled percent and dollar signs."""
     if "\n" in word or "\0" in word:
-        raise ValueError(f"{word!r} holds a character that a unit cannot hold")
+        raise ValueError(f"{word!r} has a line break or a NUL, which a systemd unit cannot have")
     safe = _escaped(word).replace("%", "%%").replace("$", "$$")
     return f'"{safe}"' if any(char in safe for char in " \t\"'\\;") or not safe else safe

@@ -1,10 +1,12 @@
+"""The version that the agent reports."""
+
 from __future__ import annotations
 
 from importlib import metadata
 
 
 def version() -> str:
-    """The installed package's; a checkout that was never installed has none."""
+    """The version of the installed package; "unknown" in a checkout that was never installed."""
     for name in ("tidegate-client", "tidegate"):
         try:
             return metadata.version(name)

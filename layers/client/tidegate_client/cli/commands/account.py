@@ -1,4 +1,4 @@
-"""login · project"""
+"""login, logout, project"""
 
 from __future__ import annotations
 
@@ -13,56 +13,64 @@ from tidegate_client import config
 from tidegate_client.cli.context import Context, Group, Subparsers, add_command, add_paging
 from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
-from tidegate_client.errors import ApiError, Unauthorized, UsageError
+from tidegate_client.errors import ApiError, ConfigError, Unauthorized, UsageError
 
 _LIMITS = ("stored_bytes", "queued", "requests_per_s")
 
 
 def register(subparsers: Subparsers) -> None:
-    login = add_command(subparsers, "login", _login, "check a key and remember it (mode 0600)")
-    login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else asked for")
-    login.add_argument("--key", help="default: TIDEGATE_KEY, else asked for without echo; '-' reads it from stdin")
+    login = add_command(subparsers, "login", _login, "check a key and store it, readable by you alone")
+    login.add_argument("--api-url", metavar="URL", help="default: TIDEGATE_API_URL, else it asks")
+    login.add_argument("--key", help="default: TIDEGATE_KEY, else it asks; '-' asks too, or reads it from a pipe")
+    login.add_argument(
+        "--ws-url", metavar="URL", help="address of the WebSocket; needed only if the API does not name it"
+    )
     logout = add_command(subparsers, "logout", _logout, "forget the stored key of this profile")
-    logout.epilog = "The key itself goes on working: `tidegate key delete` ends it."
-    login.add_argument("--ws-url", metavar="URL", help="address of the WebSocket API, for watching")
+    logout.epilog = "The key itself stays valid: `tidegate key delete` revokes it."
 
     project = Group(subparsers, "project", "projects (admin)")
-    create = project.command("create", _create_project, "make a project")
+    create = project.command("create", _create_project, "create a project")
     create.add_argument("name")
     create.add_argument("--group")
-    create.add_argument("--allow-private-urls", action="store_true", help="its URLs may point into private networks")
+    create.add_argument(
+        "--allow-private-urls",
+        action="store_true",
+        help="its URLs may lead to private addresses, this machine included",
+    )
     add_paging(project.command("list", _list_projects, "list projects"))
-    show = project.command("show", _show_project, "one project, with its quotas and what it uses")
+    show = project.command("show", _show_project, "show a project with its quotas and their usage")
     show.add_argument("project_id")
     update = project.command("update", _update_project, "change a project or its quotas")
     update.add_argument("project_id")
     update.add_argument("--name")
     update.add_argument("--group", help="an empty text removes it")
     update.add_argument("--allow-private-urls", action=argparse.BooleanOptionalAction, default=None)
-    update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts feed each other")
+    update.add_argument("--swarm", choices=("auto", "off"), help="whether its hosts pass pieces to each other")
     update.add_argument(
         "--deliver-to",
         action="append",
         metavar="BUCKET/KEY*",
-        help="where its exports may be copied; name all places, an empty text for none",
+        help="where its exports may be copied to; replaces the whole list, an empty text clears it",
     )
     update.add_argument(
         "--read-from",
         action="append",
         metavar="SOURCE",
-        help="what its exports may read without an endpoint: s3://BUCKET/KEY*, dynamodb://TABLE, athena://WORKGROUP; "
-        "name all, an empty text for none",
+        help="what its exports may read directly: s3://BUCKET/KEY*, dynamodb://TABLE, athena://WORKGROUP; "
+        "replaces the whole list, an empty text clears it",
     )
     update.add_argument(
         "--quota",
         action="append",
         default=[],
         metavar="NAME=N",
-        help="stored_bytes, queued, requests_per_s, or share.CHANNEL (name all shares); NAME=none lifts it",
+        help="stored_bytes, queued, requests_per_s, or share.CHANNEL (give all shares); NAME=none removes it",
     )
-    rotate = project.command("rotate-secret", _rotate_secret, "a new callback secret beside the present one")
+    rotate = project.command(
+        "rotate-secret", _rotate_secret, "create a new callback secret; callbacks carry both signatures"
+    )
     rotate.add_argument("project_id")
-    retire = project.command("retire-secret", _retire_secret, "end a rotation: only the new secret signs")
+    retire = project.command("retire-secret", _retire_secret, "end a rotation: callbacks carry the new signature only")
     retire.add_argument("project_id")
 
 
@@ -70,26 +78,30 @@ def _login(context: Context, args: argparse.Namespace) -> Exit | None:
     api_url = args.api_url or os.environ.get("TIDEGATE_API_URL") or _asked("API address: ")
     key = args.key or os.environ.get("TIDEGATE_KEY") or _asked_secretly("Key: ")
     if key == "-":
-        key = sys.stdin.readline().strip()
-    if not api_url or not key:
-        raise UsageError("an API address and a key are needed")
-    _check(Client(api_url, key))
+        key = _asked_secretly("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+    if not api_url or not key.strip():
+        raise UsageError("an API address and a key are needed: give --api-url and --key, or run it in a terminal")
+    client = Client(api_url, key)
+    _check(client)
     ws_url = args.ws_url or os.environ.get("TIDEGATE_WS_URL")
     profile = getattr(args, "profile", None) or os.environ.get("TIDEGATE_PROFILE")
-    path = config.save(config.Config(api_url=api_url.rstrip("/"), key=key, ws_url=ws_url), profile=profile)
-    context.output.record({"api_url": api_url.rstrip("/"), "config": str(path)})
+    address = client.http.api_url
+    path = config.save(config.Config(api_url=address, key=key.strip(), ws_url=ws_url), profile=profile)
+    context.output.record({"api_url": address, "config": str(path)})
     return None
 
 
 def _logout(context: Context, args: argparse.Namespace) -> None:
     profile = getattr(args, "profile", None) or os.environ.get("TIDEGATE_PROFILE") or config.DEFAULT_PROFILE
     if not config.forget(profile=profile):
-        raise UsageError(f"nobody is logged in under the profile {profile}")
+        raise UsageError(f"there is no stored login for the profile {profile}")
     context.output.record({"logged_out": profile})
 
 
 def _check(client: Client) -> None:
-    """Any answer but 401 shows that the key is known; which scopes it has is its own matter."""
+    """Raises if the key is unknown, or if something else than the API is at the address.
+
+    Any other answer of the API's own will do: a key need not have the scope to list files."""
     try:
         client.files.list(limit=1)
     except Unauthorized:
@@ -97,6 +109,12 @@ def _check(client: Client) -> None:
     except ApiError as error:
         if error.status >= 500:
             raise
+        if error.code == f"http_{error.status}":
+            # Without a code it is no answer of the API, and the key was never looked at.
+            raise ConfigError(
+                f"{client.http.api_url} answers HTTP {error.status}, but not as the API does: is the address complete? "
+                "`make run` prints it, and the stack's output ApiUrl has it"
+            ) from error
 
 
 def _asked(prompt: str) -> str:
@@ -107,7 +125,11 @@ def _asked(prompt: str) -> str:
 
 
 def _asked_secretly(prompt: str) -> str:
-    return getpass.getpass(prompt).strip() if sys.stdin.isatty() else ""
+    try:
+        return getpass.getpass(prompt).strip() if sys.stdin.isatty() else ""
+    except EOFError:
+        # Ctrl-D: nothing is given.
+        return ""
 
 
 def _create_project(context: Context, args: argparse.Namespace) -> None:
@@ -151,7 +173,7 @@ def _named(places: Sequence[str] | None) -> list[str] | None:
 
 
 def quotas_of(given: Sequence[str]) -> dict[str, Any]:
-    """`["queued=50", "share.export=2", "stored_bytes=none"]` as the API takes them."""
+    """Turns `["queued=50", "share.export=2", "stored_bytes=none"]` into the field `quotas` of the API."""
     quotas: dict[str, Any] = {}
     for text in given:
         name, _, number = text.partition("=")
@@ -163,7 +185,7 @@ def quotas_of(given: Sequence[str]) -> dict[str, Any]:
             quotas["share"] = (quotas.get("share") or {}) | {name.removeprefix("share."): limit}
         else:
             known = ", ".join(f"{one}=N" for one in (*_LIMITS, "share.CHANNEL"))
-            raise UsageError(f"--quota {text} is none of {known}; NAME=none lifts a limit, share=none all shares")
+            raise UsageError(f"--quota {text} is none of {known}; NAME=none removes a limit, share=none all shares")
     return quotas
 
 

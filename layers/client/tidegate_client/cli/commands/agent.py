@@ -1,10 +1,9 @@
-"""agent: the daemon on a target host, and its install · uninstall · status · doctor"""
+"""agent: runs the agent on a host; agent install, uninstall, status, doctor, enrol"""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -28,85 +27,108 @@ LOOPBACK = "127.0.0.1"
 
 def register(subparsers: Subparsers) -> None:
     agent = add_command(
-        subparsers, "agent", _run, "receive files on this host; SIGTERM drains, a second one stops at once"
+        subparsers,
+        "agent",
+        _run,
+        "receive files on this host; SIGTERM finishes running downloads, a second SIGTERM stops at once",
     )
     _add_options(agent)
     inner = agent.add_subparsers(metavar="COMMAND", dest="agent_command")
-    install = add_command(inner, "install", _install, "run it as a hardened systemd service")
-    install.add_argument("--print", action="store_true", dest="print_only", help="show the unit and change nothing")
-    install.add_argument("--no-start", action="store_true", help="write the unit, do not enable and start it")
+    install = add_command(inner, "install", _install, "install it as a hardened systemd service")
+    install.add_argument("--print", action="store_true", dest="print_only", help="print the unit and change nothing")
+    install.add_argument("--no-start", action="store_true", help="write the unit, but do not enable and start it")
     install.add_argument(
-        "--name", default=agent_service.NAME, help=f"the service's name (default {agent_service.NAME})"
+        "--name", default=agent_service.NAME, help=f"name of the service (default {agent_service.NAME})"
     )
-    uninstall = add_command(inner, "uninstall", agent_service.uninstall, "stop the service and remove it")
-    uninstall.add_argument("--purge", action="store_true", help="its key and its journal too")
+    uninstall = add_command(inner, "uninstall", agent_service.uninstall, "stop and remove the service")
+    uninstall.add_argument("--purge", action="store_true", help="remove its key and its journal too")
     uninstall.add_argument("--name", default=agent_service.NAME)
-    status = add_command(inner, "status", agent_service.status, "how the agents here are; exit 1 if one is not well")
+    status = add_command(
+        inner,
+        "status",
+        agent_service.status,
+        "show the state of the agents on this host; exit code 1 if one is unhealthy",
+    )
     status.add_argument("--name", default=agent_service.NAME)
-    doctor = add_command(inner, "doctor", _doctor, "look for what would keep this host from receiving files")
+    doctor = add_command(inner, "doctor", _doctor, "check whether this host can receive files")
     for parser in (install, status, doctor):
         _add_options(parser)
     enrol = add_command(
-        inner, "enrol", _enrol, "get this host's key for a token, and keep it for `agent` and `install`"
+        inner, "enrol", _enrol, "exchange a token for this host's key, and store it for `agent` and `agent install`"
     )
-    enrol.add_argument("--token", required=True, help="of `tidegate fleet token`; - reads it from stdin")
+    enrol.add_argument("--token", required=True, help="from `tidegate fleet token`; '-' reads it from stdin")
     enrol.add_argument("--url", help="the API's address (default: TIDEGATE_API_URL, or the stored one)")
     enrol.add_argument("--agent-id", default=argparse.SUPPRESS)
     enrol.add_argument("--zone", default=argparse.SUPPRESS)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Taken before and after the subcommand, so none leaves a default behind; `_default` knows them."""
+    """Options that may be given before or after the subcommand, so none has a default here: see AgentOptions."""
     add: Any = lambda *names, **more: parser.add_argument(*names, default=argparse.SUPPRESS, **more)  # noqa: E731
-    add("--agent-id")
-    add("--root", type=Path, help="every file goes beneath this directory")
+    add("--agent-id", help="the name of this host in Tidegate")
+    add("--root", type=Path, help="all files are put below this directory")
     add(
-        "--container-root", type=Path, metavar="DIR", help="files for container C go beneath DIR/C; without it: refused"
+        "--container-root",
+        type=Path,
+        metavar="DIR",
+        help="files for container C are put below DIR/C; without it they are refused",
     )
-    add("--allow-dir", action="append", metavar="DIR", help="take files only beneath DIR (repeatable)")
-    add("--allow-user", action="append", metavar="USER", help="take files only for USER (repeatable)")
+    add("--allow-dir", action="append", metavar="DIR", help="accept files only below DIR (repeatable)")
+    add("--allow-user", action="append", metavar="USER", help="accept files only for USER (repeatable)")
     add("--parallel", type=_positive, metavar="N", help="downloads at once (default 4)")
-    add("--limit-rate", type=rate, metavar="RATE", help="bytes a second of all downloads together, as 500K or 10M")
+    add("--limit-rate", type=rate, metavar="RATE", help="bytes a second for all downloads together, as in 500K or 10M")
     add(
         "--peer-listen",
         action="append",
         type=_listen,
         metavar="HOST:PORT",
-        help="give pieces of files to other hosts of a Job there, while a swarm lasts (repeatable)",
+        help="address at which other hosts of a Job fetch pieces from this one (repeatable)",
     )
-    add("--site", help="where this host is: hosts of one site feed each other (default with --peer-listen: default)")
-    add("--zone", help="within the site: hosts of the same zone are asked first")
-    add("--peer-upload-rate", type=rate, metavar="RATE", help="bytes a second to all peers together, as 500K or 50M")
-    add("--no-peers", action="store_true", help="take part in no swarm: all files come straight from the store")
-    add("--proxy", metavar="URL", help="for the API and the files (default: HTTPS_PROXY, HTTP_PROXY, NO_PROXY)")
+    add("--site", help="location of this host; hosts of one site exchange pieces (default with --peer-listen: default)")
+    add("--zone", help="zone within the site: hosts of the same zone are asked first; `tidegate fleet list` shows it")
+    add("--peer-upload-rate", type=rate, metavar="RATE", help="bytes a second to all peers together, as in 500K or 50M")
+    add("--no-peers", action="store_true", help="take part in no swarm: download everything from S3")
+    add("--proxy", metavar="URL", help="proxy for the API and the files (default: HTTPS_PROXY, HTTP_PROXY, NO_PROXY)")
     add(
         "--metrics",
         type=_listen,
         metavar="[HOST:]PORT",
         help="serve /metrics and /healthz there (default host: loopback)",
     )
-    add("--log-format", choices=("text", "json"), help="log lines on stderr (default text; json with --json)")
-    add("--state-dir", type=Path, help="where untold results survive a crash (default: XDG state)")
-    add("--zone", help="where the host is, as `tidegate fleet list` shows it")
-    add("--also", action="append", metavar="PROFILE", help="serve the project of this login as well (repeatable)")
-    add("--self-update", action="store_true", help="take new versions of the agent from jobs to /.tidegate/agent")
-    add("--no-push", action="store_true", help="hold no connection: poll, and hear of files minutes later")
+    add("--log-format", choices=("text", "json"), help="format of the log on stderr (default: text; with --json: json)")
+    add("--state-dir", type=Path, help="directory for the journal (default: below $XDG_STATE_HOME or ~/.local/state)")
+    add("--also", action="append", metavar="PROFILE", help="serve the project of this stored login too (repeatable)")
     add(
-        "--wait", type=int, choices=range(21), metavar="0-20", help="long-poll seconds without a connection (default 0)"
+        "--self-update",
+        action="store_true",
+        help="install new versions of the agent that Jobs send to /.tidegate/agent",
     )
-    add("--drain-seconds", type=float, metavar="S", help="how long SIGTERM lets them run")
+    add("--no-push", action="store_true", help="open no WebSocket: poll, and notice new files up to two minutes later")
+    add(
+        "--wait",
+        type=int,
+        choices=range(21),
+        metavar="0-20",
+        help="seconds of a long poll while there is no WebSocket (default 0)",
+    )
+    add(
+        "--drain-seconds",
+        type=float,
+        metavar="S",
+        help="how long running downloads may go on after SIGTERM (default 30)",
+    )
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
     return int(text)
 
 
 def _listen(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port, or a host and a port")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither PORT nor HOST:PORT")
     return host.strip("[]") or LOOPBACK, int(port)
 
 
@@ -117,10 +139,10 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
     given = vars(args)
     for name in ("agent_id", "root"):
         if name not in given:
-            raise UsageError(f"--{name.replace('_', '-')} is needed")
+            raise UsageError(f"--{name.replace('_', '-')} is missing")
     root: Path = args.root
     if not root.is_dir():
-        raise UsageError(f"--root {root} is not a directory")
+        raise UsageError(f"--root {root} is not a directory; create it first")
     directories = tuple(given.get("allow_dir") or ())
     if wrong := [one for one in directories if not one.startswith("/") or ".." in Path(one).parts]:
         raise UsageError(f"--allow-dir {wrong[0]} is not an absolute path without '..'")
@@ -140,7 +162,7 @@ def _options(context: Context, args: argparse.Namespace) -> AgentOptions:
 
 
 def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
-    """None unless the host says where it is: then nothing differs from an agent that knows no swarms."""
+    """None unless --peer-listen or --site is given: then the agent takes part in no swarm."""
     from tidegate_client.swarm.host import SwarmOptions
 
     listen = tuple(given.get("peer_listen") or ())
@@ -151,17 +173,18 @@ def _swarm(given: dict[str, Any]) -> SwarmOptions | None:
 
 
 def _state_dir(context: Context, args: argparse.Namespace) -> Path:
-    """One journal for each agent, API and root: results of one must never be told to another."""
-    told = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
-    return state_path() / "agents" / hashlib.sha256(told.encode()).hexdigest()[:16]
+    """A directory for each agent, API and root: the results of one must never be reported to another."""
+    identity = f"{context.config.required_url()}\n{args.root.resolve()}\n{args.agent_id}"
+    return state_path() / "agents" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def _run(context: Context, args: argparse.Namespace) -> Exit | None:
-    # Imported here: the daemon needs a Unix, the rest of the command does not.
+    # Imported here, because the agent needs Unix and the other commands do not.
     from tidegate_client.agent.daemon import Agent
     from tidegate_client.agent.group import make_group
     from tidegate_client.agent.releases import Releases, become, start_right_version
     from tidegate_client.agent.service.health import pause_as_service, tell_systemd
+    from tidegate_client.agent.service.signals import call_on_stop_signals, restore_stop_signals
     from tidegate_client.proxies import make_pool
 
     options = _options(context, args)
@@ -169,20 +192,18 @@ def _run(context: Context, args: argparse.Namespace) -> Exit | None:
         start_right_version(Releases(options.state_dir), sys.argv[1:], lambda: tell_systemd("READY=1\nWATCHDOG=1"))
     log_format = getattr(args, "log_format", None) or ("json" if context.output.as_json else "text")
     log_to_stderr("tidegate.agent", as_json=log_format == "json")
-    # The agent backs off by itself, and for longer than a single call would.
+    # No retries within a call: the agent backs off by itself, and for longer.
     pool = make_pool(options.proxy, maxsize=4)
     client = context.client_with(attempts=0, pool=pool)
     others = {name: also(name) for name in getattr(args, "also", ())}
     agent = make_group(client, others, options) if others else Agent(client, options)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop())
+    call_on_stop_signals(agent.stop)
     agent.run()
     if agent.restarting:
         become(Releases(options.state_dir), None, sys.argv[1:])
     if agent.failure:
         context.output.error(agent.failure)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        restore_stop_signals()
         pause_as_service()
         return exit_for(agent.failure)
     return None
@@ -195,13 +216,13 @@ def _enrol(context: Context, args: argparse.Namespace) -> None:
     url = args.url or context.config.required_url()
     agent_id = getattr(args, "agent_id", None) or socket.gethostname()
     token = sys.stdin.readline().strip() if args.token == "-" else args.token  # noqa: S105
-    # Without a key: a stored one may be another project's.
+    # Without a key: a stored one may belong to another project.
     with Client(url) as client:
         made = client.agents.enrol(token, agent_id, version=version(), zone=getattr(args, "zone", None))
     mine = config.Config(api_url=url, key=made["key"], project_id=made["project_id"])
     kept = config.save(mine, profile=getattr(args, "profile", None))
     context.output.record({name: made[name] for name in ("project_id", "agent_id", "key_id")})
-    context.output.note(f"its key is kept in {kept}; next: tidegate agent install --agent-id {agent_id} --root DIR")
+    context.output.note(f"the key is stored in {kept}; next: tidegate agent install --agent-id {agent_id} --root DIR")
 
 
 def _install(context: Context, args: argparse.Namespace) -> Exit | None:

@@ -1,4 +1,4 @@
-"""agent install · uninstall · status: the service on this host"""
+"""agent install, uninstall, status: the systemd service on this host"""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def install(context: Context, args: argparse.Namespace, options: AgentOptions) -
         return None
     for directory in service.writable:
         if not directory.is_dir():
-            raise UsageError(f"{directory} is not a directory: create it first, as the service may not")
-    # The key is in a file of its own, as units can be read by everybody.
+            raise UsageError(f"{directory} is not a directory; create it first, since the service may not")
+    # The key is in a file of its own, because every user can read units.
     _write(service.environment_path, service.environment_text(), 0o600)
     _write(service.unit_path, service.unit(), 0o644)
     if not args.no_start:
         _systemctl("daemon-reload")
         _systemctl("enable", "--now", service.unit_path.name)
-        # An agent that ran before goes on with the new unit.
+        # An agent that is already running takes the new unit.
         _systemctl("restart", service.unit_path.name)
-    context.output.note(f"installed {service.unit_path}; see `tidegate agent status`")
+    context.output.note(f"installed {service.unit_path}; `tidegate agent status` shows its state")
     return None
 
 
@@ -53,18 +53,24 @@ def service_for(context: Context, args: argparse.Namespace, options: AgentOption
     from tidegate_client.agent.service.systemd import Service
 
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", args.name):
-        raise UsageError(f"--name {args.name} is not a service name: use letters, digits, '-' and '_'")
+        raise UsageError(f"--name {args.name}: use 1 to 64 letters, digits, '-' and '_'")
     if options.root == Path("/") and not options.permits.directories:
-        raise UsageError("with --root /, name the directories that may receive files: --allow-dir DIR (repeatable)")
+        raise UsageError(
+            "with --root /, name the directories that may receive files, with --allow-dir DIR (repeatable)"
+        )
     config = context.config
     environment = [("TIDEGATE_API_URL", config.required_url()), ("TIDEGATE_KEY", config.key or "")]
     if not config.key:
-        raise UsageError("no key: set TIDEGATE_KEY to a key of scope `agent` for this host")
+        raise UsageError(
+            "no key: run `tidegate agent enrol`, or set TIDEGATE_KEY to a key of scope `agent` for this host"
+        )
     for profile in getattr(args, "also", ()):
         other = also(profile)
         environment += [(also_variable(profile), f"{other.required_url()} {other.key or ''}")]
-    proxies = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
-    environment += [(name, os.environ[name]) for name in proxies if os.environ.get(name)]
+    # The same variables that the agent itself would read, in either spelling; the lower-case one wins there too.
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
+        if value := os.environ.get(name.lower()) or os.environ.get(name):
+            environment.append((name, value))
     if options.proxy:
         environment += [("HTTPS_PROXY", options.proxy), ("HTTP_PROXY", options.proxy)]
     inside = [options.root / directory.lstrip("/") for directory in options.permits.directories]
@@ -91,6 +97,8 @@ def _command(args: argparse.Namespace, options: AgentOptions, state_dir: Path) -
         words += ["--self-update"]
     if not options.push:
         words += ["--no-push"]
+    if options.wait:
+        words += ["--wait", str(options.wait)]
     if options.limit_rate:
         words += ["--limit-rate", str(options.limit_rate)]
     if options.swarm:
@@ -118,7 +126,7 @@ def _write(path: Path, text: str, mode: int) -> None:
 def _systemctl(*words: str) -> None:
     program = shutil.which("systemctl")
     if not program:
-        raise UsageError("there is no systemctl here: use --print and start the agent by what this host has")
+        raise UsageError("this host has no systemctl: use --print, and start the agent with its own service manager")
     done = subprocess.run([program, *words], capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         raise UsageError(f"systemctl {' '.join(words)} failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -129,7 +137,7 @@ def uninstall(context: Context, args: argparse.Namespace) -> Exit | None:
 
     service = Service(args.name, "", (), (), ())
     if not service.unit_path.exists():
-        raise UsageError(f"{service.unit_path} is not there: nothing to uninstall")
+        raise UsageError(f"{service.unit_path} does not exist: nothing to uninstall (another --name?)")
     _systemctl("disable", "--now", service.unit_path.name)
     service.unit_path.unlink()
     _systemctl("daemon-reload")
@@ -146,7 +154,7 @@ def status(context: Context, args: argparse.Namespace) -> Exit:
 
     found = [(where, health) for where in _state_dirs(args) if (health := read_health(where))]
     if not found:
-        raise UsageError("no agent has run here; was it started with another --state-dir?")
+        raise UsageError("no agent has run on this host for this user; give --state-dir if it was started with one")
     rows = [_row(where, health) for where, health in found]
     columns = (
         "agent_id",
@@ -170,7 +178,7 @@ def _state_dirs(args: argparse.Namespace) -> list[Path]:
     else:
         own = state_path() / "agents"
         found = [STATE_BASE / args.name, *(sorted(own.iterdir()) if own.is_dir() else ())]
-    # Those of further projects lie in the first one's.
+    # Agents of further projects (--also) have directories within the first one's.
     return [one for directory in found for one in (directory, *sorted(directory.glob("also-*")))]
 
 
@@ -182,7 +190,7 @@ def _row(where: Path, health: Health) -> dict[str, object]:
         state, problems = "stopped", []
     elif abs(age) > STALE_SECONDS:
         state = "unhealthy"
-        problems.append(f"has not written its health for {age:.0f} s")
+        problems.append(f"wrote its health file {age:.0f} s ago, by this host's clock; expected: every second")
     return {**health, "state": state, "problems": "; ".join(problems) or None, "state_dir": str(where)}
 
 

@@ -1,7 +1,5 @@
-"""batch create · start · stop · show · list · watch · rate · items · results · redrive · logs · export-logs
-
-batch schedule create · list · show · change · disable · enable · delete
-biz create · list
+"""batch create, start, stop, show, list, watch, rate, update, items, results, redrive, dry-run, logs, export-logs;
+batch schedule create, list, show, change, disable, enable, delete; biz create, list
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from tidegate_client.cli.commands.exports import follow_export
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging, add_timeout, given
 from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.views import follow
+from tidegate_client.errors import UsageError
 
 _WHEN = "'rate(6 hours)' or 'cron(0 2 * * ? *)', in UTC"
 
@@ -23,88 +22,107 @@ def register(subparsers: Subparsers) -> None:
     biz = Group(subparsers, "biz", "businesses whose callbacks process batches")
     create = biz.command("create", _create_business, "register a business")
     create.add_argument("name")
-    create.add_argument("process_url")
+    create.add_argument("process_url", help="called for each item")
     for option in ("--before-create-url", "--before-run-url", "--process-stop-url", "--auth-code"):
         create.add_argument(option)
-    create.add_argument("--rate", type=float, help="items a second, for all its batches together")
+    create.add_argument("--rate", type=float, help="items a second for all its batches together")
     add_paging(biz.command("list", _list_businesses, "list businesses"))
 
-    batch = Group(subparsers, "batch", "many items through a business callback, at a rate")
-    create = batch.command("create", _create, "make a batch; it does not run yet")
-    _add_order(create)
+    batch = Group(subparsers, "batch", "many items through the callback of a business, at a rate")
+    create = batch.command("create", _create, "create a batch; it runs after `batch start`, or with --start")
+    _add_batch_options(create)
     create.add_argument("--start", action="store_true", help="start it at once")
 
-    start = _with_id(batch.command("start", _start, "start, or go on where it stopped"))
-    start.add_argument("--watch", action="store_true")
+    start = _with_id(batch.command("start", _start, "start a batch, or resume it where it stopped"))
+    start.add_argument("--watch", action="store_true", help="show its progress until it ends")
     add_timeout(start)
-    _with_id(batch.command("stop", _stop, "stop; it keeps its place"))
-    _with_id(batch.command("show", _show, "one batch"))
-    add_timeout(_with_id(batch.command("watch", _watch, "a live bar until it ends")))
+    _with_id(batch.command("stop", _stop, "stop a batch; `batch start` resumes it"))
+    _with_id(batch.command("show", _show, "show a batch"))
+    add_timeout(_with_id(batch.command("watch", _watch, "show its progress until it ends")))
     _with_id(batch.command("rate", _rate, "change its rate while it runs")).add_argument("rate", type=float)
-    items = _with_id(batch.command("items", _items, "items that failed, were abandoned or needed retries"))
+    update = _with_id(batch.command("update", _update, "change a batch; what is possible depends on its status"))
+    update.add_argument("--rate", type=float, help="items a second")
+    update.add_argument("--max-errors", type=int, metavar="N", help="stop after N failed calls")
+    update.add_argument("--job-data", type=_json, metavar="JSON", help="sent to the business with each item")
+    _add_failure_options(update)
+    items = _with_id(batch.command("items", _items, "list items that failed, were abandoned or needed retries"))
     items.add_argument("--state", choices=("failed", "abandoned", "recovered"))
     add_paging(items)
-    _with_id(batch.command("results", _results, "a link to all of them as JSONL"))
-    redrive = _with_id(batch.command("redrive", _redrive, "a new batch of the failed items only"))
+    _with_id(batch.command("results", _results, "print a link to all these items as JSONL"))
+    redrive = _with_id(batch.command("redrive", _redrive, "create a new batch of the failed items only"))
     redrive.add_argument("--state", action="append", choices=("failed", "abandoned"), help="default: failed")
     redrive.add_argument("--start", action="store_true", help="start it at once")
-    dry_run = _with_id(batch.command("dry-run", _dry_run, "send the first items to the business; nothing is counted"))
+    dry_run = _with_id(
+        batch.command("dry-run", _dry_run, "send the first items to the business as a test; nothing is counted")
+    )
     dry_run.add_argument("--items", type=int, default=1, metavar="N", help="1 to 10; default: 1")
-    logs = _with_id(batch.command("logs", _logs, "what the business logged, newest first"))
-    logs.add_argument("--index", type=int, help="of this item only")
+    logs = _with_id(batch.command("logs", _logs, "list what the business logged, newest first"))
+    logs.add_argument("--index", type=int, help="only lines of this item")
     add_paging(logs)
-    export = _with_id(batch.command("export-logs", _export_logs, "all log lines into a CSV file here"))
-    export.add_argument("-o", "--output", type=Path, help="default: the export's own name, here")
+    export = _with_id(batch.command("export-logs", _export_logs, "download all log lines as a CSV file"))
+    export.add_argument("-o", "--output", type=Path, help="default: the file name of the export, in this folder")
     add_timeout(export)
     listing = batch.command("list", _list, "list batches, newest first")
     listing.add_argument("--status")
     add_paging(listing)
-    _register_schedules(batch.group("schedule", "batches that are made and started again and again; times are UTC"))
+    _register_schedules(batch.group("schedule", "batches that run on a schedule; times are UTC"))
 
 
 def _register_schedules(schedule: Group) -> None:
-    create = schedule.command("create", _repeat, "make and start a batch at each moment of a schedule")
+    create = schedule.command("create", _repeat, "create and start a batch on a schedule")
     create.add_argument("schedule", metavar="WHEN", help=_WHEN)
-    _add_order(create)
+    _add_batch_options(create)
     add_paging(schedule.command("list", _schedules, "list recurring batches"))
     change = schedule.command("change", _reschedule, "change when it runs")
     for name, run, text in (
-        ("show", _schedule, "one recurring batch"),
-        ("disable", _disable, "stop repeating a batch; what is missed is not made up for"),
-        ("enable", _enable, "repeat it again"),
-        ("delete", _unschedule, "forget a recurring batch; batches that it made stay"),
+        ("show", _schedule, "show a recurring batch"),
+        ("disable", _disable, "stop a recurring batch; missed runs are not made up for"),
+        ("enable", _enable, "run it on its schedule again"),
+        ("delete", _unschedule, "delete a recurring batch; the batches that it created stay"),
     ):
         schedule.command(name, run, text).add_argument("schedule_id")
     change.add_argument("schedule_id")
     change.add_argument("schedule", metavar="WHEN", help=_WHEN)
 
 
-def _add_order(create: argparse.ArgumentParser) -> None:
+def _add_batch_options(create: argparse.ArgumentParser) -> None:
     create.add_argument("--biz", required=True, metavar="BIZ_ID", dest="biz_id")
     create.add_argument("--name", required=True)
-    create.add_argument("--total", type=int, help="how many items")
+    create.add_argument("--total", type=int, help="number of items")
     create.add_argument("--rate", type=float, required=True, help="items a second")
-    create.add_argument("--concurrency", type=int)
-    create.add_argument("--start-index", type=int)
-    create.add_argument("--job-data", type=_json, metavar="JSON")
-    create.add_argument("--max-errors", type=int)
-    create.add_argument("--retries", type=int)
-    create.add_argument("--retry-delay", type=float)
+    create.add_argument("--concurrency", type=int, metavar="N", help="calls to the business at a time")
+    create.add_argument("--start-index", type=int, metavar="N", help="index of the first item (default 0)")
+    create.add_argument("--job-data", type=_json, metavar="JSON", help="sent to the business with each item")
+    create.add_argument("--max-errors", type=int, metavar="N", help="stop after N failed calls")
+    create.add_argument("--retries", type=int, metavar="N", help="retries of an item (default 5)")
+    create.add_argument("--retry-delay", type=float, metavar="SECONDS", help="pause before a retry (default 3)")
     create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
-    create.add_argument("--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library: its rows are the items")
+    create.add_argument(
+        "--rows", metavar="FILE_ID", help="a CSV or NDJSON file of the library whose rows are the items"
+    )
     create.add_argument("--rows-format", choices=("csv", "ndjson"))
-    create.add_argument("--on-item-failure", choices=("stop", "skip"), help="what an item without retries left does")
-    create.add_argument("--max-failed", type=int, help="tolerate so many items that did not succeed")
-    create.add_argument("--max-failed-percent", type=float, help="the same, as a share of the total")
-    create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="1 to 900")
-    create.add_argument("--ack", choices=("sync", "async"), help="async: the result comes by a call of its own")
-    create.add_argument("--items-per-call", type=int, metavar="N", help="1 to 100")
-    create.add_argument("--runners", type=int, metavar="N", help="1 to 32 functions share the items and the rate")
+    _add_failure_options(create)
+    create.add_argument("--item-timeout", type=int, metavar="SECONDS", help="time-out of a call, 1 to 900")
+    create.add_argument(
+        "--ack", choices=("sync", "async"), help="async: the business sends the result later, in a call of its own"
+    )
+    create.add_argument("--items-per-call", type=int, metavar="N", help="items in one call, 1 to 100")
+    create.add_argument("--runners", type=int, metavar="N", help="functions that share the items and the rate, 1 to 32")
     create.add_argument("--concurrency-key", metavar="KEY", help="batches with the same key run one at a time")
 
 
-def _order(args: argparse.Namespace) -> dict[str, Any]:
-    """The batch that the options of `_add_order` describe, as the SDK takes it."""
+def _add_failure_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--on-item-failure",
+        choices=("stop", "skip"),
+        help="what to do when an item has no retries left (default: stop)",
+    )
+    parser.add_argument("--max-failed", type=int, metavar="N", help="stop when more items than this have failed")
+    parser.add_argument("--max-failed-percent", type=float, help="the same as a percentage of the total")
+
+
+def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `batches.create` from the options of `_add_batch_options`."""
     needed = {"biz_id": args.biz_id, "name": args.name, "total": args.total, "rate": _whole(args.rate)}
     simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
     failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
@@ -143,7 +161,7 @@ def _list_businesses(context: Context, args: argparse.Namespace) -> None:
 
 
 def _create(context: Context, args: argparse.Namespace) -> None:
-    made = context.client.batches.create(**_order(args))
+    made = context.client.batches.create(**_batch_of(args))
     if args.start:
         made = context.client.batches.start(made["batch_id"])
     context.output.record(made)
@@ -178,6 +196,15 @@ def _rate(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.batches.update(args.batch_id, rate=_whole(args.rate)))
 
 
+def _update(context: Context, args: argparse.Namespace) -> None:
+    changes = dict(given(args, "max_errors", "job_data", "on_item_failure", "max_failed", "max_failed_percent"))
+    if args.rate is not None:
+        changes["rate"] = _whole(args.rate)
+    if not changes:
+        raise UsageError("nothing to change: give at least one option")
+    context.output.record(context.client.batches.update(args.batch_id, **changes))
+
+
 def _items(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.batches.items(args.batch_id, state=args.state, limit=args.limit, cursor=cursor),
@@ -208,12 +235,12 @@ def _export_logs(context: Context, args: argparse.Namespace) -> Exit:
 def _list(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.batches.list(status=args.status, limit=args.limit, cursor=cursor),
-        ("batch_id", "name", "status", "progress", "stop_reason"),
+        ("batch_id", "name", "status", "progress.processed", "progress.total", "progress.failed", "stop_reason"),
     )
 
 
 def _repeat(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.repeat(args.schedule, **_order(args)))
+    context.output.record(context.client.batches.repeat(args.schedule, **_batch_of(args)))
 
 
 def _schedules(context: Context, args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""doctor: one of everything against a stack, cleaned up afterwards"""
+"""doctor: a smoke test of a stack"""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tidegate_client.smoke import examine
 
 def register(subparsers: Subparsers) -> None:
     doctor = add_command(
-        subparsers, "doctor", _doctor, "try one of everything against a stack with an admin key, and clean up"
+        subparsers, "doctor", _doctor, "test a stack with an admin key: use each feature once, then clean up"
     )
-    doctor.add_argument("--api-url", metavar="URL", help="default: what `tidegate login` stored")
+    doctor.add_argument("--api-url", metavar="URL", help="default: the stored address")
     doctor.add_argument("--key", help="an admin key; default: the stored one; '-' reads it from stdin")
-    doctor.add_argument("--timeout", type=float, default=180.0, metavar="S", help="for each step (default 180)")
+    doctor.add_argument("--timeout", type=float, default=180.0, metavar="S", help="time-out of each step (default 180)")
 
 
 def _doctor(context: Context, args: argparse.Namespace) -> Exit:
     url = args.api_url or context.config.required_url()
     key = sys.stdin.readline().strip() if args.key == "-" else args.key or context.config.key
     if not key:
-        raise UsageError("an admin key is needed: --key, TIDEGATE_KEY or `tidegate login`")
+        raise UsageError("no admin key: give --key, set TIDEGATE_KEY or run `tidegate login`")
     findings = list(examine(Client(url, key), lambda other: Client(url, other), seconds=args.timeout))
     rows = [
         {"check": one.check, "result": "ok" if one.ok else "FAILED", "seconds": one.seconds, "detail": one.detail}

@@ -1,4 +1,4 @@
-"""download submit · status · watch · list, job show · list · cancel · redrive"""
+"""distribute submit, status, watch, list; job show, list, cancel, redrive"""
 
 from __future__ import annotations
 
@@ -19,63 +19,68 @@ TASK_COLUMNS = ("task_id", "target_agent_id", "target_container_id", "status", "
 
 
 def register(subparsers: Subparsers) -> None:
-    download = Group(subparsers, "distribute", "send a file of the library to machines", old="download")
-    submit = download.command("submit", _submit, "ask for a file on one or more machines")
-    submit.add_argument("--file", metavar="FILE_ID", help="a library file: fills in everything down to --signature")
+    download = Group(subparsers, "distribute", "send a file of the library to hosts", old="download")
+    submit = download.command("submit", _submit, "ask for a file on one or more hosts")
+    submit.add_argument("--file", metavar="FILE_ID", help="a file of the library; sets the five options below")
     submit.add_argument("--biz-id", type=int)
     submit.add_argument("--app-id", type=int)
     submit.add_argument("--file-path")
     submit.add_argument("--file-name")
     submit.add_argument("--signature", help="SHA-256 of the content, 64 hex digits")
-    submit.add_argument("--target", action="append", type=_target, metavar="AGENT[:CONTAINER]", help="repeatable")
-    submit.add_argument("--group", action="append", metavar="NAME", help="hosts of this group, as of now; repeatable")
     submit.add_argument(
-        "--label", action="append", type=label, metavar="NAME=VALUE", help="hosts with this label; repeatable"
+        "--target", action="append", type=_target, metavar="AGENT[:CONTAINER]", help="a host (repeatable)"
+    )
+    submit.add_argument("--group", action="append", metavar="NAME", help="the hosts now in this group (repeatable)")
+    submit.add_argument(
+        "--label", action="append", type=label, metavar="NAME=VALUE", help="the hosts with this label (repeatable)"
     )
     submit.add_argument(
         "--wave",
         action="append",
         type=_wave,
         metavar="PERCENT[:WAIT[:MAX_FAILED]]",
-        help="first to PERCENT of the hosts; on after WAIT seconds if at most MAX_FAILED percent failed; repeatable",
+        help="send to PERCENT of the hosts first; continue after WAIT seconds if at most MAX_FAILED percent failed "
+        "(repeatable)",
     )
-    submit.add_argument("--user", required=True, help="who owns the file there")
-    submit.add_argument("--dir", required=True, help="absolute directory there")
+    submit.add_argument("--user", required=True, help="owner of the file on the host")
+    submit.add_argument("--dir", required=True, help="directory on the host, as an absolute path")
     submit.add_argument(
-        "--mode", metavar="OCTAL", help="its permissions, as 0640 (default: those it had there, or 0644)"
+        "--mode",
+        metavar="OCTAL",
+        help="permissions of the file, as in 0640 (default: those of the file it replaces, else 0644)",
     )
     submit.add_argument(
         "--limit-rate",
         type=rate,
         metavar="RATE",
-        help="bytes a second on each host, as 500K or 10M, for this job",
+        help="bytes a second on each host for this Job, as in 500K or 10M",
     )
-    submit.add_argument("--callback", metavar="URL", help="told when it ends")
-    submit.add_argument("--watch", action="store_true", help="show it live until it ends")
+    submit.add_argument("--callback", metavar="URL", help="called when it ends")
+    submit.add_argument("--watch", action="store_true", help="show its progress until it ends")
     add_timeout(submit)
 
-    status = download.command("status", _status, "one task")
-    status.add_argument("task", help="the task id, or the UUID at its end")
+    status = download.command("status", _status, "show a Task")
+    status.add_argument("task", help="the id of the Task, or the UUID at its end")
 
-    watch = download.command("watch", _watch, "follow tasks until they end")
+    watch = download.command("watch", _watch, "show Tasks until they end")
     watch.add_argument("task", nargs="+")
-    watch.add_argument("--poll", action="store_true", help="do not try the WebSocket")
+    watch.add_argument("--poll", action="store_true", help="do not use the WebSocket")
     add_timeout(watch)
 
-    listing = download.command("list", _list, "list tasks, newest first")
+    listing = download.command("list", _list, "list Tasks, newest first")
     listing.add_argument("--job", metavar="JOB_ID")
     listing.add_argument("--status")
     add_paging(listing)
 
-    job = Group(subparsers, "job", "windows of downloads that moved together")
-    show = job.command("show", _show_job, "one job, with its targets")
+    job = Group(subparsers, "job", "Jobs: one file in one window, for all its targets")
+    show = job.command("show", _show_job, "show a Job and its targets")
     show.add_argument("job")
-    show.add_argument("--status", help="only targets in this state")
-    show.add_argument("--watch", action="store_true", help="follow it until it ends")
+    show.add_argument("--status", help="only targets with this status")
+    show.add_argument("--watch", action="store_true", help="show its progress until it ends")
     add_timeout(show)
-    cancel = job.command("cancel", _cancel, "call a job off; what has arrived stays")
+    cancel = job.command("cancel", _cancel, "cancel a Job; files that have arrived stay")
     cancel.add_argument("job")
-    redrive = job.command("redrive", _redrive, "a new job of the targets that failed")
+    redrive = job.command("redrive", _redrive, "start a new Job for the targets that failed")
     redrive.add_argument("job")
     redrive.add_argument(
         "--status",
@@ -83,9 +88,9 @@ def register(subparsers: Subparsers) -> None:
         choices=("Failed", "Timeout", "Cancelled"),
         help="repeatable (default Failed, Timeout)",
     )
-    redrive.add_argument("--watch", action="store_true", help="follow the new job until it ends")
+    redrive.add_argument("--watch", action="store_true", help="show the new Job until it ends")
     add_timeout(redrive)
-    jobs = job.command("list", _list_jobs, "list jobs, newest first")
+    jobs = job.command("list", _list_jobs, "list Jobs, newest first")
     jobs.add_argument("--biz-id", type=int)
     jobs.add_argument("--app-id", type=int)
     jobs.add_argument("--file-path")
@@ -96,7 +101,7 @@ def register(subparsers: Subparsers) -> None:
 def _target(text: str) -> Target:
     agent_id, _, container_id = text.partition(":")
     if not agent_id:
-        raise argparse.ArgumentTypeError("a target is AGENT or AGENT:CONTAINER")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither AGENT nor AGENT:CONTAINER")
     return {"agent_id": agent_id, "container_id": container_id}
 
 
@@ -109,6 +114,7 @@ def _wave(text: str) -> Wave:
 
 
 def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
+    """The file and the place on the hosts, as both submit calls take them."""
     wanted: dict[str, Any] = {
         "biz_id": args.biz_id,
         "app_id": args.app_id,
@@ -122,7 +128,10 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
         stored |= {name: record.get(name) for name in ("biz_id", "app_id", "file_path", "file_name")}
         wanted = {name: value if value is not None else stored[name] for name, value in wanted.items()}
     if missing := [name for name, value in wanted.items() if value is None]:
-        raise UsageError(f"give --file, or all of: {', '.join(missing)}")
+        options = ", ".join(
+            "--signature" if name == "file_signature" else f"--{name.replace('_', '-')}" for name in missing
+        )
+        raise UsageError(f"which file? Give --file FILE_ID, or also {options}")
     return wanted | {
         "target_user": args.user,
         "target_file_dir": args.dir,
@@ -136,9 +145,9 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     what, targets = _what(context, args), args.target or []
     answers: list[dict[str, Any]] = []
     if bool(targets) == bool(args.group or args.label):
-        raise UsageError("name --target, or --group and --label")
+        raise UsageError("say which hosts: give either --target, or --group and --label")
     if args.wave and len(targets) > TARGETS_A_CALL:
-        raise UsageError(f"waves go over one job: name at most {TARGETS_A_CALL} targets, or a group")
+        raise UsageError(f"--wave works within one Job: give at most {TARGETS_A_CALL} targets, or a --group")
     if not targets or args.wave:
         choice = {"targets": targets} if targets else {"groups": args.group, "labels": dict(args.label or ())}
         made = context.client.downloads.submit_batch(**what, **choice, waves=args.wave)
@@ -161,7 +170,11 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
             for answer in answers
             for task in answer["tasks"]
         }
-        return follow(context, list(tasks), known=tasks)
+        ended = follow(context, list(tasks), known=tasks)
+        if ended is not Exit.OK:
+            for job_id in dict.fromkeys(str(answer["job_id"]) for answer in answers):
+                context.output.note(f"to the hosts that failed once more: tidegate job redrive {job_id} --watch")
+        return ended
     for answer in answers:
         context.output.record(answer)
     return None
@@ -172,7 +185,7 @@ def _place(what: dict[str, Any], agent_id: str) -> dict[str, Any]:
 
 
 def _follow_job(context: Context, job_id: str, what: dict[str, Any] | None = None) -> Exit:
-    """Its line until it ends, then a line for each target that failed."""
+    """Shows the Job until it ends, then a line for each target that failed."""
     ended = follow(context, [job_id])
     if ended is not Exit.OK:
         job = what or dict(context.client.jobs.get(job_id))

@@ -1,4 +1,4 @@
-"""export submit · status · list · get · delete · schedules · runs · pause · resume · unschedule"""
+"""export submit, status, list, get, delete; schedules, runs, pause, resume, unschedule"""
 
 from __future__ import annotations
 
@@ -17,67 +17,69 @@ from tidegate_client.errors import UsageError
 
 
 def register(subparsers: Subparsers) -> None:
-    export = Group(subparsers, "export", "CSV, Excel, JSON lines and Parquet from paged data")
-    submit = export.command("submit", _submit, "ask for an export")
-    submit.add_argument("--name", help="2 to 60 characters")
+    export = Group(subparsers, "export", "CSV, Excel, JSON lines and Parquet files from rows or a paged source")
+    submit = export.command("submit", _submit, "order an export")
+    submit.add_argument("--name", help="name of the export, 2 to 60 characters")
     source = submit.add_mutually_exclusive_group()
-    source.add_argument("--source-url", metavar="URL", help="where the pages are")
-    source.add_argument("--data", metavar="FILE", help="JSON rows; '-' is stdin")
+    source.add_argument("--source-url", metavar="URL", help="the endpoint that serves the pages")
+    source.add_argument("--data", metavar="FILE", help="a file with rows as JSON; '-' reads stdin")
     source.add_argument(
         "--source",
         type=_json,
         metavar="JSON",
-        help='{"s3": …}, {"dynamodb": …} or {"athena": …}, or @FILE',
+        help='read directly: {"s3": …}, {"dynamodb": …} or {"athena": …}, or @FILE',
     )
     submit.add_argument("--type", choices=("csv", "excel", "jsonl", "parquet"))
     submit.add_argument(
         "--encoding",
         choices=("utf-8-sig", "utf-8", "gb18030"),
-        help="of a CSV; utf-8-sig, the default here, is what Excel opens rightly",
+        help="encoding of a CSV (default here: utf-8-sig, which Excel recognises)",
     )
-    submit.add_argument("--compression", choices=("none", "gzip"), help="of a CSV or of JSON lines")
-    submit.add_argument("--parallel", type=int, metavar="N", help="pages of the source in flight at a time")
-    submit.add_argument("--credential", metavar="NAME", help="the stored credential that opens the source")
+    submit.add_argument("--compression", choices=("none", "gzip"), help="compression of a CSV or of JSON lines")
+    submit.add_argument("--parallel", type=int, metavar="N", help="pages of the source requested at a time")
+    submit.add_argument("--credential", metavar="NAME", help="the stored credential to send to the source")
     submit.add_argument(
-        "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="put a copy there; may be repeated"
+        "--deliver", action="append", type=_bucket, metavar="s3://BUCKET/KEY", help="put a copy there (repeatable)"
     )
-    submit.add_argument("--email", action="append", metavar="ADDRESS", help="send a link there; may be repeated")
+    submit.add_argument("--email", action="append", metavar="ADDRESS", help="send a link there (repeatable)")
     submit.add_argument(
-        "--schedule", metavar="WHEN", help="again and again: 'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC"
+        "--schedule", metavar="WHEN", help="order it on a schedule: 'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC"
     )
     submit.add_argument("--file-name")
-    submit.add_argument("--template", type=_json, metavar="JSON", help="columns: JSON, or @FILE")
+    submit.add_argument("--template", type=_json, metavar="JSON", help="the columns, as JSON or @FILE")
     submit.add_argument("--title")
     submit.add_argument("--summary")
     submit.add_argument("--header", type=_json, metavar="JSON")
     submit.add_argument("--footer", type=_json, metavar="JSON")
-    submit.add_argument("--step", type=int, help="rows a page, 100 to 5000")
-    submit.add_argument("--callback", metavar="URL")
+    submit.add_argument("--step", type=int, help="rows per page, 100 to 5000 (default 1000)")
+    submit.add_argument("--callback", metavar="URL", help="called when it ends")
     submit.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
-    submit.add_argument("--fields", type=_json, metavar="JSON", help="other fields of POST /v1/task: JSON, or @FILE")
+    submit.add_argument("--fields", type=_json, metavar="JSON", help="more fields of POST /v1/task, as JSON or @FILE")
     submit.add_argument("--multiple", action="store_true", help="several tables (POST /v1/task/multiple)")
-    submit.add_argument("--watch", action="store_true", help="show a bar, then download the result")
-    submit.add_argument("-o", "--output", type=Path, help="where --watch puts the file (default: its own name, here)")
+    submit.add_argument("--watch", action="store_true", help="show its progress, then download the file")
+    submit.add_argument(
+        "-o", "--output", type=Path, help="where --watch puts the file (default: its own name, in this folder)"
+    )
     add_timeout(submit)
 
-    for name, run, text in (("status", _status, "one export"), ("get", _get, "download a finished export")):
+    for name, run, text in (("status", _status, "show an export"), ("get", _get, "download a finished export")):
         parser = export.command(name, run, text)
         parser.add_argument("task_id")
         if run is _get:
-            parser.add_argument("-o", "--output", type=Path, help="default: its own name, here")
+            parser.add_argument("-o", "--output", type=Path, help="default: its own name, in this folder")
 
     delete = export.command("delete", _delete, "delete exports and their files")
     delete.add_argument("task_id", nargs="+")
 
     schedules = export.command("schedules", _schedules, "list recurring exports")
     add_paging(schedules)
-    runs = export.command("runs", _runs, "what a recurring export has ordered, newest first")
+    runs = export.command("runs", _runs, "list the runs of a recurring export, newest first")
     runs.add_argument("schedule_id")
     add_paging(runs)
     for name, run, text in (
-        ("pause", _pause, "stop repeating an export"),
-        ("resume", _resume, "repeat it again"),
-        ("unschedule", _unschedule, "forget a recurring export; what it ordered stays"),
+        ("pause", _pause, "pause a recurring export"),
+        ("resume", _resume, "run it on its schedule again"),
+        ("unschedule", _unschedule, "delete a recurring export; the exports that it ordered stay"),
     ):
         export.command(name, run, text).add_argument("schedule_id")
 
@@ -90,9 +92,11 @@ def register(subparsers: Subparsers) -> None:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+        return json.loads(Path(text[1:]).read_text(encoding="utf-8-sig") if text.startswith("@") else text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}; a file is named as @FILE") from error
 
 
 def _bucket(text: str) -> dict[str, str]:
@@ -103,8 +107,13 @@ def _bucket(text: str) -> dict[str, str]:
 
 
 def _rows(source: str) -> Any:
-    """The rows; as text where a float would not keep their digits, which the service reads as well."""
-    text = sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf-8")
+    """The rows of a JSON file; as text where a float would not keep their digits, which the API reads as well."""
+    content = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    try:
+        # With or without the mark that some editors put before UTF-8.
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--data {source} is not UTF-8 (byte {error.start}): store it as UTF-8") from error
     lossy = False
 
     def number(digits: str) -> float:
@@ -125,7 +134,7 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     more = ("step", "callback", "priority", "encoding", "compression", "parallel", "deliver", "email", "source")
     fields = {**given(args, *simple, *more), **(args.fields or {})}
     if fields.get("type", "csv") == "csv" and "bom" not in fields:
-        # Without the mark Excel takes UTF-8 for something else; programs that read the API's CSV need none.
+        # Excel needs the byte order mark to recognise UTF-8. Programs do not, so the API's default has none.
         fields.setdefault("encoding", "utf-8-sig")
     if args.credential:
         fields["source_headers"] = {"credential": args.credential}
@@ -133,9 +142,13 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
         fields["source_data"] = _rows(args.data)
     if args.schedule:
         if args.watch:
-            raise UsageError("--watch is for one export, --schedule for many: see `tidegate export runs`")
+            raise UsageError(
+                "--watch and --schedule cannot be combined; `tidegate export runs` lists the runs of a schedule"
+            )
         context.output.record(context.client.exports.repeat(fields, args.schedule, multiple=args.multiple))
         return None
+    if args.watch:
+        _require_folder(args.output)
     made = context.client.exports.submit(fields, multiple=args.multiple)
     if not args.watch:
         context.output.record(made)
@@ -143,8 +156,14 @@ def _submit(context: Context, args: argparse.Namespace) -> Exit | None:
     return follow_export(context, made["task_id"], args.output)
 
 
+def _require_folder(output: Path | None) -> None:
+    """Checked before the export is ordered: otherwise a missing folder would be noticed only at the end."""
+    if output and not output.parent.is_dir():
+        raise UsageError(f"--output {output}: the folder {output.parent} does not exist; create it first")
+
+
 def follow_export(context: Context, task_id: str, output: Path | None) -> Exit:
-    """Watch it to its end, then bring the file here."""
+    """Shows the export until it ends, then downloads the file."""
     ended = follow(context, [task_id])
     if ended is Exit.OK:
         _fetch(context, task_id, output)

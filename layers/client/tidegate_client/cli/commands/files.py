@@ -1,4 +1,4 @@
-"""file put · get · list · show · extract · ingest · delete"""
+"""file put, get, list, show, extract, delete; ingest"""
 
 from __future__ import annotations
 
@@ -16,45 +16,43 @@ from tidegate_client.errors import TransferError
 
 def register(subparsers: Subparsers) -> None:
     file = Group(subparsers, "file", "files of the library")
-    put = file.command("put", _put, "upload a local file; a large one in parts, and on where a killed run stopped")
+    put = file.command("put", _put, "upload a local file; an interrupted upload of a large file is resumed")
     put.add_argument("source", type=Path)
     _add_name(put)
 
-    get = file.command("get", _get, "download a file; a cut connection is resumed, the bytes are verified")
+    get = file.command("get", _get, "download a file and verify it; an interrupted download is resumed")
     get.add_argument("file_id")
-    get.add_argument("-o", "--output", type=Path, help="default: the file's own name, here")
+    get.add_argument("-o", "--output", type=Path, help="default: the file's own name, in this folder")
 
-    show = file.command("show", _show, "one file's record")
+    show = file.command("show", _show, "show a file's record")
     show.add_argument("file_id")
 
-    extract = file.command("extract", _extract, "make files of what is inside a zip or tar of the library")
+    extract = file.command("extract", _extract, "extract a zip or tar of the library into files of the library")
     extract.add_argument("file_id")
+    extract.add_argument("--to", required=True, metavar="FOLDER", help="the path below which the files are put")
     extract.add_argument(
-        "--to", required=True, metavar="FOLDER", help="the folder that the archive's paths are put under"
+        "--include", action="append", default=[], metavar="GLOB", help="only these, as in *.deb (repeatable)"
     )
-    extract.add_argument(
-        "--include", action="append", default=[], metavar="GLOB", help="only these, as *.deb; repeatable"
-    )
-    extract.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="not these; repeatable")
-    extract.add_argument("--watch", action="store_true", help="wait until all are there")
+    extract.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="not these (repeatable)")
+    extract.add_argument("--watch", action="store_true", help="show the progress until it ends")
     add_timeout(extract)
 
-    delete = file.command("delete", _delete, "delete a file; its content goes with the last file that has it")
+    delete = file.command("delete", _delete, "delete a file; its content is deleted with the last file that has it")
     delete.add_argument("file_id")
 
-    ingest = add_command(subparsers, "ingest", _ingest, "let Tidegate fetch a URL into the library")
+    ingest = add_command(subparsers, "ingest", _ingest, "download a URL into the library")
     file.hide("ingest", ingest)
     ingest.add_argument("source_url")
     _add_name(ingest)
     ingest.add_argument(
-        "--mirror", dest="mirrors", action="append", metavar="URL", help="another address of the same file; repeatable"
+        "--mirror", dest="mirrors", action="append", metavar="URL", help="another address of the same file (repeatable)"
     )
-    ingest.add_argument("--signature", help="SHA-256 which it must have")
-    ingest.add_argument("--credentials", metavar="NAME", help="stored credentials that the source needs")
+    ingest.add_argument("--signature", help="the SHA-256 that the file must have")
+    ingest.add_argument("--credentials", metavar="NAME", help="the stored credentials to send to the source")
     ingest.add_argument("--channel")
     ingest.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     add_politeness(ingest)
-    ingest.add_argument("--watch", action="store_true", help="wait until it is there")
+    ingest.add_argument("--watch", action="store_true", help="show the progress until it ends")
     add_timeout(ingest)
 
     listing = file.command("list", _list, "list files, newest first")
@@ -67,13 +65,13 @@ def register(subparsers: Subparsers) -> None:
 def _add_name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--biz-id", type=int, required=True)
     parser.add_argument("--app-id", type=int, required=True)
-    parser.add_argument("--file-path", required=True, help="the path by which callers know it")
-    parser.add_argument("--file-name", help="default: the source's own name")
+    parser.add_argument("--file-path", required=True, help="path of the file in the library")
+    parser.add_argument("--file-name", help="default: the name of the source")
 
 
 def _put(context: Context, args: argparse.Namespace) -> None:
     if not args.source.is_file():
-        raise TransferError(f"{args.source} is not a file")
+        raise TransferError(f"{args.source} is not a file; give the path of one")
     with contextlib.closing(ByteBar(context.output, args.source.name)) as progress:
         record = context.client.files.put(
             args.source,
@@ -118,6 +116,7 @@ def _ingest(context: Context, args: argparse.Namespace) -> Exit | None:
     asked = {**optional, **politeness(args), "source_url": args.source_url}
     made = context.client.files.create(biz_id=args.biz_id, app_id=args.app_id, file_path=args.file_path, **asked)
     if args.watch and "request_id" in made:
+        context.output.note(f"request {made['request_id']}: `tidegate request log` shows its steps")
         return follow(context, [made["request_id"]])
     context.output.record(made)
     return None

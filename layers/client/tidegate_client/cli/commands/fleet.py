@@ -1,10 +1,11 @@
-"""fleet list · show · set · delete · token"""
+"""fleet list, show, set, delete, token"""
 
 from __future__ import annotations
 
 import argparse
 
 from tidegate_client.cli.context import Context, Group, Subparsers, add_paging
+from tidegate_client.errors import UsageError
 
 _COLUMNS = ("agent_id", "state", "last_seen", "version", "zone", "groups", "labels", "free_bytes")
 
@@ -15,19 +16,19 @@ def register(subparsers: Subparsers) -> None:
     listing.add_argument("--group")
     listing.add_argument("--state", choices=("online", "offline"))
     add_paging(listing)
-    show = fleet.command("show", _show, "one host, and what it has to fetch")
+    show = fleet.command("show", _show, "show a host and its open transfers")
     show.add_argument("agent_id")
-    change = fleet.command("set", _set, "its groups or labels; what is named replaces what there was")
+    change = fleet.command("set", _set, "replace the groups or the labels of a host")
     change.add_argument("agent_id")
     _add_groups(change)
-    change.add_argument("--no-groups", action="store_true", help="take it out of all groups")
+    change.add_argument("--no-groups", action="store_true", help="remove it from all groups")
     change.add_argument("--no-labels", action="store_true", help="remove all labels")
-    delete = fleet.command("delete", _delete, "forget a host; the key that it enrolled with ends")
+    delete = fleet.command("delete", _delete, "remove a host and revoke the key that it enrolled with")
     delete.add_argument("agent_id")
-    token = fleet.command("token", _token, "a token for `tidegate agent enrol` (admin)")
+    token = fleet.command("token", _token, "create a token for `tidegate agent enrol` (admin)")
     _add_groups(token)
     token.add_argument("--uses", type=int, metavar="N", help="how many hosts may enrol with it (default 1)")
-    token.add_argument("--expires-in", type=int, metavar="SECONDS", help="default: an hour")
+    token.add_argument("--expires-in", type=int, metavar="SECONDS", help="how long it is valid (default: an hour)")
 
 
 def _add_groups(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,8 @@ def _show(context: Context, args: argparse.Namespace) -> None:
 def _set(context: Context, args: argparse.Namespace) -> None:
     groups = [] if args.no_groups else args.group
     labels = {} if args.no_labels else dict(args.label) if args.label else None
+    if groups is None and labels is None:
+        raise UsageError("nothing to change: give --group, --label, --no-groups or --no-labels")
     context.output.record(context.client.agents.change(args.agent_id, groups=groups, labels=labels))
 
 

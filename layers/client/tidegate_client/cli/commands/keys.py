@@ -1,4 +1,4 @@
-"""key"""
+"""key create, create-admin, list, rotate, delete"""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ _COLUMNS = ("key_id", "name", "scopes", "agent_id", "state", "last_used_at", "ex
 
 def register(subparsers: Subparsers) -> None:
     key = Group(subparsers, "key", "keys (admin)")
-    create = key.command("create", _create, "make a key of a project; it is shown this once")
+    create = key.command("create", _create, "create a key of a project; it is shown only once")
     create.add_argument("project_id")
-    create.add_argument("--scope", action="append", choices=SCOPES, required=True, help="may be given several times")
-    create.add_argument("--agent-id", help="the one host that a key of scope agent is for")
+    create.add_argument(
+        "--scope", action="append", choices=SCOPES, required=True, help="what the key may do (repeatable)"
+    )
+    create.add_argument("--agent-id", help="the host of a key of scope agent")
     _add_lasting(create)
-    _add_lasting(key.command("create-admin", _create_admin, "make an admin key; it is shown this once"))
+    _add_lasting(key.command("create-admin", _create_admin, "create an admin key; it is shown only once"))
     listing = key.command("list", _list, "list the keys of a project, or the admin keys")
-    listing.add_argument("project_id", nargs="?", help="without it: admin keys")
+    listing.add_argument("project_id", nargs="?", help="without it: the admin keys")
     add_paging(listing)
-    rotate = key.command("rotate", _rotate, "a new key; the old one works for the overlap")
-    rotate.add_argument("key_id", help="the deployment's own admin key is: admin")
-    rotate.add_argument("--overlap", type=int, metavar="SECONDS", help="default: a day")
+    rotate = key.command("rotate", _rotate, "create a new key; the old one works for the overlap")
+    rotate.add_argument("key_id", help="`tidegate key list` shows it; `admin` is the admin key of the deployment")
+    rotate.add_argument("--overlap", type=int, metavar="SECONDS", help="how long the old key works (default: a day)")
     delete = key.command("delete", _delete, "revoke a key and close its WebSockets")
     delete.add_argument("key_id")
 
 
 def _add_lasting(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", help="what it is for, shown in lists")
+    parser.add_argument("--name", help="what the key is for; lists show it")
     parser.add_argument("--expires-in", type=int, metavar="SECONDS", help="default: it does not expire")
 
 
@@ -51,7 +53,7 @@ def _rotate(context: Context, args: argparse.Namespace) -> None:
 
 def _show_once(context: Context, made: Key) -> None:
     context.output.record({name: value for name, value in made.items() if value is not None})
-    context.output.note("Keep the key: it is not shown again.")
+    context.output.note("Store the key now: it is not shown again.")
 
 
 def _list(context: Context, args: argparse.Namespace) -> None:

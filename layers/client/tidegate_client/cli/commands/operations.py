@@ -1,4 +1,4 @@
-"""compensation show · trigger, callback list · redeliver, audit, stats, archive, cleanup, system"""
+"""compensation show, trigger; callback list, redeliver; audit, stats, archive, cleanup, system"""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ from tidegate_client.cli.context import Context, Group, Subparsers, add_command,
 
 
 def register(subparsers: Subparsers) -> None:
-    compensation = Group(subparsers, "compensation", "the poll that starts what should have started")
-    compensation.command("show", _compensation, "its interval, its last and next poll, what it has started")
+    compensation = Group(subparsers, "compensation", "the poll that starts overdue work")
+    compensation.command(
+        "show", _compensation, "show its interval, its last and next poll, and how much it has started"
+    )
     compensation.command("trigger", _trigger, "poll now (admin)")
 
-    callback = Group(subparsers, "callback", "deliveries to callers' URLs")
-    deliveries = callback.command("list", _callbacks, "attempts and their outcome")
+    callback = Group(subparsers, "callback", "deliveries of callbacks")
+    deliveries = callback.command("list", _callbacks, "list deliveries and their state")
     deliveries.add_argument("--task", metavar="ID")
     add_paging(deliveries)
-    callback.command("redeliver", _redeliver, "send one again").add_argument("delivery_id")
+    callback.command("redeliver", _redeliver, "send a callback again").add_argument("delivery_id")
 
-    audit = add_command(subparsers, "audit", _audit, "every act that changed something: who, when, from, to, why")
-    audit.add_argument("record", nargs="?", help="only of this record")
-    audit.add_argument("--actor", metavar="KEY_ID", help="only by this key")
-    audit.add_argument("--action", help="key.create, download.submit, …")
+    audit = add_command(subparsers, "audit", _audit, "list every change: who, when, from, to, why")
+    audit.add_argument("record", nargs="?", help="only changes of this record")
+    audit.add_argument("--actor", metavar="KEY_ID", help="only changes made with this key")
+    audit.add_argument("--action", help="as in key.create or download.submit")
     audit.add_argument("--since", metavar="TIME", help="ISO 8601")
     audit.add_argument("--until", metavar="TIME", help="ISO 8601")
     add_paging(audit)
 
-    stats = add_command(subparsers, "stats", _stats, "count, success rate, mean and p95 seconds by type")
+    stats = add_command(subparsers, "stats", _stats, "show count, success rate, mean and p95 seconds for each type")
     stats.add_argument("--since", metavar="TIME", help="ISO 8601")
 
-    archive = add_command(subparsers, "archive", _archive, "requests past their retention, by the day they left")
+    archive = add_command(
+        subparsers, "archive", _archive, "list requests past their retention, by the day they were archived"
+    )
     archive.add_argument("day", nargs="?", type=_day, metavar="DAY", help="as in 2026-11-16; default: today, in UTC")
     archive.add_argument("--type", help="download, export, batch, …")
     archive.add_argument("--status", choices=("completed", "failed", "cancelled"))
     archive.add_argument("--request", metavar="ID")
     add_paging(archive)
-    add_command(subparsers, "system", _system, "version, parameters and alarms of the deployment (admin)")
+    add_command(subparsers, "system", _system, "show version, parameters and alarms of the deployment (admin)")
     add_command(subparsers, "cleanup", _cleanup, "remove what is past its retention (admin)")
 
 

@@ -1,5 +1,6 @@
-"""queue stats · list · pause · resume · capacity,
-request create · show · cancel · pause · resume · retry · prioritize"""
+"""queue stats, list, pause, resume, capacity;
+request create, show, log, bulk, cancel, pause, resume, retry, prioritize
+"""
 
 from __future__ import annotations
 
@@ -12,47 +13,47 @@ from tidegate_client.cli.exits import Exit
 from tidegate_client.cli.views import follow
 
 ACTIONS = {
-    "cancel": "cancel it; one that runs is stopped",
-    "pause": "keep it from running",
-    "resume": "let a paused one run",
-    "retry": "run a failed or cancelled one again",
+    "cancel": "cancel a request; a running one is stopped",
+    "pause": "keep a request from running",
+    "resume": "let a paused request run",
+    "retry": "run a failed or cancelled request again",
 }
 
 
 def register(subparsers: Subparsers) -> None:
     queue = Group(subparsers, "queue", "the request queue and its channels")
-    queue.command("stats", _stats, "each channel: capacity, running, queued, oldest wait")
-    listing = queue.command("list", _list, "what waits and runs")
+    queue.command("stats", _stats, "show capacity, running, queued and oldest wait of each channel")
+    listing = queue.command("list", _list, "list requests that wait or run")
     listing.add_argument("--channel")
     listing.add_argument("--status")
     add_paging(listing)
-    for name, text in (("pause", "admit nothing (admin)"), ("resume", "admit again (admin)")):
+    for name, text in (("pause", "start no more requests (admin)"), ("resume", "start requests again (admin)")):
         scoped = queue.command(name, _switch(name), text)
         scoped.add_argument("scope", nargs="?", default="all", help="a channel; default: all")
-    capacity = queue.command("capacity", _capacity, "how many may run at once (admin)")
+    capacity = queue.command("capacity", _capacity, "set how many requests of a channel run at a time (admin)")
     capacity.add_argument("channels", nargs="+", type=_capacity_of, metavar="CHANNEL=N")
 
-    request = Group(subparsers, "request", "single requests of the queue")
+    request = Group(subparsers, "request", "requests of the queue")
     create = request.command("create", _create, "queue a request")
     create.add_argument("type", choices=("scan", "associate", "check", "download", "extract"))
     create.add_argument("--payload", type=_object, default={}, metavar="JSON")
     create.add_argument("--subscription", metavar="ID")
     create.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     create.add_argument("--channel")
-    create.add_argument("--watch", action="store_true")
+    create.add_argument("--watch", action="store_true", help="show its progress until it ends")
     add_timeout(create)
-    request.command("show", _show, "one request").add_argument("request_id")
-    bulk = request.command("bulk", _bulk, "cancel, retry or prioritize many")
+    request.command("show", _show, "show a request").add_argument("request_id")
+    bulk = request.command("bulk", _bulk, "cancel, retry or prioritize all requests that match")
     bulk.add_argument("action", choices=("cancel", "retry", "prioritize"))
     bulk.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
     for option in ("--type", "--channel", "--status", "--subscription-id"):
         bulk.add_argument(option)
-    log = request.command("log", _log, "what was done for it, step by step")
+    log = request.command("log", _log, "show the execution log of a request")
     log.add_argument("request_id")
     add_paging(log)
     for name, text in ACTIONS.items():
         request.command(name, _action(name), text).add_argument("request_id")
-    prioritize = request.command("prioritize", _prioritize, "1 runs first")
+    prioritize = request.command("prioritize", _prioritize, "set the priority of a request; 1 runs first")
     prioritize.add_argument("request_id")
     prioritize.add_argument("priority", type=int, choices=range(1, 11), metavar="1-10")
 
@@ -60,7 +61,7 @@ def register(subparsers: Subparsers) -> None:
 def _capacity_of(text: str) -> tuple[str, int]:
     channel, _, count = text.partition("=")
     if not channel or not count.isdigit():
-        raise argparse.ArgumentTypeError("give CHANNEL=N, as in export=4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not CHANNEL=N, as in export=4")
     return channel, int(count)
 
 
@@ -70,7 +71,7 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("a JSON object is needed")
+        raise argparse.ArgumentTypeError(f"{text!r} is JSON, but not an object: {{…}}")
     return value
 
 

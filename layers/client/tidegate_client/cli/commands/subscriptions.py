@@ -1,4 +1,6 @@
-"""subscription create · show · list · download · tasks · delete, credential put · list · delete"""
+"""subscription create, preview, update, pause, resume, show, list, download, tasks, delete;
+credential put, list, delete
+"""
 
 from __future__ import annotations
 
@@ -14,44 +16,52 @@ from tidegate_client.models import SubscriptionChanges
 
 def register(subparsers: Subparsers) -> None:
     subscription = Group(subparsers, "subscription", "remote sources of files")
-    create = subscription.command("create", _create, "watch a source")
+    create = subscription.command("create", _create, "subscribe to a source")
     create.add_argument("name")
     create.add_argument("source_url")
-    create.add_argument("--schedule", help="an EventBridge expression, as in 'rate(1 hour)'")
-    create.add_argument("--biz-id", type=int, help="its files are known under this")
-    create.add_argument("--app-id", type=int)
-    create.add_argument("--credentials", metavar="NAME", help="stored headers that the source asks for")
+    create.add_argument("--schedule", help="when to scan it: 'rate(1 hour)' or 'cron(0 6 * * ? *)', in UTC")
+    create.add_argument("--biz-id", type=int, help="biz_id of its files")
+    create.add_argument("--app-id", type=int, help="app_id of its files")
+    create.add_argument("--credentials", metavar="NAME", help="the stored credentials to send to the source")
     _add_selection(create)
     _add_concurrency(create)
     add_politeness(create)
-    preview = subscription.command("preview", _preview, "what a source would bring; brings nothing")
+    preview = subscription.command(
+        "preview", _preview, "list the files that a source would bring, without ingesting them"
+    )
     preview.add_argument("source_url")
     _add_selection(preview)
     update = subscription.command("update", _update, "change a subscription")
     update.add_argument("subscription_id")
     for option in ("--name", "--source-url", "--schedule", "--credentials"):
-        update.add_argument(option, help="'none' takes it away" if option in ("--schedule", "--credentials") else None)
+        update.add_argument(option, help="'none' removes it" if option in ("--schedule", "--credentials") else None)
     _add_selection(update)
     _add_concurrency(update)
     add_politeness(update)
-    for name, text in (("pause", "let its schedule rest"), ("resume", "follow its schedule again")):
+    for name, text in (("pause", "stop following the schedule"), ("resume", "follow the schedule again")):
         subscription.command(name, _switch(name), text).add_argument("subscription_id")
-    subscription.command("show", _show, "one subscription").add_argument("subscription_id")
+    subscription.command("show", _show, "show a subscription").add_argument("subscription_id")
     add_paging(subscription.command("list", _list, "list subscriptions"))
-    subscription.command("download", _download, "scan it now").add_argument("subscription_id")
-    tasks = subscription.command("tasks", _tasks, "its requests, newest first")
+    subscription.command("download", _download, "scan the source now").add_argument("subscription_id")
+    tasks = subscription.command("tasks", _tasks, "list its requests, newest first")
     tasks.add_argument("subscription_id")
     add_paging(tasks)
-    subscription.command("delete", _delete, "forget it and cancel what it has queued").add_argument("subscription_id")
+    subscription.command("delete", _delete, "delete a subscription and cancel its queued requests").add_argument(
+        "subscription_id"
+    )
 
-    credential = Group(subparsers, "credential", "headers that sources ask for, kept secret under a name")
-    put = credential.command("put", _put_credential, "keep headers, read from stdin as lines of 'Name: value'")
+    credential = Group(subparsers, "credential", "headers for sources, stored under a name")
+    put = credential.command("put", _put_credential, "store headers, read from stdin as lines of 'Name: value'")
     put.add_argument("name")
     put.add_argument(
-        "--origin", required=True, action="append", metavar="https://HOST", help="they go there only; may be repeated"
+        "--origin",
+        required=True,
+        action="append",
+        metavar="https://HOST",
+        help="the only place they are sent to (repeatable)",
     )
-    credential.command("list", _list_credentials, "their names and where they are sent; never a value")
-    credential.command("delete", _delete_credential, "forget them").add_argument("name")
+    credential.command("list", _list_credentials, "list names and origins, never a value")
+    credential.command("delete", _delete_credential, "delete stored headers").add_argument("name")
 
 
 _SELECTION = ("format", "include", "exclude", "file_path")
@@ -59,16 +69,14 @@ _SELECTION = ("format", "include", "exclude", "file_path")
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("auto", "json", "html", "rss", "atom", "s3", "sums", "sitemap"))
-    parser.add_argument("--include", action="append", metavar="GLOB", help="only these; may be repeated")
-    parser.add_argument("--exclude", action="append", metavar="GLOB", help="not these; may be repeated")
-    parser.add_argument("--file-path", metavar="TEMPLATE", help="where files go, as in '/pod/{year}/{name}'")
+    parser.add_argument("--include", action="append", metavar="GLOB", help="only these (repeatable)")
+    parser.add_argument("--exclude", action="append", metavar="GLOB", help="not these (repeatable)")
+    parser.add_argument("--file-path", metavar="TEMPLATE", help="path of each file, as in '/pod/{year}/{name}'")
 
 
 def _add_concurrency(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", type=int, choices=range(1, 11), metavar="1-10")
-    parser.add_argument(
-        "--concurrency", type=int, metavar="N", help="how many of its downloads run at once (default 1)"
-    )
+    parser.add_argument("--concurrency", type=int, metavar="N", help="downloads of its files at a time (default 1)")
 
 
 def _preview(context: Context, args: argparse.Namespace) -> None:
@@ -81,7 +89,7 @@ def _update(context: Context, args: argparse.Namespace) -> None:
     named = given(args, "name", "source_url", "schedule", "credentials", *_SELECTION, "priority", "concurrency")
     changes = {name: None if value == "none" else value for name, value in named.items()} | politeness(args)
     if not changes:
-        raise UsageError("nothing to change: name at least one option")
+        raise UsageError("nothing to change: give at least one option")
     context.output.record(context.client.subscriptions.update(args.subscription_id, cast(SubscriptionChanges, changes)))
 
 
@@ -105,7 +113,7 @@ def _show(context: Context, args: argparse.Namespace) -> None:
 def _list(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.subscriptions.list(limit=args.limit, cursor=cursor),
-        ("subscription_id", "name", "source_url", "schedule", "status", "last_scan"),
+        ("subscription_id", "name", "source_url", "schedule", "status", "last_scan", "next_run"),
     )
 
 
@@ -126,10 +134,10 @@ def _delete(context: Context, args: argparse.Namespace) -> None:
 
 
 def _put_credential(context: Context, args: argparse.Namespace) -> None:
-    # From stdin, as arguments are seen by everyone on the machine.
+    # From stdin, because every user of the machine can see arguments.
     lines = [line.partition(":") for line in sys.stdin.read().splitlines() if line.strip()]
     if not lines or not all(colon for _, colon, _ in lines):
-        raise UsageError("give the headers on stdin, a line each: 'Cookie: session=…'")
+        raise UsageError("give the headers on stdin, one line each, as in 'Cookie: session=…'")
     headers = {name.strip(): value.strip() for name, _, value in lines}
     context.client.credentials.put(args.name, headers, args.origin)
     context.output.record({"stored": args.name})

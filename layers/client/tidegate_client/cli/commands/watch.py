@@ -1,4 +1,4 @@
-"""watch"""
+"""watch: shows records until they end"""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidegate_client.cli.views import follow
 
 def register(subparsers: Subparsers) -> None:
     watch = add_command(
-        subparsers, "watch", _watch, "follow tasks, jobs, exports, requests or batches until all are over"
+        subparsers, "watch", _watch, "show Tasks, Jobs, exports, requests or batches until all have ended"
     )
     watch.add_argument("record", nargs="+", metavar="ID")
-    watch.add_argument("--poll", action="store_true", help="do not try the WebSocket")
+    watch.add_argument("--poll", action="store_true", help="do not use the WebSocket")
     add_timeout(watch)
 
 

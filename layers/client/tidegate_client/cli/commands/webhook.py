@@ -1,4 +1,4 @@
-"""webhook listen"""
+"""webhook listen: a receiver of callbacks for development"""
 
 from __future__ import annotations
 
@@ -19,27 +19,43 @@ REMEMBERED_IDS = 1000
 
 
 def register(subparsers: Subparsers) -> None:
-    webhook = Group(subparsers, "webhook", "callbacks, for development")
-    listen = webhook.command("listen", _listen, "receive callbacks here, verify them, print them")
+    webhook = Group(subparsers, "webhook", "receive callbacks, for development")
+    listen = webhook.command("listen", _listen, "receive callbacks on this machine, verify and print them")
     listen.add_argument("--port", type=int, default=8787)
     listen.add_argument("--host", default="127.0.0.1")
     listen.add_argument("--secret", help="the project's whsec_… (default: TIDEGATE_CALLBACK_SECRET)")
-    listen.add_argument("--answer", type=int, default=204, metavar="STATUS", help="answer verified ones with this")
+    listen.add_argument(
+        "--answer",
+        type=int,
+        default=204,
+        metavar="STATUS",
+        help="HTTP status of the answer to verified callbacks (default 204)",
+    )
     listen.add_argument("--count", type=int, metavar="N", help="stop after N verified callbacks")
 
 
 def _listen(context: Context, args: argparse.Namespace) -> None:
     secret = args.secret or os.environ.get("TIDEGATE_CALLBACK_SECRET")
     if not secret:
-        raise UsageError("the project's callback secret is needed: --secret, or TIDEGATE_CALLBACK_SECRET")
-    with Listener((args.host, args.port), secret, context.output, args.answer) as server:
+        raise UsageError(
+            "no callback secret: give --secret whsec_…, or set TIDEGATE_CALLBACK_SECRET. `tidegate key create` with "
+            "--scope write prints it"
+        )
+    try:
+        listener = Listener((args.host, args.port), secret, context.output, args.answer)
+    except OSError as error:
+        reason = f"{error.strerror}; choose another port with --port"
+        raise UsageError(f"cannot listen on {args.host}:{args.port}: {reason}") from error
+    with listener as server:
         context.output.note(f"listening on http://{args.host}:{server.server_port}/")
-        while args.count is None or server.verified < args.count:
+        while server.reader_left is None and (args.count is None or server.verified < args.count):
             server.handle_request()
+        if server.reader_left:
+            raise server.reader_left
 
 
 class Listener(HTTPServer):
-    """One request after the other: whoever counts callbacks, or reads the lines, wants them in order."""
+    """Handles one request after the other, so that the lines and --count are in order."""
 
     def __init__(self, address: tuple[str, int], secret: str, output: Output, answer: int) -> None:
         super().__init__(address, _Receiver)
@@ -48,6 +64,8 @@ class Listener(HTTPServer):
         self.answer = answer
         self.verified = 0
         self.seen: OrderedDict[str, None] = OrderedDict()
+        # Set when stdout is closed. An exception raised within a request would only be logged by HTTPServer.
+        self.reader_left: BrokenPipeError | None = None
 
 
 class _Receiver(BaseHTTPRequestHandler):
@@ -55,21 +73,27 @@ class _Receiver(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_POST(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > LARGEST_BODY:
+        length = self.headers.get("Content-Length") or "0"
+        if not length.isdecimal() or not length.isascii():
+            self._reply(400)
+        elif int(length) > LARGEST_BODY:
             self._reply(413)
-            return
-        body = self.rfile.read(length)
+        else:
+            self._reply(self._take(self.rfile.read(int(length))))
+
+    def _take(self, body: bytes) -> int:
+        """Prints the callback and returns the status to answer with."""
         try:
             message_id = verify(self.server.secret, dict(self.headers.items()), body)
             payload = json.loads(body)
+            if not isinstance(payload, dict):
+                raise NotVerified("the body is not a JSON object")
         except (NotVerified, ValueError) as error:
-            self.server.output.event({"verified": False, "reason": str(error)}, f"REFUSED  {error}")
-            self._reply(401)
-            return
+            self._event({"verified": False, "reason": str(error)}, f"REFUSED  {error}")
+            return 401
         self._print(message_id, payload)
         self.server.verified += 1
-        self._reply(self.server.answer)
+        return self.server.answer
 
     def _print(self, message_id: str, payload: dict[str, Any]) -> None:
         repeated = message_id in self.server.seen
@@ -78,10 +102,16 @@ class _Receiver(BaseHTTPRequestHandler):
             self.server.seen.popitem(last=False)
         shown = json.dumps(payload.get("data"), ensure_ascii=False)
         again = "  (again)" if repeated else ""
-        self.server.output.event(
+        self._event(
             {"verified": True, "webhook_id": message_id, "repeated": repeated, **payload},
             f"{payload.get('timestamp', '')}  {payload.get('type', '')}  {message_id}{again}\n    {shown}",
         )
+
+    def _event(self, record: dict[str, Any], text: str) -> None:
+        try:
+            self.server.output.event(record, text)
+        except BrokenPipeError as error:
+            self.server.reader_left = error
 
     def _reply(self, status: int) -> None:
         self.send_response(status)
@@ -89,4 +119,4 @@ class _Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The lines that are printed are the callbacks."""
+        """No access log: only the callbacks are printed."""

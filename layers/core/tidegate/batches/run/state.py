@@ -28,7 +28,10 @@ from tidegate.common.token_bucket import TokenBucket
 
 # How long a worker sleeps at most when there is nothing to hand out: an answer may change that.
 _IDLE = 0.05
-SKIP_ADVICE = "to go on without it, set on_item_failure to skip (PATCH) and start the batch again"
+SKIP_ADVICE = (
+    "to go on without it, set on_item_failure to skip (PATCH, or `tidegate batch update --on-item-failure skip`) "
+    "and start the batch again"
+)
 
 
 @dataclass(slots=True)

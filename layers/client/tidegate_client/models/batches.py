@@ -1,0 +1,71 @@
+"""Businesses, batches, their items and recurring batches."""
+
+from __future__ import annotations
+
+from tidegate_client.model import Model
+
+# What callers of the API store there themselves, in whatever shape.
+Json = dict[str, object] | list[object] | str | float | bool | None
+
+
+class BatchProgress(Model):
+    processed: int
+    total: int | None
+    percent: float | None
+    errors: int
+    succeeded: int
+    failed: int
+    abandoned: int
+    failed_calls: int
+    retrying: int
+    awaiting: int
+    rate_now: float
+    offset: int | None
+    eta: str | None
+
+
+class Batch(Model):
+    batch_id: str
+    biz_id: str
+    name: str
+    status: str
+    progress: BatchProgress
+    stop_reason: str | None
+    redrive_of: str | None
+
+
+class BatchSchedule(Model):
+    """A recurring batch; times are UTC."""
+
+    schedule_id: str
+    schedule: str
+    enabled: bool
+    biz_id: str
+    name: str
+    next_run: str | None
+    last_batch_id: str | None
+    last_error: str | None
+    created_at: str
+
+
+class BatchItem(Model):
+    index: int
+    state: str
+    attempts: int
+    answer: dict[str, object]
+    job_data: Json
+    batch_data: Json
+
+
+class DryRunItem(Model):
+    """One item of a dry run. `answer` is the answer of the business, or why there is none."""
+
+    index: int
+    answer: dict[str, object]
+    job_data: Json
+
+
+class Business(Model):
+    biz_id: str
+    name: str
+    process_url: str
