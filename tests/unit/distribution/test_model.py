@@ -27,7 +27,7 @@ from tidegate.distribution.model import (
 )
 from tidegate.distribution.targets import SHARD_LIMIT, Shard, Target, TargetReport, TargetState, cut, shard_of, spread
 from tidegate.distribution.transfers import next_wait, portions
-from tidegate.distribution.windows import bucket_of, window_end
+from tidegate.distribution.window.buckets import bucket_of, window_end
 
 PARCEL = TransferSpec(1, 2, "/test/path/file.txt", "file.txt", "a" * 64, "root", "/opt")
 UUID = "0b0e3f1c-5a53-4f2e-9f5e-0d8f7f2b8c11"

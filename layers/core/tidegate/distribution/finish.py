@@ -18,10 +18,10 @@ from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
-from tidegate.distribution.strays import StrayTasks
 from tidegate.distribution.targets import CODE_CANCELLED, CODE_JOB_FAILED, CODE_NOT_SENT, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
 from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
+from tidegate.distribution.window.strays import StrayTasks
 from tidegate.errors import DomainError, RecordNotFound, WaveFailed
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier

@@ -11,12 +11,12 @@ from datetime import datetime
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
-from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, Task, TransferSpec
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.target_queue import NewTasks, TargetMessages
 from tidegate.distribution.targets import Target
+from tidegate.distribution.window.job_opener import JobOpener, Windows
+from tidegate.distribution.window.target_queue import NewTasks, TargetMessages
 from tidegate.errors import FileNotFound
 from tidegate.files.contents import ContentStore
 from tidegate.files.model import COMING, READY

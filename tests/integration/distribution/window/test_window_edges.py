@@ -15,8 +15,8 @@ from tests.support import sample
 from tests.support.fleet import Fleet, collect, messages
 from tidegate.distribution.model import Job, TransferSpec
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.target_queue import TargetMessage
 from tidegate.distribution.targets import Target
+from tidegate.distribution.window.target_queue import TargetMessage
 
 
 def parcel_of(fleet: Fleet) -> TransferSpec:

@@ -10,13 +10,13 @@ from aws_lambda_powertools import Logger
 from tidegate.aws.writes import Write
 from tidegate.common.ids import Clock, iso
 from tidegate.common.slices import slices
-from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, Task, TransferSpec, job_key
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore, move_task, renew_task
-from tidegate.distribution.target_queue import TargetMessage
+from tidegate.distribution.window.job_opener import JobOpener, Windows
+from tidegate.distribution.window.target_queue import TargetMessage
 from tidegate.errors import Busy, RecordNotFound
 
 logger = Logger(service="tidegate", child=True)

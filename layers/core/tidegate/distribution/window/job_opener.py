@@ -12,7 +12,7 @@ from tidegate.common.ids import Clock, iso
 from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job, TransferSpec, job_key
 from tidegate.distribution.store.jobs import JobStore
-from tidegate.distribution.windows import bucket_of, window_end
+from tidegate.distribution.window.buckets import bucket_of, window_end
 from tidegate.errors import Conflict
 
 logger = Logger(service="tidegate", child=True)

@@ -10,7 +10,7 @@ from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.target_queue import TargetMessages
+from tidegate.distribution.window.target_queue import TargetMessages
 
 logger = Logger(service="tidegate", child=True)
 
