@@ -136,8 +136,9 @@ class Fleet:
             self._keys[agent_id] = self.project.agent_key(agent_id)
         return self._keys[agent_id]
 
-    def inbox(self, agent_id: str, **query: Any) -> list[dict[str, Any]]:
-        answer = self.cloud.http("GET", f"/v1/agents/{agent_id}/transfers", key=self.key_of(agent_id), query=query)
+    def inbox(self, agent_id: str, *, can: str = "stage", **query: Any) -> list[dict[str, Any]]:
+        path, headers = f"/v1/agents/{agent_id}/transfers", {"X-Tidegate-Can": can}
+        answer = self.cloud.http("GET", path, key=self.key_of(agent_id), query=query, headers=headers)
         assert answer.status == 200, answer.body
         return list(answer.json()["items"])
 

@@ -134,6 +134,9 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
         "spread_s": None,
         "swarm": None,
         "limit_rate": None,
+        "activate_at": None,
+        "activate_until": None,
+        "staged_at": None,
     }
 
 

@@ -84,6 +84,7 @@ class DistributionPart:
             self._check_callback,
             clock,
             self.windows,
+            can_stage=settings.transfer_engine == "agent",
         )
         self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)
         self.close_window = CloseWindow(
@@ -143,7 +144,7 @@ class DistributionPart:
     def control(self) -> JobControl:
         from tidegate.distribution.control import JobControl
 
-        return JobControl(self.jobs, self.targets, self.submit, self._app.clock)
+        return JobControl(self.jobs, self.targets, self.submit, self.executions, self._app.clock)
 
     @cached_property
     def enrolments(self) -> Enrolments:

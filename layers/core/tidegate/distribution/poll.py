@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from aws_lambda_powertools import Logger
 
@@ -31,6 +31,13 @@ GOING_ON, NEXT_WAVE, OVER = "running", "next_wave", "over"
 Tell = Callable[[str, str, Mapping[str, Any]], None]
 
 
+class Polled(NamedTuple):
+    """The Job's state, and the seconds until its hosts put the file in place: they have little to tell before."""
+
+    state: str
+    until_activation: float = 0.0
+
+
 class PollTransfer:
     def __init__(
         self,
@@ -55,14 +62,17 @@ class PollTransfer:
         self._tell = tell
         self._clock = clock
 
-    def poll(self, project_id: str, job_key: str, since_last: float = 0.0) -> str:
+    def poll(self, project_id: str, job_key: str, since_last: float = 0.0) -> Polled:
         """`since_last`: the seconds since the poll before this one, about."""
         job = self._jobs.get(project_id, job_key)
         if job is None:
             raise RecordNotFound("no such Job")
         if job.ended:
-            return OVER
+            return Polled(OVER)
         self._heartbeat.alive(job)
+        return Polled(self._state(job, since_last), job.parcel.until_activation(self._clock().timestamp()))
+
+    def _state(self, job: Job, since_last: float) -> str:
         job, shards = self._read(job, since_last)
         if job.ended or job.cancelled_at or not job.open_shards:
             return OVER

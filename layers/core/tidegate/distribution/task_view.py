@@ -25,7 +25,8 @@ def outcome(job: Job, state: TargetState) -> dict[str, Any]:
         shown = {"status": job.rest, "error_code": job.rest_code, "error_msg": reason}
     else:
         shown = {"status": RUNNING, "error_code": state.code, "error_msg": state.message or None}
-    return shown | {"progress": state.progress} | (state.figures._asdict() if state.figures else {})
+    shown |= {"progress": state.progress} | ({"staged_at": state.staged_at} if state.staged_at else {})
+    return shown | (state.figures._asdict() if state.figures else {})
 
 
 def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
         "target_container_id": task.target.container_id,
         "target_file_dir": parcel.target_file_dir,
         "target_user": parcel.target_user,
+        **({"activate_at": parcel.activate_at} if parcel.activate_at else {}),
         **result,
         "create_time": task.create_time,
         "update_time": max(changes),

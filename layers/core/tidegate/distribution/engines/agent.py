@@ -61,6 +61,7 @@ class AgentEngine:
             swarm=swarm.terms_of(target.agent_id),
             spread_s=spread,
             limit_rate=parcel.limit_rate,
+            activate_at=parcel.activate_at,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:

@@ -61,4 +61,6 @@ class InboxEntry:
     # Over how many seconds the hosts of this Job spread their reports.
     spread_s: int = 0
     limit_rate: int | None = None
+    # When the host is to put the file in place; it fetches it at once.
+    activate_at: str | None = None
     state: TargetState = UNREPORTED

@@ -35,8 +35,9 @@ class CloseWindow:
             raise RecordNotFound("no such Job")
         if job.status == PENDING:
             now = self._clock()
-            deadline = now + timedelta(seconds=self._job_timeout)
-            job = self._jobs.close(job, now, deadline.timestamp(), now + LOOK_AGAIN)
+            # Hosts have until then to put the file in place, which they do not before `activate_at`.
+            lasts = timedelta(seconds=job.parcel.until_activation(now.timestamp()) + self._job_timeout)
+            job = self._jobs.close(job, now, (now + lasts).timestamp(), now + LOOK_AGAIN)
         if job.ended or job.shard_count is not None:
             return job
         collected = list(self._targets.collected(project_id, job_key))

@@ -39,8 +39,9 @@ class Windows:
         return self.lasts + self.ttl
 
     def needed_until(self, now: datetime, parcel: TransferSpec | None = None) -> int:
-        """When a record of that moment may expire; a Job that goes in waves needs it for longer."""
-        return int(now.timestamp()) + self.longest + (parcel.waves_last(self.lasts) if parcel else 0)
+        """When a record of that moment may expire; a Job that goes in waves or is preheated needs it for longer."""
+        extra = parcel.extra_seconds(self.lasts, now.timestamp()) if parcel else 0
+        return int(now.timestamp()) + self.longest + extra
 
 
 class JobOpener:

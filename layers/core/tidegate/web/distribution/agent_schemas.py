@@ -54,6 +54,11 @@ class TransferAnswer(Answer):
     mode: str | None = None
     swarm: SwarmAnswer | None = None
     limit_rate: Annotated[int, Field(description="bytes a second, for all of this Job's transfers")] | None = None
+    activate_at: (
+        Annotated[str, Field(description="fetch it now, and put it in place at this moment by the host's clock")] | None
+    ) = None
+    activate_until: Annotated[str, Field(description="after that the Job is over")] | None = None
+    staged_at: Annotated[str, Field(description="the host reported that it is staged")] | None = None
     spread_s: Annotated[int, Field(description="spread reports over this time: the Job has many hosts")] | None = None
 
 
@@ -82,6 +87,9 @@ class ResultBody(Body):
     speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes a second")] | None = None
     start_time: Moment | None = None
     end_time: Moment | None = None
+    staged_at: (
+        Annotated[Moment, Field(description="with 115: the whole file is here, and waits for activate_at")] | None
+    ) = None
     swarm: SwarmResult | None = None
 
 
