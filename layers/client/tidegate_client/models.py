@@ -155,8 +155,9 @@ class Counts(Model):
     # Hosts that have begun.
     downloading: int
     timeout: int
-    # These two only if there are any.
+    # These only if there are any; `staged` hosts have the file and wait for `activate_at`.
     waiting: int | None
+    staged: int | None
     cancelled: int | None
 
 
@@ -195,6 +196,8 @@ class Job(Model):
     cancelled_at: str | None
     redrive_of: str | None
     limit_rate: int | None
+    # When the hosts put the file in place; None: as it arrives.
+    activate_at: str | None
     waves: list[Wave] | None
     wave: int | None
     error_msg: str | None
@@ -290,6 +293,10 @@ class Transfer(TypedDict):
     limit_rate: NotRequired[int | None]
     # Over how many seconds to spread reports: the Job has many hosts.
     spread_s: NotRequired[int | None]
+    # When to put the file in place, when the Job ends, and since when the API knows that the file is staged here.
+    activate_at: NotRequired[str | None]
+    activate_until: NotRequired[str | None]
+    staged_at: NotRequired[str | None]
 
 
 class TransferResult(TypedDict):
@@ -304,6 +311,8 @@ class TransferResult(TypedDict):
     speed: NotRequired[int]
     start_time: NotRequired[str]
     end_time: NotRequired[str]
+    # With 115: the whole file is here and waits for `activate_at`.
+    staged_at: NotRequired[str]
 
 
 class ExportProgress(Model):

@@ -32,6 +32,7 @@ def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> 
         "target_user": "root",
         "status": "Pending",
         **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
+        **dict.fromkeys(("activate_at", "staged_at")),
     }
     assert made["status"] == "Pending"
 

@@ -15,6 +15,10 @@ class Superseded(Exception):
     """The path already holds, or is about to hold, content of a later window."""
 
 
+class StagedFileLost(Exception):
+    """The file that was staged for its Job's `activate_at` was changed or removed by somebody else."""
+
+
 class UpdateFailed(Exception):
     """A new version of the agent is not one, or did not come up."""
 

@@ -20,7 +20,7 @@ log = logging.getLogger("tidegate.agent")
 A_CALL = 100
 # Well below the silence after which the agent counts as unhealthy.
 LONGEST_SPREAD = 60.0
-FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm"})
+FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm", "staged_at"})
 
 
 class Reporter:
@@ -53,6 +53,10 @@ class Reporter:
         """The result is on the disk, if the disk takes it, before anybody is told that the transfer is over."""
         self._keep(result)
         self._inbox.finish(result)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """There is news that should not wait for the next round."""
         self._wake.set()
 
     def repeat(self, result: TransferResult) -> None:
@@ -111,7 +115,8 @@ class Reporter:
             self._send(results)
             self._journal.acknowledge(key_of(result) for result in results)
         for start in range(0, len(news := self._inbox.news()), A_CALL):
-            self._send(news[start : start + A_CALL])
+            self._send(some := news[start : start + A_CALL])
+            self._inbox.told(some)
 
     def _something_to_tell(self) -> bool:
         try:

@@ -193,6 +193,14 @@ class SwarmHost:
                 self._sessions.release(terms.id)
                 raise
 
+    @contextlib.contextmanager
+    def changing(self, transfer: Transfer) -> Iterator[None]:
+        """The file that peers are served from gets another name, owner or mode."""
+        session = self._sessions.get(str((transfer.get("swarm") or {}).get("id")))
+        store = session.store if session is not None else None
+        with store.changing() if store is not None else contextlib.nullcontext():
+            yield
+
     def _copy_local(self, terms: Terms, signature: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
         """Wait for the other delivery and copy its file; False if that delivery came to nothing."""
         session = self._sessions.finished(terms.id, cancelled)

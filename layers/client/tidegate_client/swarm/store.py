@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidegate_client.swarm.blocks import BlockFinder, BlockList, OldFile
@@ -237,6 +237,14 @@ class PieceStore:
             writable, self._file = self._file, os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(writable)
             self._seal = self._looks()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Its owner gives the file another name, owner or mode, and leaves its bytes alone. Readers wait meanwhile."""
+        with self._users:
+            yield
+            if self._file >= 0 and self._seal is not None:
+                self._seal = self._looks()
 
     def _looks(self) -> tuple[int, int, int]:
         status = os.fstat(self._file)

@@ -40,8 +40,12 @@ class Place:
         return self.path / self.name
 
     def part_name(self, *salt: str) -> str:
-        """Hidden, short whatever the file's name is, and found again after a restart or by the next transfer."""
-        return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.part"
+        """Found again after a restart or by the next transfer of this content."""
+        return self.hidden_name(*salt, suffix="part")
+
+    def hidden_name(self, *salt: str, suffix: str) -> str:
+        """Short whatever the file's name is."""
+        return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.{suffix}"
 
     def open_part(self, part: str, cancelled: Callable[[], bool] = lambda: False) -> BinaryIO:
         """Open it for this transfer alone: another one of the same content to the same place waits until it is over.
@@ -57,7 +61,7 @@ class Place:
                 continue
             file = os.fdopen(descriptor, "r+b")
             try:
-                if not _is_plain(file, os.geteuid()):
+                if not is_plain(file, os.geteuid()):
                     self.drop_part(part)
                 elif self._locked(part, file, cancelled):
                     return file
@@ -77,7 +81,7 @@ class Place:
                     raise Cancelled from None
                 time.sleep(LOCK_EVERY)
                 continue
-            return self._is_still(part, file) and _is_plain(file, os.geteuid())
+            return self._is_still(part, file) and is_plain(file, os.geteuid())
         return False
 
     def _is_still(self, name: str, file: BinaryIO) -> bool:
@@ -109,13 +113,19 @@ class Place:
     @contextlib.contextmanager
     def existing(self) -> Iterator[BinaryIO | None]:
         """The file that is there now, if it is one that may be changed in place."""
+        with self.opened(self.name) as file:
+            yield file if file is not None and is_plain(file) else None
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO | None]:
+        """What has this name in the directory, for reading; None if there is nothing that can be opened."""
         try:
-            descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)
+            descriptor = os.open(name, os.O_RDONLY | OPEN, dir_fd=self.directory)
         except OSError:
             yield None
             return
         with os.fdopen(descriptor, "rb") as file:
-            yield file if _is_plain(file) else None
+            yield file
 
     def changed_at(self) -> float:
         """When the file that is there was written, by this host's clock; 0 without one."""
@@ -131,11 +141,12 @@ class Place:
         os.fchmod(file.fileno(), self._mode(mode))
         os.fsync(file.fileno())
 
-    def rename(self, file: BinaryIO, part: str) -> None:
-        """The finished part becomes the file in one step, and stays so if the power goes."""
-        os.rename(part, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
-        if not self._is_still(self.name, file):
-            raise RefusedPath(f"somebody changed {self.name!r} while it was put in place")
+    def rename(self, file: BinaryIO, part: str, name: str | None = None) -> None:
+        """The finished part becomes the file (or has another name) in one step, and stays so if the power goes."""
+        name = name or self.name
+        os.rename(part, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        if not self._is_still(name, file):
+            raise RefusedPath(f"somebody changed {name!r} while it was put in place")
         os.fsync(self.directory)
 
     def _mode(self, wanted: int | None) -> int:
@@ -152,7 +163,7 @@ class Place:
         return pointed.st_mode & DEFAULT_MODE if stat.S_ISREG(pointed.st_mode) else DEFAULT_MODE
 
 
-def _is_plain(file: IO[bytes], owner: int | None = None) -> bool:
+def is_plain(file: IO[bytes], owner: int | None = None) -> bool:
     """A file with one name. The directory's owner may have put a hard link here, to have it written or given away."""
     status = os.fstat(file.fileno())
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and owner in (None, status.st_uid)
