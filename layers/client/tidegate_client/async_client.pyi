@@ -154,6 +154,7 @@ class AsyncDownloads:
         mode: str | None = ...,
         swarm: str | None = ...,
         limit_rate: int | None = ...,
+        activate_at: str | None = ...,
         callback: str | None = ...,
         idempotency_key: str | None = ...,
     ) -> Submitted: ...
@@ -174,6 +175,7 @@ class AsyncDownloads:
         mode: str | None = ...,
         swarm: str | None = ...,
         limit_rate: int | None = ...,
+        activate_at: str | None = ...,
         callback: str | None = ...,
         idempotency_key: str | None = ...,
     ) -> BatchSubmitted: ...

@@ -131,6 +131,9 @@ class Task(Model):
     status: str
     error_code: int | None
     error_msg: str | None
+    # When the file is to be put in place, and since when the host has it ready for that.
+    activate_at: str | None
+    staged_at: str | None
     create_time: str
     update_time: str
 
@@ -169,6 +172,10 @@ class JobSwarm(Model):
     hosts: int
     bad_peers: list[str]
     reused_bytes: int
+    # Hosts by why they fell back: ladder, alone, deadline, no_peers, bad_pieces, broken.
+    fallback_reasons: dict[str, int] | None
+    # Origin bytes as a multiple of the file's size.
+    egress: float | None
 
 
 class JobMap(Model):
@@ -190,6 +197,7 @@ class Job(Model):
     create_time: str
     execute_time: str | None
     finish_time: str | None
+    file_size: int | None
     counts: Counts
     # moved_bytes, mean (bytes a second) and hosts, once hosts have told.
     speed: dict[str, int] | None
@@ -211,6 +219,7 @@ class JobTarget(Model):
     error_code: int | None
     error_msg: str | None
     progress: int | None
+    staged_at: str | None
     # Of a host that has not reported yet: online or offline.
     agent_state: str | None
     size: int | None

@@ -267,7 +267,24 @@ def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet, capsys
         "hosts": 6,
         "bad_peers": ["a-5"],
         "reused_bytes": 700,
+        "fallback_reasons": {"ladder": 1},
+        "egress": round(6015 / len(LARGE), 2),
     }
+    assert job["file_size"] == len(LARGE)
+
+
+def test_fall_backs_are_counted_by_reason_and_egress_in_file_sizes(large: Fleet) -> None:
+    job_id = dispatched(large)
+    reasons = ["none", "alone", "alone", "deadline", "bad_pieces", "broken"]
+    for agent, reason in zip(AGENTS, reasons, strict=True):
+        told = {"origin_bytes": len(LARGE) // 2, "peer_bytes": 0, "fell_back": reason}
+        assert large.report(agent, 0, swarm=told).status == 200
+    large.step("poll_transfer", job_id)
+
+    swarm = large.job(job_id)["swarm"]
+
+    assert swarm["fallback_reasons"] == {"alone": 2, "deadline": 1, "bad_pieces": 1, "broken": 1}
+    assert (swarm["fallbacks"], swarm["egress"]) == (5, 3.0)
 
 
 def test_dispatch_twice_gives_the_same_places_and_tokens(large: Fleet) -> None:

@@ -189,6 +189,7 @@ class Delivery:
 
     def _bring(self, transfer: Transfer, place: Place, file: BinaryIO, part: str, aside: str | None) -> Moved:
         """Downloads from the swarm if the transfer names one that can be joined, else from the store."""
+        fell_back: NoSwarm | None = None
         if self.swarm is not None and transfer.get("swarm"):
             try:
                 with (
@@ -212,8 +213,10 @@ class Delivery:
                     return Moved(figures["origin_bytes"] + figures["peer_bytes"], figures, staged)
             except NoSwarm as error:
                 log.info("%s comes without a swarm: %s", transfer["file_name"], error)
+                fell_back = error
         size = self._fetch(transfer, file)
-        return Moved(size, staged=self._publish(transfer, place, file, part, aside))
+        told = fell_back.figures(size) if fell_back else None
+        return Moved(size, told, self._publish(transfer, place, file, part, aside))
 
     def _seed_existing(self, transfer: Transfer, place: Place) -> None:
         if self.swarm is not None and transfer.get("swarm"):

@@ -14,7 +14,7 @@ from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch
 from tidegate_client.swarm.blocks import BLOCKS_A_PIECE, ENTRY_BYTES, BlockList, OldFile, block_count
 from tidegate_client.swarm.choosing.chooser import Chooser, Rules
-from tidegate_client.swarm.choosing.neighbours import Mode, Neighbour
+from tidegate_client.swarm.choosing.neighbours import Mode, Neighbour, why_fell_back
 from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import DIGEST_BYTES, pieces_in
 from tidegate_client.swarm.links import Links
@@ -142,7 +142,8 @@ class Session:
             raise ChecksumMismatch(f"the pieces are right and the file is not the announced {signature.lower()}")
         finally:
             self.figures.origin_bytes = self._origin.received
-            self.figures.fell_back = self._chooser.mode.value
+            why = why_fell_back(self._chooser.mode, peers=len(self._peers), bad_pieces=self.figures.bad_pieces)
+            self.figures.fell_back = why.value
             await self._stop_fetching()
 
     async def _find(self, wanted: SharedList, url: str) -> None:

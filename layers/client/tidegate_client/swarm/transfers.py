@@ -13,7 +13,7 @@ from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.swarm.choosing.chooser import Chooser
-from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Mode, Step
+from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, FellBack, Step
 from tidegate_client.swarm.origin import Origin, OriginFailed
 from tidegate_client.swarm.peers import Broken, Connection, NotStarted, Peer, Stalled, Unreachable, WholePieceOnly
 from tidegate_client.swarm.store import PieceStore, Sink, StaleFile
@@ -36,7 +36,7 @@ class Figures:
     origin_bytes: int = 0
     peer_bytes: int = 0
     bad_pieces: int = 0
-    fell_back: str = Mode.NONE.value
+    fell_back: str = FellBack.NONE.value
     bad_peers: list[str] = field(default_factory=list)
     # Found in an older version; None if the API does not speak of blocks.
     reused_bytes: int | None = None

@@ -191,6 +191,8 @@ class Job:
     finish_time: str | None = None
     deadline: float | None = None
     transfer_id: str | None = None
+    # In bytes, known once it was sent.
+    file_size: int | None = None
     shard_count: int | None = None
     open_shards: tuple[int, ...] = ()
     # (first, last) shard of each transfer.
@@ -247,9 +249,10 @@ class Job:
             | {"window_closes_at": self.closes_at, "counts": (counts or self.counts).shown()}
             | ({"error": dict(self.error)} if self.error else {})
             | ({"mode": self.parcel.mode} if self.parcel.mode else {})
+            | ({"file_size": self.file_size} if self.file_size else {})
             | ({"limit_rate": self.parcel.limit_rate} if self.parcel.limit_rate else {})
             | ({"activate_at": self.parcel.activate_at} if self.parcel.activate_at else {})
-            | ({"swarm": self.swarm.shown()} if self.swarm.hosts else {})
+            | ({"swarm": self.swarm.shown(self.file_size)} if self.swarm.hosts else {})
             | ({"redrive_of": self.parcel.redrive_of} if self.parcel.redrive_of else {})
             | ({"cancelled_at": self.cancelled_at} if self.cancelled_at else {})
             | ({"speed": speed} if (speed := (counts or self.counts).speed()) else {})

@@ -382,7 +382,7 @@ def test_next_move_of_a_staged_file(now: float, listed_at: float | None, known_s
 
 def test_what_is_known_of_a_staged_file_survives_a_restart_without_links() -> None:
     secret = STAGED.transfer | {"url": "https://…", "swarm": {"accept": "secret"}}
-    again = Staged.from_json(Staged(secret, STAGED.file, "then", STAGED.figures).to_json())  # type: ignore[arg-type]
+    again = Staged.from_json(Staged(secret, STAGED.file, "then", STAGED.figures).to_json())
 
     assert again == Staged(STAGED.transfer, STAGED.file, "then", STAGED.figures)
 
@@ -395,8 +395,8 @@ def test_switcher_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
     thread.start()
     moment = time.time() + 0.4
     transfer = STAGED.transfer | {"activate_at": iso(moment), "activate_until": iso(moment + 600)}
-    one = Staged(transfer, STAGED.file, "", {})  # type: ignore[arg-type]
-    inbox.offer([transfer | {"url": ""}], settled=lambda _: False)  # type: ignore[list-item]
+    one = Staged(transfer, STAGED.file, "", {})
+    inbox.offer([transfer | {"url": ""}], settled=lambda _: False)
     switcher.add(one)
     until(lambda: switched)
     stopping.set()
@@ -408,7 +408,7 @@ def test_switcher_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
 
 def test_progress_told_while_the_file_is_staged_does_not_count_as_told() -> None:
     inbox = Inbox()
-    inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)  # type: ignore[list-item]
+    inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)
     inbox.advance(STAGED.key, 50)
     news = inbox.news()
     inbox.hold(staged_result(STAGED))
@@ -419,7 +419,7 @@ def test_progress_told_while_the_file_is_staged_does_not_count_as_told() -> None
 
 
 def test_staged_entries_do_not_make_a_list_look_cut_short() -> None:
-    staged: list[Transfer] = [STAGED.transfer | {"staged_at": "x"}] * (CUT_SHORT + 1)  # type: ignore[list-item]
+    staged: list[Transfer] = [STAGED.transfer | {"staged_at": "x"}] * (CUT_SHORT + 1)
 
     assert not is_cut_short(staged)
     assert is_cut_short([STAGED.transfer] * CUT_SHORT)

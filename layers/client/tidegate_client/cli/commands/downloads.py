@@ -50,6 +50,11 @@ def register(subparsers: Subparsers) -> None:
         metavar="RATE",
         help="bytes a second on each host, as 500K or 10M, for this job",
     )
+    submit.add_argument(
+        "--activate-at",
+        metavar="TIME",
+        help="fetch it now and put it in place then, on all hosts, as 2026-12-24T18:00:00Z (at most 7 days ahead)",
+    )
     submit.add_argument("--callback", metavar="URL", help="told when it ends")
     submit.add_argument("--watch", action="store_true", help="show it live until it ends")
     add_timeout(submit)
@@ -128,6 +133,7 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
         "target_file_dir": args.dir,
         "mode": args.mode,
         "limit_rate": args.limit_rate,
+        "activate_at": args.activate_at,
         "callback": args.callback,
     }
 
@@ -224,7 +230,7 @@ def _show_job(context: Context, args: argparse.Namespace) -> Exit | None:
         return None
     output.record(job)
     output.line(f"\n{line_of(job)}")
-    output.table(targets, ("agent_id", "container_id", "status", "progress", "error_code", "error_msg"))
+    output.table(targets, ("agent_id", "container_id", "status", "progress", "staged_at", "error_code", "error_msg"))
     return None
 
 

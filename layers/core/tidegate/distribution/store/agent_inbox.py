@@ -145,7 +145,7 @@ class AgentInboxStore:
         if report.staged_at:
             sets["staged_at"] = report.staged_at
         if report.swarm is not None:
-            sets["swarm_figures"] = report.swarm.shown()
+            sets["swarm_figures"] = report.swarm.stored()
         self._change(key, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
     def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:

@@ -53,7 +53,7 @@ def _counts(stored: Mapping[str, int] | None) -> Counts:
 def _swarm(job: Job) -> dict[str, Any]:
     if not job.swarm.hosts:
         return {}
-    return {"swarm_figures": job.swarm.shown(), "swarm_closed": job.closed_swarm.shown()}
+    return {"swarm_figures": job.swarm.stored(), "swarm_closed": job.closed_swarm.stored()}
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
@@ -180,9 +180,10 @@ class JobStore:
         unsharded = "#status = :running AND attribute_not_exists(#shard_count)"
         return self._change(job, now, sets, None, condition=unsharded, running=RUNNING)
 
-    def sent(self, job: Job, now: datetime, transfer_id: str) -> Job:
+    def sent(self, job: Job, now: datetime, transfer_id: str, file_size: int | None) -> Job:
         first = "#status = :running AND attribute_not_exists(#transfer_id)"
-        return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
+        sets = {"transfer_id": transfer_id, **({"file_size": file_size} if file_size else {})}
+        return self._change(job, now, sets, None, condition=first, running=RUNNING)
 
     def wave_sent(self, job: Job, now: datetime) -> Job:
         """Notes when the wave was sent; the first to write it wins."""

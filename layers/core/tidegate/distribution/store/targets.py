@@ -147,7 +147,7 @@ class TargetStore:
                     keys.shard(job.project_id, job.key, shard.number),
                     {
                         "packed": _packed(shard),
-                        **({"swarm": shard.swarm.shown()} if shard.swarm.hosts else {}),
+                        **({"swarm": shard.swarm.stored()} if shard.swarm.hosts else {}),
                         "rev": shard.rev + 1,
                         "update_time": iso(now),
                         "expires_at": self._needed_until(job, now),

@@ -72,7 +72,7 @@ class SwarmResult(Body):
     origin_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
     peer_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
     bad_pieces: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
-    fell_back: Literal["none", "ladder", "alone", "deadline"] = "none"
+    fell_back: Literal["none", "ladder", "alone", "deadline", "no_peers", "bad_pieces", "broken"] = "none"
     bad_peers: Annotated[list[AgentId], Field(max_length=4)] = []
     reused_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)] = 0
 

@@ -80,9 +80,17 @@ def _result(item: ResultBody) -> Result:
 def _swarm_figures(told: SwarmResult | None) -> SwarmFigures | None:
     if told is None:
         return None
-    fell_back = int(told.fell_back != "none")
-    named = tuple(told.bad_peers)
-    return SwarmFigures(told.origin_bytes, told.peer_bytes, told.bad_pieces, fell_back, 1, named, told.reused_bytes)
+    reasons: dict[str, int] = {} if told.fell_back == "none" else {told.fell_back: 1}
+    return SwarmFigures(
+        told.origin_bytes,
+        told.peer_bytes,
+        told.bad_pieces,
+        fallbacks=len(reasons),
+        hosts=1,
+        bad_peers=tuple(told.bad_peers),
+        reused_bytes=told.reused_bytes,
+        fallback_reasons=reasons,
+    )
 
 
 def _shown(offer: OfferedTransfer) -> TransferAnswer:

@@ -56,6 +56,8 @@ class JobSwarmAnswer(Answer):
     hosts: int
     bad_peers: list[str]
     reused_bytes: int = 0
+    fallback_reasons: Annotated[dict[str, int], Field(description="hosts by why they fell back to S3")] = {}
+    egress: Annotated[float, Field(description="file sizes that S3 has sent: origin_bytes ÷ file_size")] | None = None
 
 
 class JobAnswer(Answer):
@@ -71,6 +73,7 @@ class JobAnswer(Answer):
     target_user: str
     mode: str | None = None
     limit_rate: Annotated[int, Field(description="bytes a second on each host")] | None = None
+    file_size: Annotated[int, Field(description="in bytes, once the file was sent")] | None = None
     activate_at: Annotated[str, Field(description="when the hosts put the file in place")] | None = None
     transfer_id: str | None = None
     window_closes_at: str
