@@ -73,7 +73,7 @@ def test_every_host_gets_its_place_its_peers_and_tokens_that_they_accept(large: 
             assert caller_of(forged, one.id, terms[peer.id].accept) is None
 
 
-def test_list_of_pieces_is_stored_before_it_is_named_and_its_link_gives_it(large: Fleet) -> None:
+def test_list_of_pieces_is_stored_before_an_order_names_it(large: Fleet) -> None:
     dispatched(large)
 
     swarm = swarm_of(large, "a-0")
@@ -219,7 +219,7 @@ def test_agent_cannot_point_its_peers_at_a_stranger(large: Fleet, listen: str) -
     assert answer.json()["errors"][0]["loc"][-1] == "listen"
 
 
-def test_agent_may_name_the_address_that_its_request_came_from_and_the_projects_networks(large: Fleet) -> None:
+def test_agent_may_name_its_source_address_and_the_projects_networks(large: Fleet) -> None:
     source = large.cloud._http_event("GET", "/", "", {}, None)["requestContext"]["http"]["sourceIp"]
     assert tell(large, "a-0", listen=[f"{source}:7471"]).status == 200
     path, networks = f"/v1/projects/{large.project.id}/swarm", {"peer_networks": ["203.0.113.0/24", "2001:db8::/32"]}

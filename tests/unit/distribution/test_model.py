@@ -38,7 +38,7 @@ def test_ids_have_the_form_of_the_seed() -> None:
     assert PARCEL.task_id(UUID) == f"AsyncDownloadTask:1:2:/test/path/file.txt:{UUID}"
 
 
-def test_the_second_content_of_a_window_is_named_by_12_digits_of_its_digest() -> None:
+def test_second_content_of_a_window_is_named_by_its_digest() -> None:
     _, second, *_ = PARCEL.job_ids(7)
     assert second == f"AsyncDownloadJob:1:2:/test/path/file.txt@{PARCEL.digest[:12]}:7"
 

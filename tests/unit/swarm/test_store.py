@@ -67,7 +67,7 @@ def test_digest_of_the_whole_needs_every_piece_in_order(store: PieceStore) -> No
     assert store.whole_digest() == hashlib.sha256(CONTENT).hexdigest()
 
 
-def test_changed_piece_is_found_by_a_recheck_and_a_changed_file_is_not_read(store: PieceStore, tmp_path: Path) -> None:
+def test_recheck_finds_a_changed_piece_and_a_changed_file_is_not_read(store: PieceStore, tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(CONTENT)
     store.take_over()
     store.write(LAYOUT.start(3), b"other")

@@ -167,7 +167,7 @@ class SwarmHost:
         try:
             yield participation
         except NoSwarm:
-            # Pieces here and there are nothing that a download from the first byte on could use.
+            # Scattered pieces are of no use to a download that goes on from the first missing byte.
             file.seek(0)
             file.truncate()
             raise

@@ -32,7 +32,7 @@ log = logging.getLogger("tidegate.agent")
 
 TICK = 0.1
 _MOST_RECHECKS = 2
-# The list of blocks is worth waiting for, and no more than this.
+# How long to wait for the list of blocks.
 _BLOCKS_SECONDS = 6.0
 # An old file is looked through if it is not far larger than the new one.
 _OLD_AT_MOST = 4
@@ -247,7 +247,7 @@ class Session:
         try:
             return await self._tools.on_disk(self.store.read, piece, offset, length)
         except StaleFile:
-            # Say so to everyone who follows: there is nothing here any more.
+            # Tell all connected peers that this host has no pieces any more.
             self.store.have = 0
             self._news.changed()
             raise

@@ -41,7 +41,7 @@ class Sink:
         self._store = store
         self._start = store.layout.start(piece)
         self._spans = store.whole(piece) if whole else store.spans(piece)
-        # What is on the disk beside the spans counts too, so the piece as a whole is still to be checked.
+        # Parts of the piece were on the disk already, so the whole piece is still to be checked.
         self.partial = sum(span.length for span in self._spans) < store.layout.length(piece)
         self.wanted = sum(span.length for span in self._spans)
         self._lock = threading.Lock()

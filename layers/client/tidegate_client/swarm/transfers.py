@@ -24,8 +24,8 @@ from tidegate_client.swarm.wire import BUFFER_BYTES
 log = logging.getLogger("tidegate.agent")
 
 _MOST_BAD_PEERS = 4
-# With a limited rate a chunk is at most what comes in an eighth of a second: a sender gives up on who takes nothing for
-# ten, and several pieces wait in turn.
+# With a limited rate a chunk is at most what comes in an eighth of a second: a sender closes after ten seconds in which
+# nothing was read, and several pieces share the rate.
 _CHUNKS_A_SECOND, _SMALLEST_CHUNK = 8, 16 * 1024
 
 
@@ -49,7 +49,7 @@ class _Flight:
     step: Step
     sink: Sink
     cancelled: threading.Event = field(default_factory=threading.Event)
-    # Two sources wrote to the same place of the file at some time: then only the disk tells what is there.
+    # Two sources wrote to the same place of the file: the piece must be read back from the disk and checked.
     contested: bool = False
     task: asyncio.Task[None] | None = None
 

@@ -1,7 +1,7 @@
 """Asks the provider for the transfers of a Job: each is accepted once, however often this runs.
 
 A provider whose answer was lost is asked again, a few times: it may then carry the same content to the same targets
-twice, which harms nothing, while a transfer that nobody knows of keeps its targets waiting until the deadline."""
+twice, which is harmless; a transfer that was lost would keep its targets waiting until the deadline."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Counts:
     # Of those that have not ended: hosts that have begun, and those of them that only wait for `activate_at`.
     begun: int = 0
     staged: int = 0
-    # Of the hosts that told how fast their transfer was.
+    # Of the hosts that reported the speed of their transfer.
     measured: int = 0
     moved_bytes: int = 0
     speed_sum: int = 0
@@ -165,7 +165,7 @@ class Counts:
         return {"total": self.total, **ended, "downloading": downloading} | {k: v for k, v in more.items() if v}
 
     def speed(self) -> dict[str, int] | None:
-        """Bytes that hosts have told of, and the mean of their speeds in bytes a second."""
+        """Bytes moved and mean speed in bytes a second, of the hosts that reported them."""
         if not self.measured:
             return None
         return {"moved_bytes": self.moved_bytes, "mean": self.speed_sum // self.measured, "hosts": self.measured}
@@ -207,7 +207,7 @@ class Job:
     rest_code: int | None = None
     due_at: float | None = None
     error: Mapping[str, str] | None = None
-    # When and by which key it was called off.
+    # When it was cancelled, and by which key.
     cancelled_at: str | None = None
     cancelled_by: str | None = None
     # The present wave; up to which hash of a target each wave goes, and to how many targets in all.

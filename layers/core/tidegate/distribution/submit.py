@@ -23,7 +23,7 @@ from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 logger = Logger(service="tidegate", child=True)
-# Binds targets to a Job without the queue, as whoever reads the queue does.
+# Binds targets to a Job without the queue, as collect_targets does.
 Bind = Callable[[str, str, Sequence[Arrival]], None]
 _REMEMBERED = 2000
 _REMEMBERED_SECONDS = 300
@@ -136,13 +136,13 @@ class Submit:
     def _bind_directly(
         self, job: Job, tasks: Sequence[Task], arrivals: Sequence[Arrival], expires_at: int, *, writes_tasks: bool
     ) -> None:
-        """Around the queue: one that fails must not leave Tasks that nobody will ever deliver.
+        """Without the queue: if it fails, no Tasks may be left that are never delivered.
 
         If that fails too, the Tasks are taken back, since the caller is told that nothing was accepted. Targets that
         the queue took although it did not answer are bound twice, which is once."""
         try:
             if not writes_tasks:
-                # The queue may have taken some of the messages: whoever collects those writes the same Tasks.
+                # The queue may have taken some of the messages: collect_targets then writes the same Tasks.
                 self._tasks.add_missing(tasks, expires_at)
             self._bind(job.project_id, job.job_id, arrivals)
         except Exception:

@@ -154,7 +154,7 @@ class Shard:
 
     @property
     def figures(self) -> list[Figures]:
-        """Of the transfers that have ended well and told how fast they were."""
+        """Of the successful transfers whose hosts reported their speed."""
         return [s.figures for s in self.states.values() if s.succeeded and s.figures and s.figures.speed is not None]
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Asked and not answered yet, accepted, to be asked again later, refused for good, and asked so often without an answer
-# that nobody asks again.
+# that it is not asked again.
 INTENDED, SENT, REFUSED, REJECTED, UNKNOWN = "intended", "sent", "refused", "rejected", "unknown"
 # What GSE takes in one call.
 GSE_TARGETS = 500

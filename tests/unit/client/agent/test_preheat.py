@@ -202,7 +202,7 @@ def test_content_that_is_there_already_is_done_at_once(api: AgentApi, root: Path
     assert names(root) == ["f"]
 
 
-def test_staged_file_that_was_changed_or_removed_is_an_error_that_says_so(
+def test_staged_file_that_was_changed_is_an_error_that_says_so(
     api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
 ) -> None:
     file = staged_file(root)

@@ -31,7 +31,7 @@ class InStaging(NamedTuple):
 
 
 def place_of(transfer_id: str, target: Target) -> InShard | InStaging | None:
-    """Where the entry lies that a report names; None for an id that this system never made."""
+    """Where the entry of a report is stored; None for an id that this system never made."""
     if found := _OF_JOB.fullmatch(transfer_id):
         shard_count = int(found[3])
         return InShard(found[1], shard_of(target, shard_count)) if shard_count else None

@@ -1,4 +1,4 @@
-"""The agents' inboxes. An entry lies with its Job's shard, where polls read it; an index lists it for its agent."""
+"""The agents' inboxes. Entries are stored with their Job's shard, where polls read them; an index lists an agent's."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class TransferStore:
         return self._table.try_write(update(key, sets, condition=same, refused=REFUSED, seen=transfer.attempts))
 
     def settle(self, job: Job, transfer: Transfer, state: str, **more: str | int | None) -> None:
-        """Intended → what became of it, with more fields of the transfer. The first to know wins."""
+        """Intended → `state`, with more fields of the transfer. The first writer wins."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
         changed = update(key, {"state": state, **more}, condition="#state = :intended", intended=INTENDED)
         self._table.try_write(changed)

@@ -59,7 +59,7 @@ def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[
 
 
 def _older(job: Job, collected: Iterable[Arrival]) -> dict[Target, int]:
-    """The sequences of targets that were only moved here from earlier Jobs; nobody asked for them in this window."""
+    """The sequences of targets that were only moved here from earlier Jobs, and not submitted in this window."""
     if job.sequence is None:
         return {}
     newest: dict[Target, int] = {}

@@ -92,7 +92,7 @@ class Collect:
             self._move(source, portion)
 
     def _after_expiry(self, messages: Sequence[TargetMessage]) -> None:
-        """Targets whose Job is gone, as when a dead letter is redriven days later, go to the present window's Job.
+        """Binds targets whose Job has expired (a dead letter that is redriven days later) to the present window's Job.
 
         A Task that is bound to another Job by now has been served. One that has expired is written again."""
         for message in messages:
