@@ -8,7 +8,7 @@ from typing import Any
 from aws_lambda_powertools import Logger
 
 from tidegate.app import app
-from tidegate.distribution.target_queue import read_message
+from tidegate.distribution.window.target_queue import read_message
 
 logger = Logger(service="tidegate")
 

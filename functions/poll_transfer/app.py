@@ -15,11 +15,11 @@ logger = Logger(service="tidegate")
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     try:
-        state = app().distribution.poll_transfer.poll(
+        polled = app().distribution.poll_transfer.poll(
             event["project_id"], event["job_key"], float(event.get("wait", 0))
         )
     except HOPELESS as error:
         logger.warning("refused", job_key=event["job_key"], error=error.code, detail=error.detail)
         return refused(error)
-    logger.info("polled", job_key=event["job_key"], state=state)
-    return {"state": state, "wait": next_wait(event.get("wait", 0))}
+    logger.info("polled", job_key=event["job_key"], state=polled.state)
+    return {"state": polled.state, "wait": next_wait(event.get("wait", 0), polled.until_activation)}

@@ -102,10 +102,12 @@ class World:
             headers = {}
         raise AssertionError(f"{method} {path} was never answered")
 
-    def try_ask(self, method: str, path: str, *, key: str, json: Any = None) -> Answer | None:
+    def try_ask(
+        self, method: str, path: str, *, key: str, json: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer | None:
         """Once; a caller that comes again by itself, such as an agent, needs no more."""
         try:
-            return self.cloud.http(method, path, key=key, json=json)
+            return self.cloud.http(method, path, key=key, json=json, headers=headers)
         except (Died, ClientError, BotoCoreError):
             return None
 

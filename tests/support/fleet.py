@@ -12,7 +12,7 @@ from tests.support.moto.cloud import Answer, MotoCloud, Project, _sqs_record
 from tidegate.aws import keys
 from tidegate.aws.writes import put
 from tidegate.distribution.model import job_key
-from tidegate.distribution.windows import bucket_of, window_end
+from tidegate.distribution.window.buckets import bucket_of, window_end
 from tidegate.files.model import content_object
 
 CONTENT = b"tide " * 2000
@@ -136,8 +136,9 @@ class Fleet:
             self._keys[agent_id] = self.project.agent_key(agent_id)
         return self._keys[agent_id]
 
-    def inbox(self, agent_id: str, **query: Any) -> list[dict[str, Any]]:
-        answer = self.cloud.http("GET", f"/v1/agents/{agent_id}/transfers", key=self.key_of(agent_id), query=query)
+    def inbox(self, agent_id: str, *, can: str = "stage", **query: Any) -> list[dict[str, Any]]:
+        path, headers = f"/v1/agents/{agent_id}/transfers", {"X-Tidegate-Can": can}
+        answer = self.cloud.http("GET", path, key=self.key_of(agent_id), query=query, headers=headers)
         assert answer.status == 200, answer.body
         return list(answer.json()["items"])
 

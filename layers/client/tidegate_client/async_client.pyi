@@ -136,6 +136,7 @@ class AsyncDownloads:
         mode: str | None = ...,
         swarm: str | None = ...,
         limit_rate: int | None = ...,
+        activate_at: str | None = ...,
         callback: str | None = ...,
         idempotency_key: str | None = ...,
     ) -> Submitted: ...
@@ -156,6 +157,7 @@ class AsyncDownloads:
         mode: str | None = ...,
         swarm: str | None = ...,
         limit_rate: int | None = ...,
+        activate_at: str | None = ...,
         callback: str | None = ...,
         idempotency_key: str | None = ...,
     ) -> BatchSubmitted: ...

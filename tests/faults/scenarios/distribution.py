@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.faults.sweep import Scenario
@@ -20,13 +21,22 @@ EARLY = ("a1", "a2", "a2")
 LATE = ("a3", "a1")
 
 
-class Agents:
-    """Every host's agent, as far as the API sees it: takes what is in its inbox, reports it done."""
+# What an agent reports of a transfer; None: nothing yet.
+Report = Callable[[str, dict[str, Any]], dict[str, Any] | None]
 
-    def __init__(self, world: World, project: Project) -> None:
+
+def done(_name: str, _item: dict[str, Any]) -> dict[str, Any]:
+    return {"error_code": 0}
+
+
+class Agents:
+    """Every host's agent, as far as the API sees it: takes what is in its inbox, reports it done (or `report`)."""
+
+    def __init__(self, world: World, project: Project, names: Iterable[str], report: Report = done) -> None:
         self._world = world
+        self._report = report
         with world.calls.uncounted():
-            self._keys = {name: project.agent_key(name) for name in dict.fromkeys((*EARLY, *LATE))}
+            self._keys = {name: project.agent_key(name) for name in dict.fromkeys(names)}
         self.got: dict[str, set[str]] = defaultdict(set)
         self._turn = 0
 
@@ -36,12 +46,14 @@ class Agents:
         if self._turn % 2:
             return
         for name, key in self._keys.items():
-            inbox = self._world.try_ask("GET", f"/v1/agents/{name}/transfers?wait=0", key=key)
+            can = {"x-tidegate-can": "stage"}
+            inbox = self._world.try_ask("GET", f"/v1/agents/{name}/transfers?wait=0", key=key, headers=can)
             items = inbox.json()["items"] if inbox and inbox.status == 200 else []
             self.got[name] |= {item["transfer_id"] for item in items}
             results = [
-                {"transfer_id": item["transfer_id"], "container_id": item["container_id"], "error_code": 0}
+                {"transfer_id": item["transfer_id"], "container_id": item["container_id"], **told}
                 for item in items
+                if (told := self._report(name, item)) is not None
             ]
             if results:
                 self._world.try_ask("POST", f"/v1/agents/{name}/results", key=key, json={"items": results})
@@ -59,7 +71,7 @@ def stored_file(world: World, project: Project) -> None:
 def run(world: World) -> None:
     project = world.new_project()
     stored_file(world, project)
-    agents = Agents(world, project)
+    agents = Agents(world, project, (*EARLY, *LATE))
     world.cloud.while_waiting.append(agents.work)
     tasks = [_submit(world, project, agent) for agent in EARLY]
     world.deliver_all()
@@ -68,9 +80,9 @@ def run(world: World) -> None:
     world.wait_for_machines(seconds=3, strict=False)
     world.held.clear()
 
-    world.settle(lambda: all(_task(world, project, task)["status"] in OVER for task in tasks))
+    world.settle(lambda: all(task_of(world, project, task)["status"] in OVER for task in tasks))
 
-    seen = [_task(world, project, task) for task in tasks]
+    seen = [task_of(world, project, task) for task in tasks]
     assert [one["status"] for one in seen] == ["Success"] * len(tasks), seen
     jobs = {one["job_id"] for one in seen}
     listed = world.ask("GET", "/v1/jobs", key=project.key).json()["items"]
@@ -86,6 +98,16 @@ def run(world: World) -> None:
     world.settle(lambda: jobs <= world.told())
 
 
+def submit_all(world: World, project: Project, names: Iterable[str], **more: Any) -> tuple[str, list[str]]:
+    """The Job, and the Tasks that a caller knows of."""
+    body: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": "/f", "file_name": "f", "file_signature": SHA}
+    body |= {"target_user": "root", "target_file_dir": "/data", "targets": [{"agent_id": name} for name in names]}
+    made = world.ask("POST", "/v1/downloads/batch", key=project.key, json=body | more)
+    assert made.status == 202, made.body
+    tasks = [str(task["task_id"]).rsplit(":", 1)[-1] for task in made.json()["tasks"]]
+    return str(made.json()["job_id"]), tasks
+
+
 def _submit(world: World, project: Project, agent: str) -> str:
     body: dict[str, Any] = {"biz_id": 1, "app_id": 1, "file_path": "/f", "file_name": "f", "file_signature": SHA}
     body |= {"target_agent_id": agent, "target_user": "root", "target_file_dir": "/data"}
@@ -94,7 +116,7 @@ def _submit(world: World, project: Project, agent: str) -> str:
     return str(made.json()["task_id"]).rsplit(":", 1)[-1]
 
 
-def _task(world: World, project: Project, task: str) -> dict[str, Any]:
+def task_of(world: World, project: Project, task: str) -> dict[str, Any]:
     return world.shown(f"/v1/downloads/{task}", project)
 
 

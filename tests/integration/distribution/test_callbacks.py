@@ -116,7 +116,7 @@ def test_many_callbacks_are_told_in_portions(fleet: Fleet, told: list[Notice], m
     assert {n.record_id for n in told if n.callback} == {task["task_id"] for task in made}
 
 
-def test_a_late_task_that_shares_a_target_is_told_even_after_the_jobs_end(fleet: Fleet, told: list[Notice]) -> None:
+def test_late_task_that_shares_a_target_gets_its_callback_after_the_end(fleet: Fleet, told: list[Notice]) -> None:
     in_time = fleet.submit("a-1")
     late = fleet.submit("a-1", callback=CALLBACK)
     first, second = messages(fleet)

@@ -58,7 +58,7 @@ def test_job_cancelled_in_its_window_is_never_sent(fleet: Fleet) -> None:
     assert fleet.inbox("a-1") == []
 
 
-def test_target_on_its_way_to_a_cancelled_job_is_cancelled_and_one_submitted_later_is_not(fleet: Fleet) -> None:
+def test_target_in_flight_is_cancelled_with_its_job_and_a_later_one_is_not(fleet: Fleet) -> None:
     before = fleet.submit("a-1")
     act(fleet, before["job_id"], "cancel")
     fleet.cloud.clock.advance(1)

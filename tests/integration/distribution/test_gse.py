@@ -56,7 +56,7 @@ def stage(fleet: Fleet, job_id: str) -> None:
     assert fleet.step("prepare_file", job_id)["state"] == "ready"
 
 
-def test_the_file_comes_to_the_source_host_once_and_gse_sends_it_from_there(fleet: Fleet, gse: GseServer) -> None:
+def test_source_host_fetches_the_file_once_and_gse_sends_it(fleet: Fleet, gse: GseServer) -> None:
     answer = fleet.post(
         "/v1/downloads/batch",
         fleet.body(targets=[{"agent_id": "a-1"}, {"agent_id": "a-2", "container_id": "c-9"}]),
@@ -321,7 +321,7 @@ def test_a_refusal_fails_the_job_with_what_gse_said(fleet: Fleet, gse: GseServer
     assert fleet.states(job_id) == {"a-1": "Failed"}
 
 
-def test_a_source_host_that_cannot_fetch_fails_the_job_and_the_next_tries_again(fleet: Fleet, gse: GseServer) -> None:
+def test_source_host_that_cannot_fetch_fails_the_job_but_not_the_next(fleet: Fleet, gse: GseServer) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.collect()
     fleet.pass_window()

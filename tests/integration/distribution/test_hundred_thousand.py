@@ -14,8 +14,8 @@ from tidegate.aws.serialization import to_wire
 from tidegate.common.ids import iso
 from tidegate.distribution.model import Task, TransferSpec, job_key
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.target_queue import TargetMessage
 from tidegate.distribution.targets import Target
+from tidegate.distribution.window.target_queue import TargetMessage
 from tidegate.projects.audit import SYSTEM, act
 
 A_BATCH = 10_000

@@ -32,6 +32,7 @@ def test_a_task_has_the_fields_of_the_seed_by_uuid_or_whole_id(fleet: Fleet) -> 
         "target_user": "root",
         "status": "Pending",
         **dict.fromkeys(("error_code", "error_msg", "progress", "size", "speed", "start_time", "end_time")),
+        **dict.fromkeys(("activate_at", "staged_at")),
     }
     assert made["status"] == "Pending"
 
@@ -134,6 +135,9 @@ def test_the_inbox_carries_all_that_an_agent_needs(fleet: Fleet) -> None:
         "spread_s": None,
         "swarm": None,
         "limit_rate": None,
+        "activate_at": None,
+        "activate_until": None,
+        "staged_at": None,
     }
 
 

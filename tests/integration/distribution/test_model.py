@@ -26,8 +26,8 @@ from tests.support.moto.cloud import MotoCloud
 from tidegate.distribution.fleet.agents import Result
 from tidegate.distribution.model import ENDED, PENDING, RUNNING, Job, TransferSpec
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.target_queue import TargetMessage
 from tidegate.distribution.targets import Target, TargetReport
+from tidegate.distribution.window.target_queue import TargetMessage
 from tidegate.errors import RecordNotFound
 
 ORDER = {PENDING: 0, RUNNING: 1}

@@ -57,7 +57,7 @@ def test_a_job_at_work_is_left_alone(fleet: Fleet) -> None:
     assert executions(fleet) == {"0": "RUNNING"}
 
 
-def test_a_job_whose_execution_died_goes_on_where_it_was_without_a_second_dispatch(fleet: Fleet) -> None:
+def test_job_whose_execution_died_goes_on_without_a_second_dispatch(fleet: Fleet) -> None:
     job_id = fleet.submit("a-1")["job_id"]
     fleet.run_until_dispatched(job_id)
     kill(fleet, job_id)

@@ -73,7 +73,7 @@ def test_every_host_gets_its_place_its_peers_and_tokens_that_they_accept(large: 
             assert caller_of(forged, one.id, terms[peer.id].accept) is None
 
 
-def test_list_of_pieces_is_stored_before_it_is_named_and_its_link_gives_it(large: Fleet) -> None:
+def test_list_of_pieces_is_stored_before_an_order_names_it(large: Fleet) -> None:
     dispatched(large)
 
     swarm = swarm_of(large, "a-0")
@@ -219,7 +219,7 @@ def test_agent_cannot_point_its_peers_at_a_stranger(large: Fleet, listen: str) -
     assert answer.json()["errors"][0]["loc"][-1] == "listen"
 
 
-def test_agent_may_name_the_address_that_its_request_came_from_and_the_projects_networks(large: Fleet) -> None:
+def test_agent_may_name_its_source_address_and_the_projects_networks(large: Fleet) -> None:
     source = large.cloud._http_event("GET", "/", "", {}, None)["requestContext"]["http"]["sourceIp"]
     assert tell(large, "a-0", listen=[f"{source}:7471"]).status == 200
     path, networks = f"/v1/projects/{large.project.id}/swarm", {"peer_networks": ["203.0.113.0/24", "2001:db8::/32"]}
@@ -267,7 +267,24 @@ def test_figures_of_hosts_are_summed_once_each_into_the_job(large: Fleet, capsys
         "hosts": 6,
         "bad_peers": ["a-5"],
         "reused_bytes": 700,
+        "fallback_reasons": {"ladder": 1},
+        "egress": round(6015 / len(LARGE), 2),
     }
+    assert job["file_size"] == len(LARGE)
+
+
+def test_fall_backs_are_counted_by_reason_and_egress_in_file_sizes(large: Fleet) -> None:
+    job_id = dispatched(large)
+    reasons = ["none", "alone", "alone", "deadline", "bad_pieces", "broken"]
+    for agent, reason in zip(AGENTS, reasons, strict=True):
+        told = {"origin_bytes": len(LARGE) // 2, "peer_bytes": 0, "fell_back": reason}
+        assert large.report(agent, 0, swarm=told).status == 200
+    large.step("poll_transfer", job_id)
+
+    swarm = large.job(job_id)["swarm"]
+
+    assert swarm["fallback_reasons"] == {"alone": 2, "deadline": 1, "bad_pieces": 1, "broken": 1}
+    assert (swarm["fallbacks"], swarm["egress"]) == (5, 3.0)
 
 
 def test_dispatch_twice_gives_the_same_places_and_tokens(large: Fleet) -> None:

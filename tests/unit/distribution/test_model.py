@@ -27,7 +27,7 @@ from tidegate.distribution.model import (
 )
 from tidegate.distribution.targets import SHARD_LIMIT, Shard, Target, TargetReport, TargetState, cut, shard_of, spread
 from tidegate.distribution.transfers import next_wait, portions
-from tidegate.distribution.windows import bucket_of, window_end
+from tidegate.distribution.window.buckets import bucket_of, window_end
 
 PARCEL = TransferSpec(1, 2, "/test/path/file.txt", "file.txt", "a" * 64, "root", "/opt")
 UUID = "0b0e3f1c-5a53-4f2e-9f5e-0d8f7f2b8c11"
@@ -38,7 +38,7 @@ def test_ids_have_the_form_of_the_seed() -> None:
     assert PARCEL.task_id(UUID) == f"AsyncDownloadTask:1:2:/test/path/file.txt:{UUID}"
 
 
-def test_the_second_content_of_a_window_is_named_by_12_digits_of_its_digest() -> None:
+def test_second_content_of_a_window_is_named_by_its_digest() -> None:
     _, second, *_ = PARCEL.job_ids(7)
     assert second == f"AsyncDownloadJob:1:2:/test/path/file.txt@{PARCEL.digest[:12]}:7"
 

@@ -82,7 +82,7 @@ def test_half_of_the_neighbours_are_of_the_same_zone() -> None:
         assert near >= len(seat.neighbours) / 2
 
 
-def test_same_fleet_and_key_give_the_same_plan_in_whatever_order_it_is_read() -> None:
+def test_same_fleet_and_key_give_the_same_plan_in_any_order() -> None:
     fleet = [listening(n, zone=f"rack{n % 3}") for n in range(60)]
     first, second = plan(fleet, "job", KEY), plan(fleet[::-1], "job", KEY)
     assert first == second

@@ -67,7 +67,7 @@ def test_healthy_fleet_takes_less_than_two_files_from_the_store(
     assert world.origin_pieces / pieces <= 2.0
 
 
-def test_fleet_with_most_of_the_file_takes_the_rest_from_the_store_about_once() -> None:
+def test_fleet_with_most_of_the_file_fetches_the_rest_about_once() -> None:
     """Each host has 90 of 100 pieces, other ones each: together they have all."""
     world = World(100, [HostPlan(starts=n / 8, kept=0.9) for n in range(40)], seed=3)
     world.run(limit=100.0)
@@ -94,7 +94,7 @@ def test_neighbours_that_pretend_to_bring_everything_hold_a_host_up_for_patience
             assert host.finished < 20.0
 
 
-def test_neighbours_that_send_a_byte_now_and_then_do_not_keep_others_from_being_asked() -> None:
+def test_neighbours_that_trickle_bytes_do_not_keep_others_from_being_asked() -> None:
     """Each takes two of eight places, and is never silent for long enough to be found out by a time-out."""
     rules = Rules(ranks=0, hold=0.5, patience=5.0, line=None, lasts=600.0)
     neighbours = [Neighbour() for _ in range(5)]
@@ -156,7 +156,7 @@ def test_host_that_would_be_late_takes_everything_from_the_store() -> None:
     assert asked_store_at < 16.0
 
 
-def test_host_whose_neighbours_are_all_silent_takes_everything_from_the_store_after_three_seconds() -> None:
+def test_host_with_silent_neighbours_fetches_all_from_the_store_after_three_seconds() -> None:
     world = World(16, [HostPlan(), *(HostPlan(dead=True) for _ in range(19))], seed=5)
     world.run(limit=100.0)
     (host,) = [host for host in world.hosts.values() if host.plan.honest]

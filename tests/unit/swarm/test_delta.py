@@ -85,9 +85,7 @@ def test_list_of_blocks_that_is_not_the_announced_one_is_not_used(release: Count
     assert figures["reused_bytes"] == 0
 
 
-def test_peer_that_sends_a_wrong_block_is_found_out_and_nobody_else_is_blamed(
-    release: CountingOrigin, new_host: NewHost
-) -> None:
+def test_only_the_peer_that_sent_a_wrong_block_is_blamed(release: CountingOrigin, new_host: NewHost) -> None:
     hosts, transfers = fleet(new_host, release)
     liar = hosts[0]
     liar.published.write_bytes(release.content)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz.any_values import examples
+from tidegate_client.swarm.choosing.neighbours import FellBack, Mode, why_fell_back
 from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout, pieces_in
 from tidegate_client.swarm.store import PieceStore, Sink, StaleFile
@@ -65,7 +67,7 @@ def test_digest_of_the_whole_needs_every_piece_in_order(store: PieceStore) -> No
     assert store.whole_digest() == hashlib.sha256(CONTENT).hexdigest()
 
 
-def test_changed_piece_is_found_by_a_recheck_and_a_changed_file_is_not_read(store: PieceStore, tmp_path: Path) -> None:
+def test_recheck_finds_a_changed_piece_and_a_changed_file_is_not_read(store: PieceStore, tmp_path: Path) -> None:
     (tmp_path / "part").write_bytes(CONTENT)
     store.take_over()
     store.write(LAYOUT.start(3), b"other")
@@ -89,3 +91,42 @@ def test_ranks_of_a_piece_are_a_permutation_and_first_turns_are_spread(
     first = [len(Ranks(number, members, seed, pieces).below(1)) for number in range(members)]
     assert sum(first) == pieces
     assert max(first) <= -(-pieces // members)
+
+
+def test_sealed_file_may_be_renamed_by_its_owner_and_by_nobody_else(store: PieceStore, tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(CONTENT)
+    store.seal()
+    with store.changing():
+        (tmp_path / "part").rename(tmp_path / "other")
+        (tmp_path / "other").chmod(0o640)
+    assert store.read(0, 0, 3) == CONTENT[:3]
+
+    (tmp_path / "other").chmod(0o600)
+    with pytest.raises(StaleFile):
+        store.read(0, 0, 3)
+
+
+def test_change_that_failed_leaves_the_file_unserved(store: PieceStore, tmp_path: Path) -> None:
+    (tmp_path / "part").write_bytes(CONTENT)
+    store.seal()
+    with contextlib.suppress(ZeroDivisionError), store.changing():
+        (tmp_path / "part").write_bytes(b"another content")
+        raise ZeroDivisionError
+    with pytest.raises(StaleFile):
+        store.read(0, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "peers", "bad_pieces", "why"),
+    [
+        (Mode.NONE, 4, 0, FellBack.NONE),
+        (Mode.NONE, 4, 1, FellBack.NONE),
+        (Mode.LADDER, 4, 0, FellBack.LADDER),
+        (Mode.LADDER, 4, 2, FellBack.BAD_PIECES),
+        (Mode.ALONE, 4, 0, FellBack.ALONE),
+        (Mode.ALONE, 0, 0, FellBack.NO_PEERS),
+        (Mode.DEADLINE, 4, 1, FellBack.DEADLINE),
+    ],
+)
+def test_why_a_host_fell_back(mode: Mode, peers: int, bad_pieces: int, why: FellBack) -> None:
+    assert why_fell_back(mode, peers=peers, bad_pieces=bad_pieces) is why

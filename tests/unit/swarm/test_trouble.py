@@ -178,8 +178,10 @@ def test_host_without_reachable_peers_takes_all_from_the_store_and_remembers(
         host.published.unlink()
         host.host._loop.call_soon_threadsafe(host.host._end, transfer["swarm"]["id"])
         time.sleep(0.2)
-        with pytest.raises(NoSwarm):
+        with pytest.raises(NoSwarm) as skipped:
             host.deliver(transfer)
+        told = skipped.value.figures(1000)
+        assert (told["fell_back"], told["origin_bytes"]) == ("alone", 1000)
         for filler in fillers:
             filler.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from enum import IntEnum
 
-from tidegate_client.agent.refusals import RefusedOwner, RefusedPath, Superseded, UpdateFailed
+from tidegate_client.agent.refusals import RefusedOwner, RefusedPath, StagedFileLost, Superseded, UpdateFailed
 from tidegate_client.errors import ChecksumMismatch, TransferError
 
 
@@ -22,6 +22,7 @@ class Code(IntEnum):
     NO_SPACE = 1005
     OWNER_REFUSED = 1006
     UPDATE_FAILED = 1007
+    STAGED_FILE_LOST = 1008
     INTERNAL = 1099
 
 
@@ -40,6 +41,8 @@ def code_of(error: Exception) -> Code:
             return Code.OWNER_REFUSED
         case UpdateFailed():
             return Code.UPDATE_FAILED
+        case StagedFileLost():
+            return Code.STAGED_FILE_LOST
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return Code.NO_SPACE
         case OSError():

@@ -8,24 +8,26 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from tidegate_client.agent.backoff import Backoff
 from tidegate_client.agent.codes import Code, code_of
 from tidegate_client.agent.delivery import Delivery
 from tidegate_client.agent.disk.partials import Partials
-from tidegate_client.agent.inbox import CUT_SHORT, Inbox, key_of
+from tidegate_client.agent.inbox import Inbox, is_cut_short, key_of
 from tidegate_client.agent.journal import Journal, JournalError, Key
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.agent.pace import LIVELY_SECONDS, Pace
 from tidegate_client.agent.poll_alarm import PollAlarm
+from tidegate_client.agent.preheat.model import Staged
+from tidegate_client.agent.preheat.switcher import Switcher
 from tidegate_client.agent.presence import PresenceTeller
 from tidegate_client.agent.push import Push
 from tidegate_client.agent.rate_limit import JobLimits, RateLimit
 from tidegate_client.agent.refusals import Restarting
 from tidegate_client.agent.releases import Releases
 from tidegate_client.agent.reporter import Reporter
+from tidegate_client.agent.results import result_of
 from tidegate_client.agent.service.health import Health, local_pages, tell_systemd, write_health
 from tidegate_client.agent.service.monitor import Monitor, free_bytes
 from tidegate_client.agent.service.statistics import Statistics
@@ -36,7 +38,7 @@ from tidegate_client.agent.work_queue import WorkQueue
 from tidegate_client.client import Client
 from tidegate_client.download import Cancelled, Stalled
 from tidegate_client.errors import ApiError, Forbidden, TidegateError, Unauthorized
-from tidegate_client.models import Transfer, TransferResult
+from tidegate_client.models import Transfer
 from tidegate_client.proxies import make_pool
 from tidegate_client.swarm.host import SwarmHost
 
@@ -102,6 +104,10 @@ class Agent:
             swarm=self._swarm,
             update=self._update,
         )
+        self._switcher = Switcher(
+            self._journal, self._inbox, self._delivery.switch, self._end_staged, self._alarm.ring, self._aborting
+        )
+        self._switching = Watched("switcher", self._switcher.run, self._aborting)
         self._poller = Watched("poller", self._poll, self._draining)
         self._workers = [Watched(f"worker-{number}", self._work, self._aborting) for number in range(options.parallel)]
         self._push = Push(client, self._inventory, self._alarm.ring, self._draining, proxy=options.proxy)
@@ -112,7 +118,7 @@ class Agent:
             self._reporter,
             self._partials,
             self._poller,
-            self._workers,
+            [*self._workers, self._switching],
             lambda: self._push.connected,
         )
 
@@ -138,7 +144,8 @@ class Agent:
                 stack.callback(self._swarm.close)
                 teller = PresenceTeller(self._client, self._options.agent_id, self._swarm, self._draining)
                 Watched("presence", teller.run, self._draining).start()
-            for thread in (self._poller, *self._workers, self._reporter.thread):
+            self._switcher.load()
+            for thread in (self._poller, *self._workers, self._switching, self._reporter.thread):
                 thread.start()
             if self._options.push:
                 Watched("push", self._push.run, self._draining).start()
@@ -174,16 +181,19 @@ class Agent:
         self._aborting.set()
         for worker in self._workers:
             worker.join(max(0.2, deadline - time.monotonic()) / len(self._workers))
+        # Up to here staged files were put in place at their time; from now on the next process does that.
+        self._switcher.close()
+        self._switching.join(1.0)
         told = self._reporter.drain(time.monotonic() + LAST_REPORT_SECONDS)
         log.info("stopped%s", "" if told else "; results that the API has not received are kept for the next start")
         self._close_journal()
 
     def _close_journal(self) -> None:
-        """Closes the journal, unless a worker or the reporter is still in a call and will use it afterwards.
+        """Closes the journal, unless a worker, the switcher or the reporter is still in a call and will use it.
 
         Such a thread ends with the process, and SQLite needs no close. The poller does not count: a long poll may
         take 20 seconds more, and it gives up by itself when it finds the journal closed."""
-        if not any(thread.is_alive() for thread in (*self._workers, self._reporter.thread)):
+        if not any(thread.is_alive() for thread in (*self._workers, self._switching, self._reporter.thread)):
             self._journal.close()
 
     def _poll(self) -> None:
@@ -214,7 +224,7 @@ class Agent:
             self._monitor.polled()
             backoff.reset()
             now = time.monotonic()
-            self._cut_short = len(items) >= CUT_SHORT
+            self._cut_short = is_cut_short(items)
             self._reporter.spread(max((item.get("spread_s") or 0 for item in items), default=0))
             try:
                 new = self._take(items)
@@ -224,7 +234,9 @@ class Agent:
                 raise
             if new:
                 self._alarm.satisfied(slow=now - began > SLOW_POLL)
-            pause = pace.pause(now, listed=bool(items), new=new, pushed=self._push.connected)
+            # What is staged needs no fresh links, and those that have it may be thousands for days.
+            listed = self._inbox.has_work(items)
+            pause = pace.pause(now, listed=listed, new=new, pushed=self._push.connected)
             self._sleep(began + pause)
 
     def _sleep(self, until: float) -> None:
@@ -269,9 +281,9 @@ class Agent:
                 raise
 
     def _deliver(self, transfer: Transfer) -> None:
-        name, key, began, start = transfer["file_name"], key_of(transfer), time.monotonic(), time.time()
+        name, key, began = transfer["file_name"], key_of(transfer), time.monotonic()
         try:
-            moved = self._delivery.run(transfer)
+            figures, staged = self._delivery.run(transfer)
         except Cancelled:
             log.info("%s: cancelled; its part file is kept for a while", name)
             self._inbox.drop(key)
@@ -291,9 +303,17 @@ class Agent:
             self._finish(transfer, code, str(error))
             return
         seconds = time.monotonic() - began
-        log.info("%s: in place after %.1f s, %d bytes downloaded", name, seconds, moved.size)
-        figures = _figures(moved.size, start, seconds)
-        self._finish(transfer, Code.DONE, "", figures | ({"swarm": moved.swarm} if moved.swarm else {}))
+        if staged:
+            log.info("%s: staged after %.1f s, goes in place at %s", name, seconds, transfer.get("activate_at"))
+            self._stalls.pop(key, None)
+            self._switcher.add(staged)
+            self._reporter.wake()
+            return
+        log.info("%s: in place after %.1f s, %d bytes downloaded", name, seconds, figures["size"])
+        self._finish(transfer, Code.DONE, "", figures)
+
+    def _end_staged(self, staged: Staged, code: Code, message: str) -> None:
+        self._finish(staged.transfer, code, message, staged.figures if code is Code.DONE else None)
 
     def _put_off(self, transfer: Transfer, error: Stalled) -> None:
         """Queues the transfer again for later, so that others get the worker. Repeated until the Job ends."""
@@ -307,7 +327,7 @@ class Agent:
     def _finish(self, transfer: Transfer, code: Code, message: str, figures: dict[str, Any] | None = None) -> None:
         self._stalls.pop(key_of(transfer), None)
         self._statistics.add("transfers_total", result=code.name.lower())
-        self._reporter.finished(_result(transfer, code, message) | (figures or {}))  # type: ignore[arg-type]
+        self._reporter.finished(result_of(transfer, code, message, figures))
         if self._cut_short and not self._inbox.active():
             # The last list was full, so there may be more transfers.
             self._alarm.ring()
@@ -317,26 +337,3 @@ class Agent:
 
     def metrics(self) -> str:
         return self._monitor.metrics()
-
-
-def _figures(moved: int, start: float, seconds: float) -> dict[str, int | str]:
-    """Size, speed and times of a transfer. Its end is computed from the monotonic clock: the wall clock may jump."""
-    speed = int(moved / max(seconds, 0.001))
-    return {"size": moved, "speed": speed, "start_time": _iso(start), "end_time": _iso(start + seconds)}
-
-
-def _iso(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-def _result(transfer: Transfer, code: Code, message: str) -> TransferResult:
-    result: TransferResult = {
-        "transfer_id": transfer["transfer_id"],
-        "container_id": transfer.get("container_id") or "",
-        "error_code": int(code),
-    }
-    if message:
-        result["error_msg"] = message[:500]
-    if code is Code.DONE:
-        result["progress"] = 100
-    return result

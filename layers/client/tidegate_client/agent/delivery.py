@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import urllib3
 
 from tidegate_client.agent.disk.owners import Owner, owner_in_container, owner_on_host
 from tidegate_client.agent.disk.partials import Partials
+from tidegate_client.agent.disk.path_locks import PathLocks
+from tidegate_client.agent.disk.path_order import PathOrder, superseded
 from tidegate_client.agent.disk.permits import Permits
 from tidegate_client.agent.disk.place import Place, open_place
 from tidegate_client.agent.inbox import Inbox, key_of
-from tidegate_client.agent.journal import Applied, Journal
+from tidegate_client.agent.journal import Journal
+from tidegate_client.agent.preheat.files import found_again, opened_unchanged, put_aside, staged_name
+from tidegate_client.agent.preheat.model import Staged, StagedFile, activation_of
 from tidegate_client.agent.rate_limit import JobLimits, RateLimit
-from tidegate_client.agent.refusals import RefusedPath, Restarting, Superseded
+from tidegate_client.agent.refusals import RefusedPath, Restarting, StagedFileLost
+from tidegate_client.agent.results import figures_of, iso
 from tidegate_client.agent.update import SelfUpdate, is_update
 from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled, Link, ResumingDownload, fetch_verified
@@ -32,33 +37,13 @@ log = logging.getLogger("tidegate.agent")
 
 
 class Moved(NamedTuple):
-    """Bytes downloaded for a delivery, and by source if a swarm was used."""
+    """Bytes downloaded for a delivery, and by source if a swarm was used.
+
+    `staged`: the file is not in place yet; it waits for its `activate_at`."""
 
     size: int
     swarm: SwarmFigures | None = None
-
-
-class PathLocks:
-    """A lock for each path, so that one worker at a time changes it."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._locks: dict[Path, threading.Lock] = {}
-        self._users: Counter[Path] = Counter()
-
-    @contextmanager
-    def hold(self, path: Path) -> Iterator[None]:
-        with self._guard:
-            lock = self._locks.setdefault(path, threading.Lock())
-            self._users[path] += 1
-        try:
-            with lock:
-                yield
-        finally:
-            with self._guard:
-                self._users[path] -= 1
-                if not self._users[path]:
-                    del self._users[path], self._locks[path]
+    staged: StagedFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +64,85 @@ class Delivery:
     update: SelfUpdate | None = None
     _paths: PathLocks = field(default_factory=PathLocks)
 
-    def run(self, transfer: Transfer) -> Moved:
-        """Returns when the file is in place with the right content and owner; raises the reason if it cannot be."""
+    def run(self, transfer: Transfer) -> tuple[dict[str, Any], Staged | None]:
+        """Returns the figures when the file is in place with the right content and owner, or, with the staged file,
+        when it waits for its `activate_at`. Raises the reason if it cannot be delivered."""
+        began, start = time.monotonic(), time.time()
+
+        def figures(moved: Moved) -> dict[str, Any]:
+            told = figures_of(moved.size, start, time.monotonic() - began)
+            return told | ({"swarm": moved.swarm} if moved.swarm else {})
+
         if self.inbox.called_off(key_of(transfer)):
             raise Cancelled
         if is_update(transfer):
-            return self._update(transfer)
+            return figures(self._update(transfer)), None
+        with self._place(transfer) as place:
+            if not self._is_ahead(transfer):
+                return figures(self._deliver(transfer, place)), None
+            aside = staged_name(place, self.agent_id, transfer)
+            # Written down before the file exists, so that the sweep finds one that nobody comes back for.
+            with self.partials.using(place.path / aside):
+                moved = self._deliver(transfer, place, aside)
+                if moved.staged is None:
+                    return figures(moved), None
+                staged = Staged(transfer, moved.staged, iso(time.time()), figures(moved))
+                self.journal.stage(staged.key, staged.to_json(), place.path / aside)
+                return staged.figures, staged
+
+    def _is_ahead(self, transfer: Transfer) -> bool:
+        at = activation_of(transfer)
+        return at is not None and at > time.time()
+
+    @property
+    def _order(self) -> PathOrder:
+        return PathOrder(self.journal)
+
+    @contextmanager
+    def _place(self, transfer: Transfer) -> Iterator[Place]:
         user = transfer["target_user"]
         self.permits.check_user(user)
         root, owner = self._root_and_owner(transfer.get("container_id") or "", user)
         with open_place(root, transfer["target_file_dir"], transfer["file_name"], owner, self.permits) as place:
-            return self._deliver(transfer, place)
+            yield place
+
+    def switch(self, staged: Staged) -> None:
+        """Puts a staged file in place. Raises what keeps it from that."""
+        transfer = staged.transfer
+        with (
+            self._place(transfer) as place,
+            self._paths.hold(place.file),
+            opened_unchanged(place, staged) as file,
+        ):
+            if file is None:
+                self._require_in_place(staged, place)
+                return
+            previous = self._order.require_newest(transfer, place)
+            with self._seeding_paused(transfer):
+                place.finish(file, mode_of(transfer))
+                self._order.apply(transfer, place, previous, lambda: place.rename(file, staged.file.name))
+
+    def _require_in_place(self, staged: Staged, place: Place) -> None:
+        """The staged file is gone: the agent was killed after the rename, or somebody removed it."""
+        transfer = staged.transfer
+        applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
+        ours = applied is None or sequence is None or applied.sequence == sequence
+        if not ours or not place.holds(transfer["signature"], transfer.get("size")):
+            raise StagedFileLost(
+                f"the staged file {staged.file.name} in {place.path} was removed before its time: "
+                "redrive the Job to deliver it again"
+            )
+
+    def _seeding_paused(self, transfer: Transfer) -> AbstractContextManager[None]:
+        """Peers are served from the staged file. Its new name and owner must not look to them like a change of it."""
+        return self.swarm.changing(transfer) if self.swarm is not None else nullcontext()
 
     def _update(self, transfer: Transfer) -> Moved:
         """Installs a release of the agent. Raises Restarting when the agent must restart as that version."""
         if self.update is None:
             raise RefusedPath("this agent may not update itself: start it with --self-update")
+        if self._is_ahead(transfer):
+            raise RefusedPath("an update of the agent cannot wait for a time: submit it without activate_at")
         wanted = self.update.wanted(transfer)
         if wanted is None:
             return Moved(0)
@@ -118,16 +166,19 @@ class Delivery:
             raise RefusedPath(f"there is no container {container_id!r} here: {root} is not a directory")
         return root, owner_in_container(root, user)
 
-    def _deliver(self, transfer: Transfer, place: Place) -> Moved:
+    def _deliver(self, transfer: Transfer, place: Place, aside: str | None = None) -> Moved:
+        """`aside` is the name that the file has until its time."""
         moved = Moved(0)
         if self._is_there(transfer, place):
             self._seed_existing(transfer, place)
             return moved
+        if aside and (staged := found_again(place, aside, transfer["signature"])):
+            return Moved(0, staged=staged)
         part = place.part_name(self.agent_id, transfer["signature"])
         with self.partials.using(place.path / part), place.open_part(part, self._cancelled(transfer)) as file:
             try:
                 if not self._is_there(transfer, place):
-                    moved = self._download(transfer, place, file, part)
+                    moved = self._download(transfer, place, file, part, aside)
             except BaseException as error:
                 # Keep bytes that may be right: the next transfer of this content resumes from them.
                 if not _worth_keeping(error):
@@ -136,8 +187,9 @@ class Delivery:
             self._drop(place, part)
         return moved
 
-    def _download(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> Moved:
+    def _download(self, transfer: Transfer, place: Place, file: BinaryIO, part: str, aside: str | None) -> Moved:
         """Downloads from the swarm if the transfer names one that can be joined, else from the store."""
+        fell_back: NoSwarm | None = None
         if self.swarm is not None and transfer.get("swarm"):
             try:
                 with (
@@ -155,15 +207,16 @@ class Delivery:
                     ) as member,
                 ):
                     member.fetch()
-                    self._publish(transfer, place, file, part)
+                    staged = self._publish(transfer, place, file, part, aside)
                     member.seed()
                     figures = member.figures()
-                    return Moved(figures["origin_bytes"] + figures["peer_bytes"], figures)
+                    return Moved(figures["origin_bytes"] + figures["peer_bytes"], figures, staged)
             except NoSwarm as error:
                 log.info("%s: downloading from S3 without the swarm: %s", transfer["file_name"], error)
+                fell_back = error
         size = self._fetch(transfer, file)
-        self._publish(transfer, place, file, part)
-        return Moved(size)
+        told = fell_back.figures(size) if fell_back else None
+        return Moved(size, told, self._publish(transfer, place, file, part, aside))
 
     def _seed_existing(self, transfer: Transfer, place: Place) -> None:
         if self.swarm is not None and transfer.get("swarm"):
@@ -189,11 +242,17 @@ class Delivery:
         fetch_verified(download, self._link(transfer), transfer["signature"])
         return download.offset - had if download.offset > had else download.offset
 
-    def _publish(self, transfer: Transfer, place: Place, file: BinaryIO, part: str) -> None:
+    def _publish(
+        self, transfer: Transfer, place: Place, file: BinaryIO, part: str, aside: str | None
+    ) -> StagedFile | None:
+        """Puts the file in place, or aside if its time has not come."""
+        if aside and self._is_ahead(transfer):
+            return put_aside(place, file, part, aside)
         with self._paths.hold(place.file):
-            previous = self._require_newest(transfer, place)
+            previous = self._order.require_newest(transfer, place)
             place.finish(file, mode_of(transfer))
-            self._apply(transfer, place, previous, lambda: place.rename(file, part))
+            self._order.apply(transfer, place, previous, lambda: place.rename(file, part))
+        return None
 
     def _is_there(self, transfer: Transfer, place: Place) -> bool:
         """True if the content is in place already. Raises Superseded if newer content is."""
@@ -204,48 +263,12 @@ class Delivery:
                 # A later window delivered the same bytes: nothing to do, and its owner and mode stay.
                 if applied.signature == signature.lower() and place.holds(signature, size):
                     return True
-                raise _superseded(applied)
+                raise superseded(applied)
             if not place.take_over(signature, size, mode_of(transfer)):
-                self._require_known_order(transfer, place, applied)
+                self._order.require_known(transfer, place, applied)
                 return False
-            self._apply(transfer, place, applied, lambda: None)
+            self._order.apply(transfer, place, applied, lambda: None)
             return True
-
-    def _require_newest(self, transfer: Transfer, place: Place) -> Applied | None:
-        applied, sequence = self.journal.applied(place.file), transfer.get("sequence")
-        if applied and sequence is not None and applied.sequence > sequence:
-            raise _superseded(applied)
-        self._require_known_order(transfer, place, applied)
-        return applied
-
-    def _require_known_order(self, transfer: Transfer, place: Place, applied: Applied | None) -> None:
-        """After the journal was lost, refuses to replace a file that changed after this content was requested."""
-        sequence = transfer.get("sequence")
-        if applied is not None or sequence is None or sequence >= self.journal.lost_at * 1000:
-            return
-        if place.changed_at() * 1000 > sequence:
-            raise Superseded(
-                "the agent's journal was lost, and the file here changed after this content was requested: "
-                "redrive the Job if it is to be replaced"
-            )
-
-    def _apply(
-        self, transfer: Transfer, place: Place, previous: Applied | None, put_in_place: Callable[[], None]
-    ) -> None:
-        """Writes the journal first: after a crash before the rename, older content must still be refused."""
-        sequence = transfer.get("sequence")
-        if sequence is None:
-            put_in_place()
-            return
-        wanted = Applied(sequence, transfer["signature"].lower())
-        if previous != wanted:
-            self.journal.apply(place.file, wanted)
-        try:
-            put_in_place()
-        except OSError:
-            if previous != wanted:
-                self.journal.apply(place.file, previous)
-            raise
 
     def _drop(self, place: Place, part: str) -> None:
         """Removes the part file, if it was not renamed, and its journal entry."""
@@ -288,7 +311,3 @@ def _worth_keeping(error: BaseException) -> bool:
 def mode_of(transfer: Transfer) -> int | None:
     mode = transfer.get("mode")
     return int(mode, 8) & 0o777 if mode else None
-
-
-def _superseded(applied: Applied) -> Superseded:
-    return Superseded(f"superseded by sequence {applied.sequence}, SHA-256 {applied.signature}")

@@ -14,12 +14,18 @@ from tidegate_client.models import Transfer, TransferResult
 
 REMEMBERED = 5000
 # The API lists at most this many: a transfer that a full list lacks may still be open.
-CUT_SHORT = 100
+CUT_SHORT, STAGED_CUT_SHORT = 100, 1000
 MISSED_UNTIL_GONE = 2
 
 
 def key_of(item: Transfer | TransferResult) -> Key:
     return item["transfer_id"], item.get("container_id") or ""
+
+
+def is_cut_short(items: Iterable[Transfer]) -> bool:
+    """Whether there may be more than the API listed: it has one limit for what is to be fetched, one for the rest."""
+    staged = [bool(item.get("staged_at")) for item in items]
+    return staged.count(False) >= CUT_SHORT or staged.count(True) >= STAGED_CUT_SHORT
 
 
 class Inbox:
@@ -31,6 +37,10 @@ class Inbox:
         self._missed: Counter[Key] = Counter()
         self._progress: dict[Key, int] = {}
         self._told: dict[Key, int] = {}
+        # Transfers whose file is here and waits for its time: what the API is told of them, and when it listed them.
+        self._staged: dict[Key, TransferResult] = {}
+        self._staged_told: set[Key] = set()
+        self._listed_at: dict[Key, float] = {}
         self._done: OrderedDict[Key, TransferResult] = OrderedDict()
 
     def offer(
@@ -55,17 +65,36 @@ class Inbox:
                     new.append(item)
                     self._progress[key] = 0
                 self._links[key] = item["url"]
-            self._note_missing(listed)
+                self._listed_at[key] = time.time()
+            self._note_missing(listed, is_cut_short(listed.values()))
             self._changed.notify_all()
         new.sort(key=lambda item: item.get("sequence") or 0)
         return new, repeat
 
-    def _note_missing(self, listed: Collection[Key]) -> None:
+    def _note_missing(self, listed: Collection[Key], cut_short: bool) -> None:
         for key in self._links:
             if key in listed:
                 self._missed.pop(key, None)
-            elif len(listed) < CUT_SHORT:
+            elif not cut_short:
                 self._missed[key] += 1
+
+    def hold(self, result: TransferResult) -> None:
+        """The transfer's file is staged: there is nothing more to fetch. The result says so to the API."""
+        key = key_of(result)
+        with self._changed:
+            self._links.setdefault(key, "")
+            self._progress.pop(key, None)
+            self._staged[key] = result
+
+    def has_work(self, items: Iterable[Transfer]) -> bool:
+        """Whether the API listed something that is not staged here."""
+        with self._changed:
+            return any(key_of(item) not in self._staged for item in items)
+
+    def listed_at(self, key: Key) -> float | None:
+        """When a poll last listed it, by the host's clock."""
+        with self._changed:
+            return self._listed_at.get(key)
 
     def called_off(self, key: Key) -> bool:
         """True if two polls did not list it: its Job has ended. One poll is not enough, as the index lags behind."""
@@ -95,11 +124,11 @@ class Inbox:
             self._progress[key] = percent
 
     def news(self) -> list[TransferResult]:
-        """Progress that was not reported yet."""
+        """Progress and staged files that were not reported yet."""
         with self._changed:
             moved = [(key, percent) for key, percent in self._progress.items() if self._told.get(key) != percent]
-            self._told.update(moved)
-        return [
+            staged = [result for key, result in self._staged.items() if key not in self._staged_told]
+        return staged + [
             {
                 "transfer_id": transfer_id,
                 "container_id": container_id,
@@ -108,6 +137,17 @@ class Inbox:
             }
             for (transfer_id, container_id), percent in moved
         ]
+
+    def told(self, results: Iterable[TransferResult]) -> None:
+        """The API has taken this news."""
+        with self._changed:
+            for result in results:
+                key = key_of(result)
+                # Progress that was told while the file was staged says nothing of that.
+                if key in self._staged and result.get("staged_at"):
+                    self._staged_told.add(key)
+                elif key in self._progress:
+                    self._told[key] = result.get("progress", 0)
 
     def finish(self, result: TransferResult) -> None:
         """Closes a transfer, and keeps its result in case the API loses it."""
@@ -126,10 +166,13 @@ class Inbox:
     def active(self) -> int:
         """The number of open transfers."""
         with self._changed:
-            return len(self._links)
+            return len(self._links) - len(self._staged)
 
     def _forget(self, key: Key) -> None:
         self._links.pop(key, None)
         self._progress.pop(key, None)
         self._told.pop(key, None)
         self._missed.pop(key, None)
+        self._staged.pop(key, None)
+        self._staged_told.discard(key)
+        self._listed_at.pop(key, None)

@@ -1,4 +1,4 @@
-"""The journal on disk: results not reported yet, the newest content of each path, and part files."""
+"""The journal on disk: results not reported yet, the newest content of each path, part files and staged files."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ REMEMBERED_PATHS = 50_000
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS results (
+    transfer_id TEXT, container_id TEXT, body TEXT NOT NULL, PRIMARY KEY (transfer_id, container_id));
+CREATE TABLE IF NOT EXISTS staged (
     transfer_id TEXT, container_id TEXT, body TEXT NOT NULL, PRIMARY KEY (transfer_id, container_id));
 CREATE TABLE IF NOT EXISTS parts (path TEXT PRIMARY KEY, since REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS applied (
@@ -112,6 +114,19 @@ class Journal:
     def acknowledge(self, keys: Iterable[Key]) -> None:
         with self._writing() as base:
             base.executemany("DELETE FROM results WHERE transfer_id = ? AND container_id = ?", list(keys))
+
+    def stage(self, key: Key, body: str, path: Path) -> None:
+        """Keeps what is known of a staged file; from now on the sweep of part files leaves it alone."""
+        with self._writing() as base:
+            base.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?)", (*key, body))
+            base.execute("DELETE FROM parts WHERE path = ?", (os.fspath(path),))
+
+    def unstage(self, key: Key) -> None:
+        with self._writing() as base:
+            base.execute("DELETE FROM staged WHERE transfer_id = ? AND container_id = ?", key)
+
+    def staged(self) -> list[str]:
+        return [body for (body,) in self._read("SELECT body FROM staged")]
 
     def applied(self, path: Path) -> Applied | None:
         rows = self._read("SELECT sequence, signature FROM applied WHERE path = ?", os.fspath(path))

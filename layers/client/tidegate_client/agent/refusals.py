@@ -15,6 +15,10 @@ class Superseded(Exception):
     """The path already has content of a later window, or is about to get it."""
 
 
+class StagedFileLost(Exception):
+    """The file that was staged for its Job's `activate_at` was changed or removed by somebody else."""
+
+
 class UpdateFailed(Exception):
     """A new version of the agent is no valid release, or did not start."""
 

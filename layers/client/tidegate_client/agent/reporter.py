@@ -22,7 +22,7 @@ A_CALL = 100
 LONGEST_SPREAD = 60.0
 # How long the thread may take to end once it is told to, if it is not in a call.
 END_SECONDS = 1.0
-FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm"})
+FIGURES = frozenset({"size", "speed", "start_time", "end_time", "swarm", "staged_at"})
 
 
 class Reporter:
@@ -55,6 +55,10 @@ class Reporter:
         """Stores the result in the journal, then closes the transfer and wakes the thread."""
         self._keep(result)
         self._inbox.finish(result)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """There is news that should not wait for the next round."""
         self._wake.set()
 
     def repeat(self, result: TransferResult) -> None:
@@ -113,7 +117,8 @@ class Reporter:
             self._send(results)
             self._journal.acknowledge(key_of(result) for result in results)
         for start in range(0, len(news := self._inbox.news()), A_CALL):
-            self._send(news[start : start + A_CALL])
+            self._send(some := news[start : start + A_CALL])
+            self._inbox.told(some)
 
     def _has_untold(self) -> bool:
         """True also if the journal cannot be read: there may be results in it."""

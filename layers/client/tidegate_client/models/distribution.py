@@ -46,6 +46,9 @@ class Task(Model):
     status: str
     error_code: int | None
     error_msg: str | None
+    # When the file is to be put in place, and since when the host has it staged for that.
+    activate_at: str | None
+    staged_at: str | None
     create_time: str
     update_time: str
 
@@ -70,8 +73,9 @@ class Counts(Model):
     # Hosts that have started the download.
     downloading: int
     timeout: int
-    # These two are present only if they are not zero.
+    # These are present only if they are not zero. `staged` hosts have the file and wait for `activate_at`.
     waiting: int | None
+    staged: int | None
     cancelled: int | None
 
 
@@ -83,6 +87,10 @@ class JobSwarm(Model):
     hosts: int
     bad_peers: list[str]
     reused_bytes: int
+    # Hosts by the reason why they fell back: ladder, alone, deadline, no_peers, bad_pieces, broken.
+    fallback_reasons: dict[str, int] | None
+    # Origin bytes as a multiple of the file's size.
+    egress: float | None
 
 
 class JobMap(Model):
@@ -104,12 +112,15 @@ class Job(Model):
     create_time: str
     execute_time: str | None
     finish_time: str | None
+    file_size: int | None
     counts: Counts
     # moved_bytes, mean (bytes a second) and hosts; present once hosts have reported.
     speed: dict[str, int] | None
     cancelled_at: str | None
     redrive_of: str | None
     limit_rate: int | None
+    # When the hosts put the file in place; None: as it arrives.
+    activate_at: str | None
     waves: list[Wave] | None
     wave: int | None
     error_msg: str | None
@@ -123,6 +134,7 @@ class JobTarget(Model):
     error_code: int | None
     error_msg: str | None
     progress: int | None
+    staged_at: str | None
     # online or offline; for a host that has not reported yet.
     agent_state: str | None
     size: int | None

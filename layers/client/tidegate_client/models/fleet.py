@@ -81,6 +81,10 @@ class Transfer(TypedDict):
     limit_rate: NotRequired[int | None]
     # Seconds over which the hosts of a large Job spread their reports.
     spread_s: NotRequired[int | None]
+    # When to put the file in place, when the Job ends, and since when the API knows that the file is staged here.
+    activate_at: NotRequired[str | None]
+    activate_until: NotRequired[str | None]
+    staged_at: NotRequired[str | None]
 
 
 class TransferResult(TypedDict):
@@ -95,3 +99,5 @@ class TransferResult(TypedDict):
     speed: NotRequired[int]
     start_time: NotRequired[str]
     end_time: NotRequired[str]
+    # With error_code 115: the whole file is here and waits for `activate_at`.
+    staged_at: NotRequired[str]

@@ -22,7 +22,10 @@ class Agents:
     def transfers(self, agent_id: str, *, wait: int = 0) -> list[Transfer]:
         """The open transfers of a host (scope `agent`). `wait`: seconds of a long poll while there are none."""
         path = f"/v1/agents/{path_part(agent_id)}/transfers"
-        answer = self._http.get(path, {"wait": wait}, timeout=wait + LONG_POLL_MARGIN)
+        # An agent that does not say this gets a file with `activate_at` only when that time has come.
+        can = {"X-Tidegate-Can": "stage"}
+        reply = self._http.call("GET", path, query={"wait": wait}, headers=can, timeout=wait + LONG_POLL_MARGIN)
+        answer = reply.json()
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or not all(isinstance(item, dict) and item.keys() >= NEEDED for item in items):
             raise BadAnswer("the answer is not a list of transfers: is a proxy in between?")

@@ -30,10 +30,13 @@ class Downloads:
         mode: str | None = None,
         swarm: str | None = None,
         limit_rate: int | None = None,
+        activate_at: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> Submitted:
-        """Asks for a file on one host. Requests for the same file within the window share a Job."""
+        """Asks for a file on one host. Requests for the same file within the window share a Job.
+
+        `activate_at` (RFC 3339, at most 7 days ahead): the host fetches the file now and puts it in place then."""
         body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -51,6 +54,8 @@ class Downloads:
             body["swarm"] = swarm
         if limit_rate:
             body["limit_rate"] = limit_rate
+        if activate_at:
+            body["activate_at"] = activate_at
         if callback:
             body["callback"] = callback
         return Submitted(self._http.create("/v1/downloads", body, idempotency_key=idempotency_key))
@@ -72,10 +77,13 @@ class Downloads:
         mode: str | None = None,
         swarm: str | None = None,
         limit_rate: int | None = None,
+        activate_at: str | None = None,
         callback: str | None = None,
         idempotency_key: str | None = None,
     ) -> BatchSubmitted:
-        """Asks for a file on `targets`, or on the hosts in any of the `groups` that have all of the `labels`."""
+        """Asks for a file on `targets`, or on the hosts in any of the `groups` that have all of the `labels`.
+
+        `activate_at` (RFC 3339, at most 7 days ahead): hosts fetch the file now and put it in place then."""
         body: dict[str, object] = {
             "biz_id": biz_id,
             "app_id": app_id,
@@ -95,6 +103,8 @@ class Downloads:
             body["swarm"] = swarm
         if limit_rate:
             body["limit_rate"] = limit_rate
+        if activate_at:
+            body["activate_at"] = activate_at
         if callback:
             body["callback"] = callback
         return BatchSubmitted(self._http.create("/v1/downloads/batch", body, idempotency_key=idempotency_key))

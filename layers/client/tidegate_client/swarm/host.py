@@ -25,7 +25,7 @@ from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.models import Presence, SwarmFigures, Transfer
 from tidegate_client.swarm.blocks import OldFile
-from tidegate_client.swarm.choosing.neighbours import Mode
+from tidegate_client.swarm.choosing.neighbours import FellBack, Mode
 from tidegate_client.swarm.local_files import complete_store, copy_file
 from tidegate_client.swarm.origin import Origin
 from tidegate_client.swarm.port.identity import Identity, load_identity
@@ -55,7 +55,19 @@ class SwarmOptions:
 
 
 class NoSwarm(Exception):
-    """The file is to be downloaded as if there were no swarm."""
+    """The file is to be downloaded as if there were no swarm. `why` is told to the API."""
+
+    def __init__(self, message: str = "", why: FellBack = FellBack.BROKEN, tried: SwarmFigures | None = None) -> None:
+        """`tried`: what the swarm had come to by then."""
+        super().__init__(message)
+        self._why = why
+        self._tried = tried
+
+    def figures(self, downloaded: int) -> SwarmFigures:
+        """Of the host, once it has downloaded the file from the store after all."""
+        tried = self._tried or cast(SwarmFigures, asdict(Figures()) | {"reused_bytes": 0})
+        told = {"origin_bytes": tried["origin_bytes"] + downloaded, "peer_bytes": 0, "reused_bytes": 0}
+        return cast(SwarmFigures, tried | told | {"fell_back": self._why.value})
 
 
 class SwarmHost:
@@ -155,7 +167,7 @@ class SwarmHost:
         try:
             yield participation
         except NoSwarm:
-            # Pieces here and there are nothing that a download from the first byte on could use.
+            # Scattered pieces are of no use to a download that goes on from the first missing byte.
             file.seek(0)
             file.truncate()
             raise
@@ -168,7 +180,7 @@ class SwarmHost:
         if not given or not size:
             raise NoSwarm
         if self.reach.is_alone:
-            raise NoSwarm("no peer could be reached lately")
+            raise NoSwarm("no peer could be reached lately", FellBack.ALONE)
         try:
             return read_terms(given, size)
         except BadTerms as error:
@@ -192,6 +204,14 @@ class SwarmHost:
             except BaseException:
                 self._sessions.release(terms.id)
                 raise
+
+    @contextlib.contextmanager
+    def changing(self, transfer: Transfer) -> Iterator[None]:
+        """The file that peers are served from gets another name, owner or mode."""
+        session = self._sessions.get(str((transfer.get("swarm") or {}).get("id")))
+        store = session.store if session is not None else None
+        with store.changing() if store is not None else contextlib.nullcontext():
+            yield
 
     def _copy_local(self, terms: Terms, signature: str, file: BinaryIO, cancelled: Callable[[], bool]) -> bool:
         """Wait for the other delivery and copy its file; False if that delivery came to nothing."""
@@ -273,7 +293,7 @@ class Participation:
             raise
         except (NoList, ChecksumMismatch, TransferError) as error:
             log.warning("not by the swarm: %s", error)
-            raise NoSwarm(str(error)) from error
+            raise NoSwarm(str(error), tried=self.figures()) from error
         finally:
             if self._session.mode is Mode.ALONE:
                 self._host.reach.was_alone(len(self._session.terms.peers))

@@ -62,7 +62,7 @@ class Links:
                     if wanted.is_wanted:
                         await self._ask(place, peer, wanted)
                 self._wake.set()
-                # A peer that talks without end costs no more than this.
+                # Bounds the memory that a peer which sends without end can take.
                 await asyncio.sleep(_NEWS_PAUSE)
         finally:
             connection.close()

@@ -163,7 +163,7 @@ class Peer:
                 *address,
                 ssl=self._context,
                 server_hostname="",
-                # The connection's own time-out comes first: who says nothing is not one who refuses.
+                # The connection's own time-out comes first: a silent peer must not look like one that refuses.
                 ssl_handshake_timeout=2 * CONNECT_SECONDS,
                 ssl_shutdown_timeout=1.0,
             )

@@ -14,7 +14,7 @@ from tidegate_client.download import Stalled as NoBytes
 from tidegate_client.errors import ChecksumMismatch
 from tidegate_client.swarm.blocks import BLOCKS_A_PIECE, ENTRY_BYTES, BlockList, OldFile, block_count
 from tidegate_client.swarm.choosing.chooser import Chooser, Rules
-from tidegate_client.swarm.choosing.neighbours import Mode, Neighbour
+from tidegate_client.swarm.choosing.neighbours import Mode, Neighbour, why_fell_back
 from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import DIGEST_BYTES, pieces_in
 from tidegate_client.swarm.links import Links
@@ -32,7 +32,7 @@ log = logging.getLogger("tidegate.agent")
 
 TICK = 0.1
 _MOST_RECHECKS = 2
-# The list of blocks is worth waiting for, and no more than this.
+# How long to wait for the list of blocks.
 _BLOCKS_SECONDS = 6.0
 # An old file is looked through if it is not far larger than the new one.
 _OLD_AT_MOST = 4
@@ -142,7 +142,8 @@ class Session:
             raise ChecksumMismatch(f"the pieces are right and the file is not the announced {signature.lower()}")
         finally:
             self.figures.origin_bytes = self._origin.received
-            self.figures.fell_back = self._chooser.mode.value
+            why = why_fell_back(self._chooser.mode, peers=len(self._peers), bad_pieces=self.figures.bad_pieces)
+            self.figures.fell_back = why.value
             await self._stop_fetching()
 
     async def _find(self, wanted: SharedList, url: str) -> None:
@@ -246,7 +247,7 @@ class Session:
         try:
             return await self._tools.on_disk(self.store.read, piece, offset, length)
         except StaleFile:
-            # Say so to everyone who follows: there is nothing here any more.
+            # Tell all connected peers that this host has no pieces any more.
             self.store.have = 0
             self._news.changed()
             raise

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidegate_client.swarm.blocks import BlockFinder, BlockList, OldFile
@@ -41,7 +41,7 @@ class Sink:
         self._store = store
         self._start = store.layout.start(piece)
         self._spans = store.whole(piece) if whole else store.spans(piece)
-        # What is on the disk beside the spans counts too, so the piece as a whole is still to be checked.
+        # Parts of the piece were on the disk already, so the whole piece is still to be checked.
         self.partial = sum(span.length for span in self._spans) < store.layout.length(piece)
         self.wanted = sum(span.length for span in self._spans)
         self._lock = threading.Lock()
@@ -237,6 +237,14 @@ class PieceStore:
             writable, self._file = self._file, os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
             os.close(writable)
             self._seal = self._looks()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Its owner gives the file another name, owner or mode, and leaves its bytes alone. Readers wait meanwhile."""
+        with self._users:
+            yield
+            if self._file >= 0 and self._seal is not None:
+                self._seal = self._looks()
 
     def _looks(self) -> tuple[int, int, int]:
         status = os.fstat(self._file)

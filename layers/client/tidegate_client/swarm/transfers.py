@@ -13,7 +13,7 @@ from tidegate_client.content import Progress
 from tidegate_client.download import Cancelled
 from tidegate_client.errors import ChecksumMismatch, TransferError
 from tidegate_client.swarm.choosing.chooser import Chooser
-from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, Mode, Step
+from tidegate_client.swarm.choosing.neighbours import ORIGIN, Failure, FellBack, Step
 from tidegate_client.swarm.origin import Origin, OriginFailed
 from tidegate_client.swarm.peers import Broken, Connection, NotStarted, Peer, Stalled, Unreachable, WholePieceOnly
 from tidegate_client.swarm.store import PieceStore, Sink, StaleFile
@@ -24,8 +24,8 @@ from tidegate_client.swarm.wire import BUFFER_BYTES
 log = logging.getLogger("tidegate.agent")
 
 _MOST_BAD_PEERS = 4
-# With a limited rate a chunk is at most what comes in an eighth of a second: a sender gives up on who takes nothing for
-# ten, and several pieces wait in turn.
+# With a limited rate a chunk is at most what comes in an eighth of a second: a sender closes after ten seconds in which
+# nothing was read, and several pieces share the rate.
 _CHUNKS_A_SECOND, _SMALLEST_CHUNK = 8, 16 * 1024
 
 
@@ -36,7 +36,7 @@ class Figures:
     origin_bytes: int = 0
     peer_bytes: int = 0
     bad_pieces: int = 0
-    fell_back: str = Mode.NONE.value
+    fell_back: str = FellBack.NONE.value
     bad_peers: list[str] = field(default_factory=list)
     # Found in an older version; None if the API does not speak of blocks.
     reused_bytes: int | None = None
@@ -49,7 +49,7 @@ class _Flight:
     step: Step
     sink: Sink
     cancelled: threading.Event = field(default_factory=threading.Event)
-    # Two sources wrote to the same place of the file at some time: then only the disk tells what is there.
+    # Two sources wrote to the same place of the file: the piece must be read back from the disk and checked.
     contested: bool = False
     task: asyncio.Task[None] | None = None
 

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 from tidegate.aws.sfn import Machines
 from tidegate.aws.sqs import SqsQueue
-from tidegate.distribution.close import CloseWindow
-from tidegate.distribution.collect import Collect
 from tidegate.distribution.dispatch import Dispatch
 from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.finish import Finish
 from tidegate.distribution.fleet.agents import Agents
 from tidegate.distribution.fleet.hosts import Fleet
 from tidegate.distribution.fleet.wakeups import AgentWaker, Wakeups
-from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.lookup import Lookup
 from tidegate.distribution.poll import PollTransfer
 from tidegate.distribution.prepare import PrepareFile
@@ -27,13 +24,16 @@ from tidegate.distribution.store.presences import PresenceStore, SwarmSettingsSt
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
-from tidegate.distribution.strays import StrayTasks
 from tidegate.distribution.submit import Submit
 from tidegate.distribution.swarm.metrics import tell_swarm
 from tidegate.distribution.swarm.planner import SwarmPlanner
 from tidegate.distribution.swarm.presences import Presences
-from tidegate.distribution.target_queue import TargetMessages
 from tidegate.distribution.transfers import most_targets
+from tidegate.distribution.window.close import CloseWindow
+from tidegate.distribution.window.collect import Collect
+from tidegate.distribution.window.job_opener import JobOpener, Windows
+from tidegate.distribution.window.strays import StrayTasks
+from tidegate.distribution.window.target_queue import TargetMessages
 
 if TYPE_CHECKING:
     from tidegate.app import App
@@ -84,6 +84,7 @@ class DistributionPart:
             self._check_callback,
             clock,
             self.windows,
+            can_stage=settings.transfer_engine == "agent",
         )
         self.collect = Collect(self.jobs, self.tasks, self.targets, self.opener, clock, self.windows)
         self.close_window = CloseWindow(
@@ -143,7 +144,7 @@ class DistributionPart:
     def control(self) -> JobControl:
         from tidegate.distribution.control import JobControl
 
-        return JobControl(self.jobs, self.targets, self.submit, self._app.clock)
+        return JobControl(self.jobs, self.targets, self.submit, self.executions, self._app.clock)
 
     @cached_property
     def enrolments(self) -> Enrolments:

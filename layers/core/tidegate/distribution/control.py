@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from aws_lambda_powertools import Logger
+
 from tidegate.common.ids import Clock
+from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job, job_key_of
+from tidegate.distribution.recovery import LOOK_AGAIN
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.submit import Submit
@@ -14,6 +18,7 @@ from tidegate.distribution.targets import Target
 from tidegate.distribution.task_view import outcome
 from tidegate.errors import RecordNotFound, WrongState
 
+logger = Logger(service="tidegate", child=True)
 _SHARDS_READ_TOGETHER = 50
 
 
@@ -24,10 +29,13 @@ class Redriven:
 
 
 class JobControl:
-    def __init__(self, jobs: JobStore, targets: TargetStore, submit: Submit, clock: Clock) -> None:
+    def __init__(
+        self, jobs: JobStore, targets: TargetStore, submit: Submit, executions: JobExecutions, clock: Clock
+    ) -> None:
         self._jobs = jobs
         self._targets = targets
         self._submit = submit
+        self._executions = executions
         self._clock = clock
 
     def cancel(self, project_id: str, given: str, who: str) -> Job:
@@ -37,7 +45,18 @@ class JobControl:
             job = self._jobs.cancel(job, self._clock(), who)
         if not job.cancelled_at:
             raise WrongState(f"the Job is {job.status} already: there is nothing to cancel")
+        if not job.ended and job.parcel.until_activation(self._clock().timestamp()):
+            self._end_now(job)
         return job
+
+    def _end_now(self, job: Job) -> None:
+        """Starts another execution: the one that waits for `activate_at` looks only every few minutes.
+
+        A step may run twice, so the two do not disturb each other, and without this one the other ends the Job."""
+        try:
+            self._executions.start(self._jobs.next_generation(job, self._clock() + LOOK_AGAIN))
+        except Exception:
+            logger.exception("the cancelled Job ends at its next poll", job_id=job.job_id)
 
     def redrive(
         self, project_id: str, given: str, statuses: Collection[str], callback: str | None, who: str
@@ -50,6 +69,8 @@ class JobControl:
         if not targets:
             raise WrongState(f"no target of the Job ended as {' or '.join(sorted(statuses))}")
         parcel = replace(job.parcel, redrive_of=job.key)
+        if not parcel.until_activation(self._clock().timestamp()):
+            parcel = replace(parcel, activate_at=None)
         taken = self._submit.submit_any_number(
             project_id, parcel, targets, callback, who=who, after=job.bucket, action="job.redrive", source=job.job_id
         )

@@ -19,7 +19,8 @@ def tally(job: Job, open_shards: Sequence[Shard]) -> Job:
     counts = closed
     for shard in going:
         counts = _plus(counts, shard)
-    counts = replace(counts, total=job.counts.total, begun=sum(shard.begun for shard in going))
+    begun, staged = sum(shard.begun for shard in going), sum(shard.staged for shard in going)
+    counts = replace(counts, total=job.counts.total, begun=begun, staged=staged)
     swarm = sum((shard.swarm for shard in going), start=closed_swarm)
     numbers = tuple(shard.number for shard in going)
     return replace(job, open_shards=numbers, counts=counts, closed=closed, swarm=swarm, closed_swarm=closed_swarm)

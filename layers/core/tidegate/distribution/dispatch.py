@@ -1,7 +1,7 @@
 """Asks the provider for the transfers of a Job: each is accepted once, however often this runs.
 
 A provider whose answer was lost is asked again, a few times: it may then carry the same content to the same targets
-twice, which harms nothing, while a transfer that nobody knows of keeps its targets waiting until the deadline."""
+twice, which is harmless; a transfer that was lost would keep its targets waiting until the deadline."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ class Dispatch:
 
     def _ask(self, job: Job, transfer: Transfer) -> str:
         content = self._contents.get(job.project_id, job.parcel.file_signature)
-        shards = self._shards(job, transfer.first_shard, transfer.last_shard)
+        shards, size = self._shards(job, transfer.first_shard, transfer.last_shard), content.size if content else 0
         try:
-            transfer_id = self._engine.create(job, transfer, shards, content.size if content else 0)
+            transfer_id = self._engine.create(job, transfer, shards, size)
         except NotAccepted as error:
             logger.warning("the provider did not take the transfer", job_id=job.job_id, reason=error.detail)
             self._transfers.settle(job, transfer, REFUSED)
@@ -119,7 +119,7 @@ class Dispatch:
             self._transfers.settle(job, transfer, REJECTED, reason=error.detail)
             return REJECTED
         self._transfers.settle(job, transfer, SENT, transfer_id=transfer_id)
-        self._jobs.sent(job, self._clock(), transfer_id)
+        self._jobs.sent(job, self._clock(), transfer_id, size)
         return DISPATCHED
 
     def _shards(self, job: Job, first: int, last: int) -> list[Shard]:

@@ -23,10 +23,14 @@ class JobExecutions:
             "job_key": job.key,
             "job_id": job.job_id,
             "collect_until": iso(collect_until),
-            "deadline": iso(collect_until + self._job_timeout),
+            "deadline": iso(collect_until + self._job_timeout + self._until_activation(job, collect_until)),
             "step": {"wait": 0},
         }
         self._machines.start(self._machine_arn, self._name(job), data)
+
+    @staticmethod
+    def _until_activation(job: Job, since: datetime) -> timedelta:
+        return timedelta(seconds=job.parcel.until_activation(since.timestamp()))
 
     def status(self, job: Job) -> str | None:
         return self._machines.status(self._machine_arn, self._name(job))

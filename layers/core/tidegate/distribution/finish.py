@@ -1,4 +1,4 @@
-"""Ends a Job: what is left unfinished ends with it and is called off at the provider; then everyone is told."""
+"""Ends a Job: unfinished targets end with it and are cancelled at the provider; then notifications are sent."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
 from tidegate.distribution.store.transfers import TransferStore
-from tidegate.distribution.strays import StrayTasks
 from tidegate.distribution.targets import CODE_CANCELLED, CODE_JOB_FAILED, CODE_NOT_SENT, CODE_TIMEOUT, Target
 from tidegate.distribution.task_view import seen, shard_number
 from tidegate.distribution.transfers import SENT, UNKNOWN, Transfer
+from tidegate.distribution.window.strays import StrayTasks
 from tidegate.errors import DomainError, RecordNotFound, WaveFailed
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.notify import Notifier
@@ -67,7 +67,7 @@ class Finish:
             verdict = self._verdict(job, error)
             if verdict is None:
                 return NOT_YET
-            # Before the end is written: if this dies in between, whoever repeats it sends them again.
+            # Before the end is written: a crash in between sends them twice, never not at all.
             self._strays.send(job)
             job = self._end(verdict)
         return self._tell_tasks(job)
@@ -133,13 +133,13 @@ class Finish:
                 self._engine.terminate(job, transfer, targets)
                 return
             except DomainError as error:
-                logger.warning("the provider did not call the transfer off", job_id=job.job_id, reason=error.detail)
+                logger.warning("the provider did not cancel the transfer", job_id=job.job_id, reason=error.detail)
 
     def _tell_tasks(self, job: Job) -> str:
         """Publishes a notice for each Task with a callback, portion by portion; a repeat sends the same ids."""
         for chunk_id, uuids in islice(self._targets.callbacks(job), _PORTIONS_A_STEP):
             for some in slices(uuids, _READ_TOGETHER):
-                # Consistently: a Task that moved here and is seen where it was would never be told.
+                # Consistent read: a Task that just moved here and is seen in its old Job would get no callback.
                 tasks = self._tasks.get_many(job.project_id, some, consistent=True)
                 notices = self._notices(job, tasks)
                 if len(self._topic.publish(notices)) < len(notices):

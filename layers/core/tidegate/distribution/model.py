@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -69,6 +71,8 @@ class TransferSpec:
     limit_rate: int | None = None
     # The key of the Job whose failed targets this one tries again.
     redrive_of: str | None = None
+    # Preheat: hosts fetch the file at once and put it in place at this moment (ISO 8601, UTC). None: as it arrives.
+    activate_at: str | None = None
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
@@ -84,11 +88,19 @@ class TransferSpec:
         more += [f"swarm={self.swarm}"] if self.swarm else []
         more += [f"rate={self.limit_rate}"] if self.limit_rate else []
         more += [f"redrive {self.redrive_of}"] if self.redrive_of else []
+        more += [f"activate {self.activate_at}"] if self.activate_at else []
         return digest(*place, self.file_signature, self.target_user, self.target_file_dir, self.file_name, *more)
 
-    def waves_last(self, each: int) -> int:
-        """How much longer than others a Job with waves may last, in seconds: `each` for every wave, and its wait."""
-        return sum(each + wave.wait_s for wave in self.waves)
+    def extra_seconds(self, each: int, now: float) -> int:
+        """How much longer than others this Job may last from now on: `each` and its wait for every wave, and the time
+        until its files are put in place."""
+        return sum(each + wave.wait_s for wave in self.waves) + math.ceil(self.until_activation(now))
+
+    def until_activation(self, now: float) -> float:
+        """Seconds until the hosts put the file in place; 0 if they do so as it arrives."""
+        if self.activate_at is None:
+            return 0.0
+        return max(0.0, datetime.fromisoformat(self.activate_at).timestamp() - now)
 
     @property
     def named_path(self) -> str:
@@ -133,9 +145,10 @@ class Counts:
     failed: int = 0
     timeout: int = 0
     cancelled: int = 0
-    # Of those that have not ended: hosts that have begun.
+    # Of those that have not ended: hosts that have begun, and those of them that only wait for `activate_at`.
     begun: int = 0
-    # Of the hosts that told how fast their transfer was.
+    staged: int = 0
+    # Of the hosts that reported the speed of their transfer.
     measured: int = 0
     moved_bytes: int = 0
     speed_sum: int = 0
@@ -146,12 +159,13 @@ class Counts:
 
     def shown(self) -> dict[str, int]:
         ended = {"success": self.success, "failed": self.failed, "timeout": self.timeout}
-        downloading = min(self.begun, self.open)
-        more = {"waiting": self.open - downloading, "cancelled": self.cancelled}
+        staged = min(self.staged, self.open)
+        downloading = min(self.begun, self.open) - staged
+        more = {"waiting": self.open - downloading - staged, "staged": staged, "cancelled": self.cancelled}
         return {"total": self.total, **ended, "downloading": downloading} | {k: v for k, v in more.items() if v}
 
     def speed(self) -> dict[str, int] | None:
-        """Bytes that hosts have told of, and the mean of their speeds in bytes a second."""
+        """Bytes moved and mean speed in bytes a second, of the hosts that reported them."""
         if not self.measured:
             return None
         return {"moved_bytes": self.moved_bytes, "mean": self.speed_sum // self.measured, "hosts": self.measured}
@@ -177,6 +191,8 @@ class Job:
     finish_time: str | None = None
     deadline: float | None = None
     transfer_id: str | None = None
+    # In bytes, known once it was sent.
+    file_size: int | None = None
     shard_count: int | None = None
     open_shards: tuple[int, ...] = ()
     # (first, last) shard of each transfer.
@@ -191,7 +207,7 @@ class Job:
     rest_code: int | None = None
     due_at: float | None = None
     error: Mapping[str, str] | None = None
-    # When and by which key it was called off.
+    # When it was cancelled, and by which key.
     cancelled_at: str | None = None
     cancelled_by: str | None = None
     # The present wave; up to which hash of a target each wave goes, and to how many targets in all.
@@ -233,8 +249,10 @@ class Job:
             | {"window_closes_at": self.closes_at, "counts": (counts or self.counts).shown()}
             | ({"error": dict(self.error)} if self.error else {})
             | ({"mode": self.parcel.mode} if self.parcel.mode else {})
+            | ({"file_size": self.file_size} if self.file_size else {})
             | ({"limit_rate": self.parcel.limit_rate} if self.parcel.limit_rate else {})
-            | ({"swarm": self.swarm.shown()} if self.swarm.hosts else {})
+            | ({"activate_at": self.parcel.activate_at} if self.parcel.activate_at else {})
+            | ({"swarm": self.swarm.shown(self.file_size)} if self.swarm.hosts else {})
             | ({"redrive_of": self.parcel.redrive_of} if self.parcel.redrive_of else {})
             | ({"cancelled_at": self.cancelled_at} if self.cancelled_at else {})
             | ({"speed": speed} if (speed := (counts or self.counts).speed()) else {})

@@ -1,10 +1,10 @@
-"""Asks the provider how the targets of a Job fare, and writes down only what changed."""
+"""Reads the results of a Job's targets from the provider, and writes only what changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from aws_lambda_powertools import Logger
 
@@ -31,6 +31,13 @@ GOING_ON, NEXT_WAVE, OVER = "running", "next_wave", "over"
 Tell = Callable[[str, str, Mapping[str, Any]], None]
 
 
+class Polled(NamedTuple):
+    """The Job's state, and the seconds until its hosts put the file in place: they have little to tell before."""
+
+    state: str
+    until_activation: float = 0.0
+
+
 class PollTransfer:
     def __init__(
         self,
@@ -55,14 +62,17 @@ class PollTransfer:
         self._tell = tell
         self._clock = clock
 
-    def poll(self, project_id: str, job_key: str, since_last: float = 0.0) -> str:
+    def poll(self, project_id: str, job_key: str, since_last: float = 0.0) -> Polled:
         """`since_last`: the seconds since the poll before this one, about."""
         job = self._jobs.get(project_id, job_key)
         if job is None:
             raise RecordNotFound("no such Job")
         if job.ended:
-            return OVER
+            return Polled(OVER)
         self._heartbeat.alive(job)
+        return Polled(self._state(job, since_last), job.parcel.until_activation(self._clock().timestamp()))
+
+    def _state(self, job: Job, since_last: float) -> str:
         job, shards = self._read(job, since_last)
         if job.ended or job.cancelled_at or not job.open_shards:
             return OVER
@@ -123,7 +133,7 @@ class PollTransfer:
                 self._remind(job, transfer, [after[n] for n in transfer.shards if n in after], since_last)
         changed = [after[shard.number] for shard in before if after[shard.number] is not shard]
         now = self._clock()
-        # What another poller wrote meanwhile is newer than what was read here.
+        # Another poller wrote meanwhile: what was read here is stale.
         if changed and not self._targets.save(job, changed, now):
             return job, before
         shards = list(after.values())
@@ -131,13 +141,13 @@ class PollTransfer:
         if counted == job:
             return job, shards
         job = self._jobs.progress(job, now, counted)
-        # With nothing left open the end is told in a moment, and a crowd that watches need not hear twice.
+        # If nothing is left open, finish_job publishes the end in a moment: watchers need not be notified twice.
         if job.open_shards:
             self._tell(job.project_id, job.job_id, job.shown())
         return job, shards
 
     def _news(self, job: Job, transfer: Transfer, shards: Sequence[Shard]) -> dict[int, Shard]:
-        """A provider that does not answer, or answers nonsense, fails nobody."""
+        """The shards with what the provider reports. If it does not answer, or not properly, no target fails."""
         if not shards:
             return {}
         try:
@@ -163,7 +173,7 @@ class PollTransfer:
             self._engine.remind(job, silent)
 
     def _asked(self, job: Job) -> list[Transfer]:
-        """The transfers to read results of. Agents' results lie by shard, not by wave: each shard is read once."""
+        """The transfers to read results of. Agents' results are stored by shard, not by wave: each is read once."""
         found = self._transfers.list(job)
         if not self._engine.repeatable:
             return found

@@ -1,4 +1,4 @@
-"""What the services of distribution ask of the outside."""
+"""The interface of transfer engines, and the types it uses."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ class Engine(Protocol):
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results: ...
 
     def remind(self, job: Job, targets: Sequence[Target]) -> None:
-        """Of targets that have not begun."""
+        """Wakes targets that have not begun."""
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None: ...

@@ -1,4 +1,4 @@
-"""Makes sure that the file is here and is what its signature says, before anyone is told to fetch it."""
+"""Makes sure that the file is stored and has its signature, before it is dispatched."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PrepareFile:
         if found.etag != content.checked_etag or lacks_pieces:
             read, pieces = self._read(key, signature)
             if pieces is not None:
-                # Before the record names them: whoever is told of a list finds it.
+                # Before the record names them: a list that is named can be read.
                 for name, listed in pieces.objects(job.project_id, signature).items():
                     self._objects.put(name, listed)
             self._contents.checked(job.project_id, signature, read.etag, pieces)

@@ -10,6 +10,7 @@ from tidegate.common.ids import Clock
 from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job
 from tidegate.distribution.store.jobs import JobStore
+from tidegate.distribution.transfers import next_wait
 from tidegate.errors import RecordNotFound
 
 logger = Logger(service="tidegate", child=True)
@@ -35,8 +36,11 @@ class Heartbeat:
     def alive(self, job: Job) -> None:
         """Tells compensation that a step is at work; written only when the due time comes near."""
         now = self._clock()
-        if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE:
-            self._jobs.put_off(job, now + LOOK_AGAIN)
+        until_activation = job.parcel.until_activation(now.timestamp())
+        # A Job that waits for its `activate_at` is polled less often.
+        ahead = next_wait(0, until_activation) if until_activation else 0
+        if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE + ahead:
+            self._jobs.put_off(job, now + LOOK_AGAIN + timedelta(seconds=ahead))
 
 
 class JobRecovery:

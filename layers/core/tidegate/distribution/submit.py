@@ -11,25 +11,27 @@ from datetime import datetime
 from aws_lambda_powertools import Logger
 
 from tidegate.common.ids import Clock, iso
-from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, Task, TransferSpec
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.target_queue import NewTasks, TargetMessages
 from tidegate.distribution.targets import Target
-from tidegate.errors import FileNotFound
+from tidegate.distribution.window.job_opener import JobOpener, Windows
+from tidegate.distribution.window.target_queue import NewTasks, TargetMessages
+from tidegate.errors import FileNotFound, Invalid
 from tidegate.files.contents import ContentStore
 from tidegate.files.model import COMING, READY
 from tidegate.projects.audit import SYSTEM, AuditLine, act
 
 logger = Logger(service="tidegate", child=True)
-# Binds targets to a Job without the queue, as whoever reads the queue does.
+# Binds targets to a Job without the queue, as collect_targets does.
 Bind = Callable[[str, str, Sequence[Arrival]], None]
 _REMEMBERED = 2000
 _REMEMBERED_SECONDS = 300
 SUBMIT = "download.submit"
 # More than these are a matter of many seconds, and an answer of many megabytes.
 TASKS_A_SUBMIT = 1000
+# How far ahead `activate_at` may be, in seconds.
+MOST_AHEAD = 7 * 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,11 @@ class Submit:
         check_callback: Callable[[str, str], None],
         clock: Clock,
         windows: Windows,
+        *,
+        can_stage: bool = True,
     ) -> None:
+        """`can_stage`: whether the transfer engine can hold a file back until its `activate_at`."""
+        self._can_stage = can_stage
         self._opener = opener
         self._tasks = tasks
         self._contents = contents
@@ -106,6 +112,7 @@ class Submit:
         *,
         writes_tasks: bool,
     ) -> Submitted:
+        self._check_activation(parcel)
         self._require_file(project_id, parcel)
         if callback:
             self._check_callback(project_id, callback)
@@ -129,25 +136,42 @@ class Submit:
     def _bind_directly(
         self, job: Job, tasks: Sequence[Task], arrivals: Sequence[Arrival], expires_at: int, *, writes_tasks: bool
     ) -> None:
-        """Around the queue: one that fails must not leave Tasks that nobody will ever deliver.
+        """Without the queue: if it fails, no Tasks may be left that are never delivered.
 
         If that fails too, the Tasks are taken back, since the caller is told that nothing was accepted. Targets that
         the queue took although it did not answer are bound twice, which is once."""
         try:
             if not writes_tasks:
-                # The queue may have taken some of the messages: whoever collects those writes the same Tasks.
+                # The queue may have taken some of the messages: collect_targets then writes the same Tasks.
                 self._tasks.add_missing(tasks, expires_at)
             self._bind(job.project_id, job.job_id, arrivals)
         except Exception:
             self._tasks.take_back(tasks)
             raise
 
+    def _check_activation(self, parcel: TransferSpec) -> None:
+        if parcel.activate_at is None:
+            return
+        ahead = parcel.until_activation(self._clock().timestamp())
+        if not self._can_stage:
+            why = "the transfer engine of this installation cannot hold a file back: submit without activate_at"
+        elif not ahead:
+            why = f"must be in the future: it is {iso(self._clock())} and {parcel.activate_at} was given"
+        elif ahead > MOST_AHEAD:
+            why = f"must be at most {MOST_AHEAD // 86400} days ahead: {parcel.activate_at} was given"
+        elif parcel.waves:
+            why = "cannot be combined with waves: all hosts switch at the same time"
+        else:
+            return
+        raise Invalid(f"activate_at {why}", errors=[{"loc": ["body", "activate_at"], "msg": why}])
+
     def _require_file(self, project_id: str, parcel: TransferSpec) -> None:
         now, signature = self._clock().timestamp(), parcel.file_signature
-        if not parcel.waves and self._stored.get((project_id, signature), 0) > now:
+        longer = parcel.extra_seconds(self._windows.lasts, now)
+        if not longer and self._stored.get((project_id, signature), 0) > now:
             return
         # One write in place of a read: a file that a Job may need is not deleted meanwhile.
-        until = now + _REMEMBERED_SECONDS + self._windows.lasts + parcel.waves_last(self._windows.lasts)
+        until = now + _REMEMBERED_SECONDS + self._windows.lasts + longer
         content = self._contents.use(project_id, signature, until)
         if content is None or content.state not in (READY, COMING):
             raise FileNotFound(

@@ -37,13 +37,16 @@ class Figures(NamedTuple):
 
 
 class TargetReport(NamedTuple):
-    """What a provider says of one target. `swarm`: where its bytes came from, told with the end."""
+    """What a provider says of one target. `swarm`: where its bytes came from, told once all are there.
+
+    `staged_at`: the whole file is on the host since then, and waits for the Job's `activate_at`."""
 
     code: int
     message: str = ""
     progress: int | None = None
     figures: Figures | None = None
     swarm: SwarmFigures | None = None
+    staged_at: str | None = None
 
 
 class TargetState(NamedTuple):
@@ -53,6 +56,7 @@ class TargetState(NamedTuple):
     message: str = ""
     progress: int | None = None
     figures: Figures | None = None
+    staged_at: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -67,7 +71,8 @@ class TargetState(NamedTuple):
         if self.ended:
             return self
         progress = 100 if report.code == DONE else report.progress
-        return TargetState(report.code, cut(report.message), progress, report.figures or self.figures)
+        figures, staged_at = report.figures or self.figures, self.staged_at or report.staged_at
+        return TargetState(report.code, cut(report.message), progress, figures, staged_at)
 
 
 UNREPORTED = TargetState()
@@ -112,7 +117,7 @@ class Shard:
     rev: int = 0
     update_time: str = ""
     sequences: Mapping[Target, int] = field(default_factory=dict)
-    # Of its targets that have ended.
+    # Of its targets that have ended or are staged.
     swarm: SwarmFigures = NO_FIGURES
 
     def after(self, reports: Mapping[Target, TargetReport]) -> Shard:
@@ -127,7 +132,9 @@ class Shard:
             return self
         swarm = self.swarm
         for target, state in changed.items():
-            if state.ended and (figures := reports[target].swarm) is not None:
+            # A host that was staged has been counted: it tells the same figures again at the end.
+            has_all = (state.ended or state.staged_at) and not self.states[target].staged_at
+            if has_all and (figures := reports[target].swarm) is not None:
                 swarm += figures
         return replace(self, states={**self.states, **changed}, swarm=swarm)
 
@@ -142,8 +149,12 @@ class Shard:
         return sum(state.code == IN_PROGRESS for state in self.states.values())
 
     @property
+    def staged(self) -> int:
+        return sum(state.code == IN_PROGRESS and state.staged_at is not None for state in self.states.values())
+
+    @property
     def figures(self) -> list[Figures]:
-        """Of the transfers that have ended well and told how fast they were."""
+        """Of the successful transfers whose hosts reported their speed."""
         return [s.figures for s in self.states.values() if s.succeeded and s.figures and s.figures.speed is not None]
 
     @property

@@ -20,12 +20,13 @@ def outcome(job: Job, state: TargetState) -> dict[str, Any]:
     elif state.ended:
         shown = {"status": FAILED, "error_code": state.code, "error_msg": state.message}
     elif job.ended:
-        # What is known of this very host (that it was offline) says more than why the Job ended.
+        # A reason of this host (it was offline) says more than why the Job ended.
         reason = state.message or (job.error or {}).get("detail", "")
         shown = {"status": job.rest, "error_code": job.rest_code, "error_msg": reason}
     else:
         shown = {"status": RUNNING, "error_code": state.code, "error_msg": state.message or None}
-    return shown | {"progress": state.progress} | (state.figures._asdict() if state.figures else {})
+    shown |= {"progress": state.progress} | ({"staged_at": state.staged_at} if state.staged_at else {})
+    return shown | (state.figures._asdict() if state.figures else {})
 
 
 def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
     # Not among the targets of a closed Job: it is on its way to a later one.
     result = outcome(job, state) if state is not None else {"status": PENDING}
     if state is None and job.cancelled_at and task.create_time <= job.cancelled_at:
-        # Its target had not reached the Job when that was called off.
+        # Its target had not reached the Job when the Job was cancelled.
         result = {"status": CANCELLED, "error_code": CODE_CANCELLED, "error_msg": "the Job was cancelled"}
     changes = [task.update_time, shard.update_time if shard and state else "", job.finish_time or "" if state else ""]
     return {
@@ -49,6 +50,7 @@ def seen(task: Task, job: Job, shard: Shard | None) -> dict[str, Any]:
         "target_container_id": task.target.container_id,
         "target_file_dir": parcel.target_file_dir,
         "target_user": parcel.target_user,
+        **({"activate_at": parcel.activate_at} if parcel.activate_at else {}),
         **result,
         "create_time": task.create_time,
         "update_time": max(changes),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Asked and not answered yet, accepted, to be asked again later, refused for good, and asked so often without an answer
-# that nobody asks again.
+# that it is not asked again.
 INTENDED, SENT, REFUSED, REJECTED, UNKNOWN = "intended", "sent", "refused", "rejected", "unknown"
 # What GSE takes in one call.
 GSE_TARGETS = 500
 
 FIRST_WAIT, LONGEST_WAIT = 2, 15
+# Between two polls while hosts only wait for their `activate_at`: seven days of them stay well below the 25,000 events
+# that an execution may have.
+LONGEST_WAIT_AHEAD, _AHEAD_PARTS = 300, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,5 +59,10 @@ def portions(shard_sizes: Sequence[int], most_targets: int) -> list[tuple[int, i
     return made
 
 
-def next_wait(wait: int) -> int:
-    return min(LONGEST_WAIT, max(FIRST_WAIT, wait + (wait + 1) // 2))
+def next_wait(wait: int, until_activation: float = 0.0) -> int:
+    """Seconds to the next poll after one that came `wait` seconds after the one before it."""
+    usual = min(LONGEST_WAIT, max(FIRST_WAIT, wait + (wait + 1) // 2))
+    if not until_activation:
+        return usual
+    ahead = min(LONGEST_WAIT_AHEAD, int(until_activation / _AHEAD_PARTS))
+    return min(max(usual, ahead), math.ceil(until_activation) + 1)

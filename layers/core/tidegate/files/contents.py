@@ -41,11 +41,13 @@ class ContentStore:
         return _content(project_id, signature, item) if item else None
 
     def use(self, project_id: str, signature: str, until: float) -> Content | None:
-        """The content, protected against deletion until `until`; None if the project has no such content."""
+        """The content, protected against deletion until `until` or a later time set before; None if there is none."""
+        later = "attribute_exists(#pk) AND (attribute_not_exists(#used_until) OR #used_until < :until)"
+        key, until = keys.content(project_id, signature), int(until)
         try:
-            item = self._table.write(update(keys.content(project_id, signature), {"used_until": int(until)}))
-        except ConditionFailed:
-            return None
+            item = self._table.write(update(key, {"used_until": until}, condition=later, until=until))
+        except ConditionFailed as met:
+            return _content(project_id, signature, met.item) if met.item else None
         return _content(project_id, signature, item)
 
     def objects_of(self, project_id: str, signatures: Iterable[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.client.fakes import AGENT, AgentApi, sha256
+from tidegate_client.agent.results import iso
 
 OLDEST, OLDER, NEW = (random.Random(seed).randbytes(200_000) for seed in (1, 2, 3))
 STEPS = [
@@ -27,6 +28,20 @@ STEPS = [
     "tell the API",
     "acknowledge",
 ]
+# The same for a file that is put in place an hour later.
+STAGING = ["write", "fsync file", "stage", "fsync directory", "journal the staged file", "tell that it is staged"]
+SWITCHING = [
+    "chown",
+    "chmod",
+    "fsync file#2",
+    "journal the sequence",
+    "rename",
+    "fsync directory#2",
+    "journal the result",
+    "forget the staged file",
+    "tell the API",
+    "acknowledge",
+]
 Launch = Callable[..., "subprocess.Popen[bytes]"]
 
 
@@ -38,7 +53,7 @@ def launch(api: AgentApi, root: Path, tmp_path: Path) -> Iterator[Launch]:
         command = [sys.executable, "-m", "tests.unit.client.agent.dying_agent", "agent", "--agent-id", AGENT]
         command += ["--root", str(root), "--state-dir", str(tmp_path / "state"), "--wait", "1"]
         environment = os.environ | {"TIDEGATE_API_URL": api.url, "TIDEGATE_KEY": "key", "KILL_BEFORE": kill_before}
-        environment["STEPS"] = str(tmp_path / "steps")
+        environment |= {"STEPS": str(tmp_path / "steps"), "CLOCK": str(tmp_path / "clock")}
         started.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
         return started[-1]
 
@@ -58,6 +73,30 @@ def target(root: Path) -> Path:
 def add(api: AgentApi, content: bytes, sequence: int) -> str:
     api.store.objects[sha256(content)] = content
     return api.add("f", content, object=sha256(content), sequence=sequence)
+
+
+def add_ahead(api: AgentApi, content: bytes, sequence: int) -> str:
+    transfer = add(api, content, sequence)
+    times = {"activate_at": iso(time.time() + 3600), "activate_until": iso(time.time() + 4200)}
+    api.transfers[transfer] |= times
+    return transfer
+
+
+def wait_for_step(tmp_path: Path, step: str) -> list[str]:
+    deadline, steps = time.monotonic() + 20, tmp_path / "steps"
+    while not steps.exists() or step not in (told := steps.read_text().splitlines()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return told
+
+
+def pass_an_hour(tmp_path: Path) -> None:
+    (tmp_path / "clock.new").write_text("3601")
+    (tmp_path / "clock.new").replace(tmp_path / "clock")
+
+
+def staged_told(api: AgentApi) -> bool:
+    return any(one.get("staged_at") for one in api.results)
 
 
 def test_steps_of_a_delivery_are_in_the_order_that_survives_a_crash(
@@ -113,3 +152,83 @@ def test_kill_then_older_transfer_without_the_newer_one_is_refused(
 
     assert api.wait_for("tr-older")["error_code"] == 409
     assert target.read_bytes() == left
+
+
+def test_steps_of_a_staged_delivery_are_in_the_order_that_survives_a_crash(
+    api: AgentApi, launch: Launch, target: Path, tmp_path: Path
+) -> None:
+    transfer = add_ahead(api, NEW, 2)
+    launch()
+    assert wait_for_step(tmp_path, STAGING[-1]) == STAGING
+    assert target.read_bytes() == OLDEST
+    pass_an_hour(tmp_path)
+    assert api.wait_for(transfer)["error_code"] == 0
+    told = wait_for_step(tmp_path, "acknowledge")[len(STAGING) :]
+
+    until_result = SWITCHING.index("forget the staged file")
+    assert told[:until_result] == SWITCHING[:until_result]
+    assert sorted(told[until_result:]) == sorted(SWITCHING[until_result:]), "two threads: in either order"
+    assert target.read_bytes() == NEW
+
+
+@pytest.mark.parametrize("step", STAGING)
+def test_kill_while_staging_then_restart_stages_once_and_switches_at_its_time(
+    api: AgentApi, launch: Launch, target: Path, tmp_path: Path, step: str
+) -> None:
+    transfer = add_ahead(api, NEW, 2)
+    assert launch(step).wait(30) == -9
+    assert target.read_bytes() == OLDEST
+
+    launch()
+
+    deadline = time.monotonic() + 20
+    while not staged_told(api):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert target.read_bytes() == OLDEST
+    assert len(list(target.parent.iterdir())) == 2, "the file and the staged one"
+    pass_an_hour(tmp_path)
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert target.read_bytes() == NEW
+    assert [path.name for path in target.parent.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("step", SWITCHING)
+def test_kill_while_switching_then_restart_ends_with_the_new_file(
+    api: AgentApi, launch: Launch, target: Path, tmp_path: Path, step: str
+) -> None:
+    transfer = add_ahead(api, NEW, 2)
+    process = launch(step)
+    wait_for_step(tmp_path, STAGING[-1])
+    pass_an_hour(tmp_path)
+    assert process.wait(30) == -9
+    assert (target.read_bytes() == NEW) == (SWITCHING.index(step) > SWITCHING.index("rename"))
+
+    launch()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert target.read_bytes() == NEW
+    assert [path.name for path in target.parent.iterdir()] == ["f"]
+    assert len(api.store.asked) == 1, "it was fetched once"
+    older = add(api, OLDER, 1)
+    assert api.wait_for(older)["error_code"] == 409
+
+
+def test_kill_while_staged_then_cancel_removes_the_staged_file(
+    api: AgentApi, launch: Launch, target: Path, tmp_path: Path
+) -> None:
+    transfer = add_ahead(api, NEW, 2)
+    process = launch()
+    wait_for_step(tmp_path, STAGING[-1])
+    process.kill()
+    process.wait()
+    api.transfers.pop(transfer)
+    pass_an_hour(tmp_path)
+
+    launch()
+
+    deadline = time.monotonic() + 20
+    while len(list(target.parent.iterdir())) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert target.read_bytes() == OLDEST

@@ -13,9 +13,11 @@ import pytest
 from tests.support.swarm.lab import CountingOrigin, Orders, Placement, next_release
 from tests.unit.client.conftest import StartAgent
 from tests.unit.client.fakes import AGENT, AgentApi, Store, sha256
+from tidegate_client.agent.results import iso
 from tidegate_client.cli import build_parser
 from tidegate_client.cli.commands.agent import _swarm
 from tidegate_client.swarm.host import SwarmOptions
+from tidegate_client.swarm.session import Phase
 
 CONTENT = random.Random(5).randbytes(9 << 20)
 
@@ -87,8 +89,40 @@ def test_store_without_ranges_means_a_direct_download(
     start_agent(swarm=listener(), patience=30.0)
 
     result = api.wait_for(transfer, seconds=40)
-    assert (result["error_code"], "swarm" in result) == (0, False)
+    assert (result["error_code"], result["swarm"]["fell_back"]) == (0, "broken")
+    assert result["swarm"]["origin_bytes"] >= len(CONTENT)
     assert (root / "data/large.bin").read_bytes() == CONTENT
+    origin.close()
+
+
+def test_staged_file_is_served_to_peers_before_and_after_the_switch(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, ahead = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
+    origin = CountingOrigin(CONTENT)
+    times = {"activate_at": iso(time.time() + 3600), "activate_until": iso(time.time() + 4200)}
+    transfer = api.add("large.bin", CONTENT, swarm=block(origin), sequence=1, mode="0640", **times)
+    api.transfers[transfer]["url"] = origin.url
+    swarm = start_agent(swarm=listener(), patience=30.0).agent._swarm
+    assert swarm is not None
+    deadline = time.monotonic() + 40
+    while not (staged := [one for one in api.results if one.get("staged_at")]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    session = swarm._sessions[api.transfers[transfer]["swarm"]["id"]]
+    assert session is not None
+    assert session.store is not None
+    assert session.phase is Phase.SEEDING
+    assert session.store.read(0, 0, 100) == CONTENT[:100]
+    assert staged[0]["swarm"]["origin_bytes"] >= len(CONTENT)
+
+    ahead[0] = 3600.0
+    result = api.wait_for(transfer)
+
+    assert (result["error_code"], result["swarm"]) == (0, staged[0]["swarm"])
+    assert (root / "data/large.bin").stat().st_mode & 0o777 == 0o640
+    assert session.store.read(0, 0, 100) == CONTENT[:100]
     origin.close()
 
 

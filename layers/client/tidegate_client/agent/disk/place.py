@@ -40,8 +40,12 @@ class Place:
         return self.path / self.name
 
     def part_name(self, *salt: str) -> str:
-        """The hidden name of the part file: short, and the same after a restart and for the next transfer."""
-        return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.part"
+        """The hidden name of the part file: the same after a restart and for the next transfer of this content."""
+        return self.hidden_name(*salt, suffix="part")
+
+    def hidden_name(self, *salt: str, suffix: str) -> str:
+        """A hidden name that is short, however long the file's name is."""
+        return f".tidegate-{hashlib.sha256('/'.join((self.name, *salt)).encode()).hexdigest()[:24]}.{suffix}"
 
     def open_part(self, part: str, cancelled: Callable[[], bool] = lambda: False) -> BinaryIO:
         """Opens and locks the part file. Another transfer of the same content to the same place waits for the lock.
@@ -57,7 +61,7 @@ class Place:
                 continue
             file = os.fdopen(descriptor, "r+b")
             try:
-                if not _is_plain(file, os.geteuid()):
+                if not is_plain(file, os.geteuid()):
                     self.drop_part(part)
                 elif self._locked(part, file, cancelled):
                     return file
@@ -77,7 +81,7 @@ class Place:
                     raise Cancelled from None
                 time.sleep(LOCK_EVERY)
                 continue
-            return self._is_still(part, file) and _is_plain(file, os.geteuid())
+            return self._is_still(part, file) and is_plain(file, os.geteuid())
         return False
 
     def _is_still(self, name: str, file: BinaryIO) -> bool:
@@ -109,13 +113,19 @@ class Place:
     @contextlib.contextmanager
     def existing(self) -> Iterator[BinaryIO | None]:
         """The file that is in place now; None if there is none, or it is not a regular file with one name."""
+        with self.opened(self.name) as file:
+            yield file if file is not None and is_plain(file) else None
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO | None]:
+        """The file of this name in the directory, for reading; None if there is none that can be opened."""
         try:
-            descriptor = os.open(self.name, os.O_RDONLY | OPEN, dir_fd=self.directory)
+            descriptor = os.open(name, os.O_RDONLY | OPEN, dir_fd=self.directory)
         except OSError:
             yield None
             return
         with os.fdopen(descriptor, "rb") as file:
-            yield file if _is_plain(file) else None
+            yield file
 
     def changed_at(self) -> float:
         """When the existing file was last changed, by this host's clock; 0 if there is none."""
@@ -131,11 +141,13 @@ class Place:
         os.fchmod(file.fileno(), self._mode(mode))
         os.fsync(file.fileno())
 
-    def rename(self, file: BinaryIO, part: str) -> None:
-        """Renames the part file to the file in one step, and syncs the directory so that a power failure keeps it."""
-        os.rename(part, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
-        if not self._is_still(self.name, file):
-            raise RefusedPath(f"another process replaced {self.name!r} while it was put in place")
+    def rename(self, file: BinaryIO, part: str, name: str | None = None) -> None:
+        """Renames the part file to the file (or to `name`) in one step, and syncs the directory so that a power
+        failure keeps it."""
+        name = name or self.name
+        os.rename(part, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        if not self._is_still(name, file):
+            raise RefusedPath(f"another process replaced {name!r} while it was put in place")
         os.fsync(self.directory)
 
     def _mode(self, wanted: int | None) -> int:
@@ -152,7 +164,7 @@ class Place:
         return pointed.st_mode & DEFAULT_MODE if stat.S_ISREG(pointed.st_mode) else DEFAULT_MODE
 
 
-def _is_plain(file: IO[bytes], owner: int | None = None) -> bool:
+def is_plain(file: IO[bytes], owner: int | None = None) -> bool:
     """A regular file with one name. A hard link could be a trap: the agent would write or chown another file."""
     status = os.fstat(file.fileno())
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and owner in (None, status.st_uid)

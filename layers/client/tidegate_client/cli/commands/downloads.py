@@ -55,6 +55,11 @@ def register(subparsers: Subparsers) -> None:
         metavar="RATE",
         help="bytes a second on each host for this Job, as in 500K or 10M",
     )
+    submit.add_argument(
+        "--activate-at",
+        metavar="TIME",
+        help="fetch it now and put it in place at TIME on all hosts, as 2026-12-24T18:00:00Z (at most 7 days ahead)",
+    )
     submit.add_argument("--callback", metavar="URL", help="called when it ends")
     submit.add_argument("--watch", action="store_true", help="show its progress until it ends")
     add_timeout(submit)
@@ -137,6 +142,7 @@ def _what(context: Context, args: argparse.Namespace) -> dict[str, Any]:
         "target_file_dir": args.dir,
         "mode": args.mode,
         "limit_rate": args.limit_rate,
+        "activate_at": args.activate_at,
         "callback": args.callback,
     }
 
@@ -237,7 +243,7 @@ def _show_job(context: Context, args: argparse.Namespace) -> Exit | None:
         return None
     output.record(job)
     output.line(f"\n{line_of(job)}")
-    output.table(targets, ("agent_id", "container_id", "status", "progress", "error_code", "error_msg"))
+    output.table(targets, ("agent_id", "container_id", "status", "progress", "staged_at", "error_code", "error_msg"))
     return None
 
 

@@ -18,7 +18,7 @@ from tidegate_client.swarm.choosing.ranks import Ranks
 from tidegate_client.swarm.layout import Layout, pieces_in
 
 FLIGHTS, FLIGHTS_A_PEER, FLIGHTS_FROM_ORIGIN = 8, 2, 2
-# On a slow line many pieces at once would each take so long that the sender gives up.
+# On a slow line many pieces at once would each take so long that the sender closes.
 FEWEST_FLIGHTS = 2
 # Once it no longer waits for others, a host takes from S3 what its line gives.
 FLIGHTS_WHEN_LATE = 4
@@ -52,7 +52,7 @@ class Chooser:
     lengths: dict[int, int] = field(default_factory=dict)
     rng: random.Random = field(default_factory=random.Random)
     mode: Mode = Mode.NONE
-    # When a neighbour last gave a piece. What S3 gave does not count, or a host cut off waits anew for every piece.
+    # When a neighbour last sent a piece. S3's pieces do not count: a host that is cut off would wait anew for each.
     progress: float = 0.0
     _flights: Flights = field(default_factory=Flights)
     _own: list[tuple[int, int]] = field(default_factory=list)

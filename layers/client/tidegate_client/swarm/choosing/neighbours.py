@@ -24,12 +24,37 @@ class Failure(Enum):
 
 
 class Mode(Enum):
-    """How far the host is from normal; the worst that it came to is reported."""
+    """How far the host is from normal: as planned, its neighbours send too little, none answers, or time is short."""
 
     NONE = "none"
     LADDER = "ladder"
     ALONE = "alone"
     DEADLINE = "deadline"
+
+
+class FellBack(Enum):
+    """Why a host took from S3 what its neighbours should have given, as the API is told.
+
+    The last three: the plan names no peer that listens; peers sent bad pieces and were asked no more; the swarm did not
+    yield the file (no list of pieces, or a wrong one)."""
+
+    NONE = "none"
+    LADDER = "ladder"
+    ALONE = "alone"
+    DEADLINE = "deadline"
+    NO_PEERS = "no_peers"
+    BAD_PIECES = "bad_pieces"
+    BROKEN = "broken"
+
+
+def why_fell_back(mode: Mode, *, peers: int, bad_pieces: int) -> FellBack:
+    if mode is Mode.NONE:
+        return FellBack.NONE
+    if not peers:
+        return FellBack.NO_PEERS
+    if mode is not Mode.DEADLINE and bad_pieces:
+        return FellBack.BAD_PIECES
+    return FellBack(mode.value)
 
 
 ORIGIN = -1

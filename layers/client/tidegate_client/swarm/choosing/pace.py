@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-# Late is who needs longer than that and so many times what its line needs; an unknown line is taken for 1 Gbit/s.
+# A host is late after this time plus a multiple of what its line needs; an unknown line counts as 1 Gbit/s.
 LATE_SECONDS, LATE_TIMES, LINE = 15.0, 4, 125_000_000.0
 _RATE_SECONDS = 5.0
 

@@ -56,7 +56,7 @@ class Slots:
             async with asyncio.timeout(self._seconds):
                 await turn
         except TimeoutError:
-            # Given in the very moment that the wait ended: then it is ours all the same.
+            # The slot was given at the moment when the wait ended: it is ours.
             if turn.cancelled() or not turn.done():
                 raise NoSlot from None
         except asyncio.CancelledError:

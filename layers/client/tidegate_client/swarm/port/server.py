@@ -99,7 +99,7 @@ class PeerServer:
         for listening in self._sockets:
             listening.close()
         self._sockets = []
-        # Bound again at once, so that nobody else takes the port, and it refuses.
+        # Bound again at once: no other process takes the port, and connections are refused.
         with contextlib.suppress(OSError):
             self.bind()
 
@@ -159,7 +159,7 @@ class PeerServer:
                 await self._answer(request, reader, writer)
                 first = IDLE_SECONDS
         except (OSError, EOFError, Refused, ValueError, asyncio.LimitOverrunError, StaleFile):
-            # Who calls and how it ends is the caller's affair; there is nothing to do but to close.
+            # Whatever went wrong with this caller, the connection is closed and others go on.
             pass
         finally:
             if writer is not None:
@@ -213,13 +213,13 @@ class PeerServer:
         """Whatever has a body takes an upload slot, and counts for the upload rate."""
         try:
             async with self._slots.hold(request.caller, near=request.swarm.is_near(request.caller)):
-                # Before the rate limit has its say: the caller waits two seconds for the first byte.
+                # Before the rate limit delays anything: the caller waits two seconds for the first byte.
                 writer.write(head)
                 for offset in range(0, length, self._chunk):
                     wanted = min(self._chunk, length - offset)
                     chunk = await read(offset, wanted)
                     if len(chunk) != wanted:
-                        # The file became shorter: better no answer than bytes that look like a lie.
+                        # The file became shorter: close instead of sending bytes that would count as a bad piece.
                         raise Refused
                     if self._upload is not None:
                         await asyncio.sleep(self._upload.reserve(len(chunk)))

@@ -61,6 +61,7 @@ class AgentEngine:
             swarm=swarm.terms_of(target.agent_id),
             spread_s=spread,
             limit_rate=parcel.limit_rate,
+            activate_at=parcel.activate_at,
         )
 
     def results(self, job: Job, transfer: Transfer, open_shards: Sequence[int]) -> Results:
@@ -75,7 +76,7 @@ class AgentEngine:
         self._wakeups.send(job.project_id, names, spread_seconds(len(names)))
 
     def terminate(self, job: Job, transfer: Transfer, targets: Sequence[Target]) -> None:
-        """At the deadline inbox entries lapse by themselves; before it they are taken back, and the hosts told."""
+        """Removes the inbox entries and wakes the hosts. After the deadline entries are no longer offered anyway."""
         if self._clock().timestamp() < (job.deadline or 0):
             self._inbox.withdraw(job.project_id, transfer.token, targets)
             self._wakeups.send(job.project_id, [target.agent_id for target in targets], spread_seconds(len(targets)))

@@ -126,6 +126,8 @@ class GseEngine:
         parcel = job.parcel
         if parcel.mode:
             raise TransferRefused(f"GSE cannot set the mode {parcel.mode} of a file: submit without `mode`")
+        if parcel.activate_at:
+            raise TransferRefused("GSE cannot hold a file back until a named time: submit without `activate_at`")
         source = _agent(self._config.source) | {"user": self._config.source_user}
         targets = [_agent(target) | {"user": parcel.target_user} for shard in shards for target in shard.states]
         left = (job.deadline or 0) - self._clock().timestamp()

@@ -23,6 +23,8 @@ from tidegate.files.pieces import blocks_object, pieces_object
 LINK_SECONDS = 900
 _LOOK_EVERY = 1.0
 _OFFERED_TOGETHER = 100
+# The agent knows these limits: a list that reaches one of them may be cut short.
+_STAGED_TOGETHER = 1000
 _TIDIED_TOGETHER = 50
 # Progress is for people: smaller steps are not worth a write.
 _PROGRESS_STEP = 10
@@ -62,35 +64,44 @@ class Agents:
         self._clock = clock
         self._sleep = sleep
 
-    def inbox(self, project_id: str, agent_id: str, wait: int = 0) -> list[OfferedTransfer]:
-        """Answers at once if there is something, else looks again until `wait` seconds have passed."""
+    def inbox(self, project_id: str, agent_id: str, wait: int = 0, *, can_stage: bool = True) -> list[OfferedTransfer]:
+        """Answers at once if there is something to fetch, else looks again until `wait` seconds have passed.
+
+        What the host has staged is listed too, as long as it is wanted. An agent that cannot stage files (`can_stage`)
+        would put one in place as it arrives, so it is offered the file when its time has come."""
         self._fleet.polled(project_id, agent_id)
         looks = 1 + int(wait / _LOOK_EVERY)
         for look in range(looks):
             if look:
                 self._sleep(_LOOK_EVERY)
-            offered = self._open_entries(project_id, agent_id)
-            if offered:
+            offered = self._open_entries(project_id, agent_id, can_stage)
+            if any(not entry.state.staged_at for entry in offered) or (offered and look == looks - 1):
                 objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
                 return [self._offer(entry, objects[entry.signature]) for entry in offered]
         return []
 
-    def _open_entries(self, project_id: str, agent_id: str) -> list[InboxEntry]:
+    def _open_entries(self, project_id: str, agent_id: str, can_stage: bool) -> list[InboxEntry]:
         """Reads on past entries whose time is over, and takes some of them out of the inbox: a host that was away for
-        long would read thousands of them at every look."""
-        now = self._clock().timestamp()
+        long would read thousands of them at every look. Staged ones take no place of those that are to be fetched."""
+        now = self._clock()
         found: list[InboxEntry] = []
+        staged: list[InboxEntry] = []
         over: list[InboxEntry] = []
         for entry in self._inbox.inbox(project_id, agent_id):
-            if entry.until > now:
+            if entry.until <= now.timestamp():
+                if len(over) < _TIDIED_TOGETHER:
+                    over.append(entry)
+            elif not can_stage and (entry.activate_at or "") > iso(now):
+                continue
+            elif not entry.state.staged_at:
                 found.append(entry)
-            elif len(over) < _TIDIED_TOGETHER:
-                over.append(entry)
+            elif len(staged) < _STAGED_TOGETHER:
+                staged.append(entry)
             if len(found) == _OFFERED_TOGETHER:
                 break
         for entry in over:
             self._inbox.withdraw(project_id, entry.transfer_id, [entry.target])
-        return found
+        return [*found, *staged]
 
     def _offer(self, entry: InboxEntry, key: str) -> OfferedTransfer:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))
@@ -124,6 +135,6 @@ def _is_news(entry: InboxEntry, report: TargetReport) -> bool:
     before = entry.state
     if before.ended:
         return False
-    if report.code != IN_PROGRESS or before.code is None:
+    if report.code != IN_PROGRESS or before.code is None or (report.staged_at and not before.staged_at):
         return True
     return (report.progress or 0) - (before.progress or 0) >= _PROGRESS_STEP

@@ -76,7 +76,7 @@ class Enrolments:
             enrolment_id=found.enrolment_id,
         )
         if known is not None and known.key_id:
-            # The answer to the first try was lost on its way: nobody holds that key.
+            # The answer to the first try was lost: no host has that key.
             self._api_keys().revoke(known.key_id, found.enrolment_id)
             lost = self._line(found, agent_id, "agent.delete", "it enrols again: the first answer was lost")
             self._fleet.remove(found.project_id, agent_id, lost)
@@ -88,7 +88,7 @@ class Enrolments:
         return {"project_id": found.project_id, "agent_id": agent_id, "key_id": key.key_id, "key": text}
 
     def _line(self, enrolment: Enrolment, agent_id: str, action: str, why: str) -> AuditLine:
-        """The actor is the enrolment: whoever holds its token has no key yet."""
+        """The actor is the enrolment: the host has no key yet."""
         return act(enrolment.project_id, agent_id, self._clock(), enrolment.enrolment_id, action, why)
 
     @staticmethod

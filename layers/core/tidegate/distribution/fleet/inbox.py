@@ -31,7 +31,7 @@ class InStaging(NamedTuple):
 
 
 def place_of(transfer_id: str, target: Target) -> InShard | InStaging | None:
-    """Where the entry lies that a report names; None for an id that this system never made."""
+    """Where the entry of a report is stored; None for an id that this system never made."""
     if found := _OF_JOB.fullmatch(transfer_id):
         shard_count = int(found[3])
         return InShard(found[1], shard_of(target, shard_count)) if shard_count else None
@@ -61,4 +61,6 @@ class InboxEntry:
     # Over how many seconds the hosts of this Job spread their reports.
     spread_s: int = 0
     limit_rate: int | None = None
+    # When the host is to put the file in place; it fetches it at once.
+    activate_at: str | None = None
     state: TargetState = UNREPORTED

@@ -80,7 +80,7 @@ class Enrolment:
 
 
 def why_silent(agent: FleetAgent | None, now: datetime) -> str:
-    """Why a host has not reported on its transfer: offline is told apart from slow."""
+    """Why a host has not reported on its transfer: it is offline (since when), or only slow."""
     if agent is None or agent.last_seen is None:
         return "offline: no agent of this name has ever connected"
     if agent.state(now) == OFFLINE:

@@ -20,7 +20,7 @@ _AGENTS_A_MESSAGE = 100
 # Hosts of one Job ask for their URLs, and report, at this rate together: some thirty functions at work at once.
 HOSTS_A_SECOND = 500
 LONGEST_SPREAD = 120
-# A host that has not begun by then may not have heard; it is told again, at doubling distances.
+# A host that has not begun by then may have missed its wake-up: it is sent again, at doubling intervals.
 FIRST_REPEAT = 15.0
 
 

@@ -1,4 +1,4 @@
-"""The agents' inboxes. An entry lies with its Job's shard, where polls read it; an index lists it for its agent."""
+"""The agents' inboxes. Entries are stored with their Job's shard, where polls read them; an index lists an agent's."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def _item(entry: InboxEntry, expires_at: int) -> Item:
         "swarm": json.dumps(entry.swarm, separators=(",", ":")) if entry.swarm else None,
         "spread_s": entry.spread_s or None,
         "limit_rate": entry.limit_rate,
+        "activate_at": entry.activate_at,
         "gsi1pk": keys.inbox(entry.project_id, entry.target.agent_id),
         # Oldest first, so that of two contents for one path the newer one is fetched last.
         "gsi1sk": f"{entry.sequence or 0:020d}#{entry.transfer_id}#{entry.target.container_id}",
@@ -76,7 +77,10 @@ def _entry(item: Item) -> InboxEntry:
         swarm=json.loads(item["swarm"]) if "swarm" in item else None,
         spread_s=item.get("spread_s", 0),
         limit_rate=item.get("limit_rate"),
-        state=TargetState(item.get("code"), item.get("message", ""), item.get("progress"), _figures(item)),
+        activate_at=item.get("activate_at"),
+        state=TargetState(
+            item.get("code"), item.get("message", ""), item.get("progress"), _figures(item), item.get("staged_at")
+        ),
     )
 
 
@@ -91,7 +95,8 @@ def _figures(item: Item) -> Figures | None:
 
 def _report(item: Item) -> TargetReport:
     swarm = figures_from(item["swarm_figures"]) if "swarm_figures" in item else None
-    return TargetReport(item["code"], item.get("message", ""), item.get("progress"), _figures(item), swarm)
+    figures, staged_at = _figures(item), item.get("staged_at")
+    return TargetReport(item["code"], item.get("message", ""), item.get("progress"), figures, swarm, staged_at)
 
 
 class AgentInboxStore:
@@ -137,8 +142,10 @@ class AgentInboxStore:
         sets: dict[str, Any] = {"code": report.code, "message": cut(report.message), "progress": report.progress}
         if report.figures:
             sets |= dict(zip(_FIGURES, report.figures, strict=True))
+        if report.staged_at:
+            sets["staged_at"] = report.staged_at
         if report.swarm is not None:
-            sets["swarm_figures"] = report.swarm.shown()
+            sets["swarm_figures"] = report.swarm.stored()
         self._change(key, sets, () if report.code == IN_PROGRESS else _OUT_OF_INBOX)
 
     def _change(self, key: dict[str, str], sets: dict[str, Any], removes: Sequence[str]) -> None:

@@ -47,7 +47,7 @@ class FleetStore:
     def connected(
         self, project_id: str, agent_id: str, connection_id: str, inventory: Inventory, now: datetime
     ) -> None:
-        """A host has one connection: whichever opened last is the one that is told."""
+        """A host has one connection: messages go to the one that was opened last."""
         sets = {"connection_id": connection_id, "connected_at": iso(now), **asdict(inventory)}
         self._seen(project_id, agent_id, sets, now)
 
@@ -64,7 +64,7 @@ class FleetStore:
         self._seen(project_id, agent_id, {}, now)
 
     def _seen(self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime) -> None:
-        """The first word of a host that nobody enrolled makes its record."""
+        """Creates the record of a host that was not enrolled, at its first message."""
         named = {"project_id": project_id, "agent_id": agent_id, "last_seen": iso(now)}
         self._table.write(update(keys.agent(project_id, agent_id), named | dict(sets), condition=""))
 

@@ -38,17 +38,22 @@ def job_from(item: Mapping[str, Any]) -> Job:
         **plain | {name: tuple(item.get(name, ())) for name in _LISTS},
         parcel=TransferSpec.from_data(item),
         portions=tuple((first, last) for first, last in item.get("portions", ())),
-        counts=Counts(**item.get("counts", {})),
-        closed=Counts(**item.get("closed", {})),
+        counts=_counts(item.get("counts")),
+        closed=_counts(item.get("closed")),
         swarm=figures_from(item.get("swarm_figures")),
         closed_swarm=figures_from(item.get("swarm_closed")),
     )
 
 
+def _counts(stored: Mapping[str, int] | None) -> Counts:
+    """Fields of a later version are left out."""
+    return Counts(**{name: value for name, value in (stored or {}).items() if name in Counts.__slots__})
+
+
 def _swarm(job: Job) -> dict[str, Any]:
     if not job.swarm.hosts:
         return {}
-    return {"swarm_figures": job.swarm.shown(), "swarm_closed": job.closed_swarm.shown()}
+    return {"swarm_figures": job.swarm.stored(), "swarm_closed": job.closed_swarm.stored()}
 
 
 def still_collects(project_id: str, job_key: str) -> Write:
@@ -123,7 +128,8 @@ class JobStore:
         )
 
     def _needed_until(self, job: Job, now: datetime) -> int:
-        return int(now.timestamp()) + self._lasts + job.parcel.waves_last(self._lasts) + self._ttl
+        extra = job.parcel.extra_seconds(self._lasts, now.timestamp())
+        return int(now.timestamp()) + self._lasts + extra + self._ttl
 
     def get(self, project_id: str, job_key: str, *, consistent: bool = True) -> Job | None:
         item = self._table.get(keys.job(project_id, job_key), consistent=consistent)
@@ -174,9 +180,10 @@ class JobStore:
         unsharded = "#status = :running AND attribute_not_exists(#shard_count)"
         return self._change(job, now, sets, None, condition=unsharded, running=RUNNING)
 
-    def sent(self, job: Job, now: datetime, transfer_id: str) -> Job:
+    def sent(self, job: Job, now: datetime, transfer_id: str, file_size: int | None) -> Job:
         first = "#status = :running AND attribute_not_exists(#transfer_id)"
-        return self._change(job, now, {"transfer_id": transfer_id}, None, condition=first, running=RUNNING)
+        sets = {"transfer_id": transfer_id, **({"file_size": file_size} if file_size else {})}
+        return self._change(job, now, sets, None, condition=first, running=RUNNING)
 
     def wave_sent(self, job: Job, now: datetime) -> Job:
         """Notes when the wave was sent; the first to write it wins."""

@@ -36,7 +36,7 @@ class PresenceStore:
 
 
 class SwarmSettingsStore:
-    """They lie with the project's record."""
+    """Stored with the project's record."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

@@ -26,16 +26,28 @@ NONE: Mapping[Target, int] = {}
 
 def shard_from(item: dict[str, Any]) -> Shard:
     states = {
-        Target(agent, container): TargetState(code, message, progress, Figures(*figures) if figures else None)
-        for agent, container, code, message, progress, *figures in unpack(item["packed"])
+        Target(agent, container): TargetState(code, message, progress, *_told(told))
+        for agent, container, code, message, progress, *told in unpack(item["packed"])
     }
     moved = unpack(item["sequences"]) if "sequences" in item else ()
     sequences = {Target(agent, container): sequence for agent, container, sequence in moved}
     return Shard(item["number"], states, item["rev"], item["update_time"], sequences, figures_from(item.get("swarm")))
 
 
+def _told(told: Sequence[Any]) -> tuple[Figures | None, str | None]:
+    """What follows a target's progress: nothing, the four figures, or the four figures and when it was staged."""
+    figures = Figures(*told[:4]) if any(value is not None for value in told[:4]) else None
+    return figures, told[4] if len(told) > 4 else None
+
+
 def _packed(shard: Shard) -> bytes:
-    return pack((*target, *state[:3], *(state.figures or ())) for target, state in shard.states.items())
+    return pack((*target, *state[:3], *_telling(state)) for target, state in shard.states.items())
+
+
+def _telling(state: TargetState) -> tuple[Any, ...]:
+    if state.staged_at:
+        return (*(state.figures or Figures()), state.staged_at)
+    return tuple(state.figures or ())
 
 
 def _callbacks(project_id: str, job_key: str, uuids: Sequence[str], expires_at: int) -> Write:
@@ -56,7 +68,7 @@ class TargetStore:
         self._lasts = lasts
 
     def _needed_until(self, job: Job, now: datetime) -> int:
-        return int(now.timestamp()) + self._lasts + job.parcel.waves_last(self._lasts)
+        return int(now.timestamp()) + self._lasts + job.parcel.extra_seconds(self._lasts, now.timestamp())
 
     def bind(self, project_id: str, job_key: str, arrivals: Sequence[Arrival], expires_at: int) -> Sequence[Arrival]:
         """Binds them to a Job whose window is open. Returns those that came too late."""
@@ -135,7 +147,7 @@ class TargetStore:
                     keys.shard(job.project_id, job.key, shard.number),
                     {
                         "packed": _packed(shard),
-                        **({"swarm": shard.swarm.shown()} if shard.swarm.hosts else {}),
+                        **({"swarm": shard.swarm.stored()} if shard.swarm.hosts else {}),
                         "rev": shard.rev + 1,
                         "update_time": iso(now),
                         "expires_at": self._needed_until(job, now),

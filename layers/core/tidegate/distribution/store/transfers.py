@@ -30,11 +30,8 @@ class TransferStore:
     def intend(self, job: Job, transfer: Transfer) -> tuple[Transfer, bool]:
         """Stores the intent if there is none. Returns the stored transfer, and whether this call may ask for it."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
-        item = (
-            key
-            | asdict(transfer)
-            | {"expires_at": int(transfer.asked_at) + self._lasts + job.parcel.waves_last(self._lasts)}
-        )
+        extra = job.parcel.extra_seconds(self._lasts, transfer.asked_at)
+        item = key | asdict(transfer) | {"expires_at": int(transfer.asked_at) + self._lasts + extra}
         try:
             self._table.write(put_new(item))
         except ConditionFailed as met:
@@ -49,7 +46,7 @@ class TransferStore:
         return self._table.try_write(update(key, sets, condition=same, refused=REFUSED, seen=transfer.attempts))
 
     def settle(self, job: Job, transfer: Transfer, state: str, **more: str | int | None) -> None:
-        """Intended → what became of it, with more fields of the transfer. The first to know wins."""
+        """Intended → `state`, with more fields of the transfer. The first writer wins."""
         key = keys.transfer(job.project_id, job.key, transfer.number)
         changed = update(key, {"state": state, **more}, condition="#state = :intended", intended=INTENDED)
         self._table.try_write(changed)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 MOST_NAMED = 8
@@ -11,8 +12,8 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class SwarmFigures:
-    """`fallbacks` counts hosts that took from S3 what neighbours should have given; `bad_peers` sent bad pieces;
-    `reused_bytes` were found in older versions on the hosts themselves."""
+    """`fallbacks` counts hosts that took from S3 what neighbours should have given, `fallback_reasons` counts them by
+    why they did; `bad_peers` sent bad pieces; `reused_bytes` were found in older versions on the hosts themselves."""
 
     origin_bytes: int = 0
     peer_bytes: int = 0
@@ -21,6 +22,7 @@ class SwarmFigures:
     hosts: int = 0
     bad_peers: tuple[str, ...] = ()
     reused_bytes: int = 0
+    fallback_reasons: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: SwarmFigures) -> SwarmFigures:
         named = sorted({*self.bad_peers, *other.bad_peers})[:MOST_NAMED]
@@ -32,16 +34,23 @@ class SwarmFigures:
             self.hosts + other.hosts,
             tuple(named),
             self.reused_bytes + other.reused_bytes,
+            dict(Counter(self.fallback_reasons) + Counter(other.fallback_reasons)),
         )
 
-    def shown(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, Any]:
         return asdict(self) | {"bad_peers": list(self.bad_peers)}
+
+    def shown(self, file_size: int | None = None) -> dict[str, Any]:
+        """`egress` is how many times the file's size S3 has sent."""
+        return self.stored() | ({"egress": round(self.origin_bytes / file_size, 2)} if file_size else {})
 
 
 NO_FIGURES = SwarmFigures()
 
 
 def figures_from(stored: Mapping[str, Any] | None) -> SwarmFigures:
+    """Fields of a later version are left out."""
     if not stored:
         return NO_FIGURES
-    return SwarmFigures(**{**stored, "bad_peers": tuple(stored.get("bad_peers", ()))})
+    known = {name: value for name, value in stored.items() if name in SwarmFigures.__slots__}
+    return SwarmFigures(**known | {"bad_peers": tuple(stored.get("bad_peers", ()))})

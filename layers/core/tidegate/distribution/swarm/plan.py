@@ -56,7 +56,7 @@ def swarm_id(job_key: str, site: str) -> str:
 
 
 def accept_key(key: bytes, agent_id: str) -> bytes:
-    """With it a host checks whoever calls it; no list of callers is needed."""
+    """The key by which a host checks its callers' tokens; it needs no list of callers."""
     return hmac.digest(key, b"accept" + agent_id.encode(), "sha256")
 
 
@@ -66,7 +66,7 @@ def token(accept: bytes, swarm: str, caller: str) -> bytes:
 
 
 def terms(seat: Seat, key: bytes) -> dict[str, Any]:
-    """What a host is told of its seat. Its peers' tokens are in it, so it goes to that host alone."""
+    """What a host gets with its order: its place in the swarm and its peers. Secret, as it holds its peers' tokens."""
     me = seat.member
     peers = [
         {
@@ -96,7 +96,7 @@ def _text(raw: bytes) -> str:
 
 
 def plan(members: Iterable[Member], job_key: str, key: bytes) -> dict[str, Seat]:
-    """Seats by agent id. Hosts of a site with too few members have none: they fetch from S3 as ever."""
+    """Seats by agent id. Hosts of a site with too few members have none: they fetch from S3."""
     sites: dict[str, dict[str, Member]] = defaultdict(dict)
     for member in members:
         sites[member.site][member.agent_id] = member

@@ -38,7 +38,7 @@ class Presences:
         return iso(until)
 
     def of(self, project_id: str, agent_id: str) -> Presence | None:
-        """What the agent told lately; None if it takes part in no swarm."""
+        """The agent's presence, if it has not expired; None if it takes part in no swarm."""
         return next(iter(self._store.get_many(project_id, [agent_id], self._clock().timestamp())), None)
 
     def settings(self, project_id: str) -> SwarmSettings:

@@ -54,6 +54,11 @@ class TransferAnswer(Answer):
     mode: str | None = None
     swarm: SwarmAnswer | None = None
     limit_rate: Annotated[int, Field(description="bytes a second, for all of this Job's transfers")] | None = None
+    activate_at: (
+        Annotated[str, Field(description="fetch it now, and put it in place at this moment by the host's clock")] | None
+    ) = None
+    activate_until: Annotated[str, Field(description="after that the Job is over")] | None = None
+    staged_at: Annotated[str, Field(description="the host reported that it is staged")] | None = None
     spread_s: Annotated[int, Field(description="spread reports over this time: the Job has many hosts")] | None = None
 
 
@@ -67,7 +72,7 @@ class SwarmResult(Body):
     origin_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
     peer_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)]
     bad_pieces: Annotated[StrictInt, Field(ge=0, le=2**31)] = 0
-    fell_back: Literal["none", "ladder", "alone", "deadline"] = "none"
+    fell_back: Literal["none", "ladder", "alone", "deadline", "no_peers", "bad_pieces", "broken"] = "none"
     bad_peers: Annotated[list[AgentId], Field(max_length=4)] = []
     reused_bytes: Annotated[StrictInt, Field(ge=0, le=2**50)] = 0
 
@@ -82,6 +87,9 @@ class ResultBody(Body):
     speed: Annotated[StrictInt, Field(ge=0, le=2**53, description="bytes a second")] | None = None
     start_time: Moment | None = None
     end_time: Moment | None = None
+    staged_at: (
+        Annotated[Moment, Field(description="with 115: the whole file is here, and waits for activate_at")] | None
+    ) = None
     swarm: SwarmResult | None = None
 
 

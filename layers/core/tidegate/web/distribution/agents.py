@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import unquote
 
 from aws_lambda_powertools.event_handler.openapi.params import Query
 
 from tidegate.app import app
+from tidegate.common.ids import iso
 from tidegate.distribution.fleet.agents import OfferedTransfer, Result
 from tidegate.distribution.swarm.figures import SwarmFigures
 from tidegate.distribution.swarm.presence import Presence
@@ -39,7 +41,9 @@ def build_router() -> Router:
         summary="What the agent has to fetch; waits for it",
     )
     def inbox(agent_id: str, wait: Annotated[int, Query(ge=0, le=20)] = 0) -> TransferList:
-        offers = app().distribution.agents.inbox(router.caller.project_id, unquote(agent_id), wait)
+        # In a header: an older API ignores it, where it would refuse a parameter.
+        can_stage = "stage" in (router.current_event.headers.get("x-tidegate-can") or "").split(",")
+        offers = app().distribution.agents.inbox(router.caller.project_id, unquote(agent_id), wait, can_stage=can_stage)
         return TransferList(items=[_shown(offer) for offer in offers])
 
     @router.post("/v1/agents/<agent_id>/results", scope="agent", tags=_TAGS, summary="What became of transfers")
@@ -68,16 +72,25 @@ def build_router() -> Router:
 def _result(item: ResultBody) -> Result:
     told = Figures(item.size, item.speed, item.start_time, item.end_time)
     figures = told if any(value is not None for value in told) else None
-    report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures, _swarm_figures(item.swarm))
+    swarm, staged_at = _swarm_figures(item.swarm), item.staged_at
+    report = TargetReport(item.error_code, item.error_msg or "", item.progress, figures, swarm, staged_at)
     return Result(item.transfer_id, item.container_id, report)
 
 
 def _swarm_figures(told: SwarmResult | None) -> SwarmFigures | None:
     if told is None:
         return None
-    fell_back = int(told.fell_back != "none")
-    named = tuple(told.bad_peers)
-    return SwarmFigures(told.origin_bytes, told.peer_bytes, told.bad_pieces, fell_back, 1, named, told.reused_bytes)
+    reasons: dict[str, int] = {} if told.fell_back == "none" else {told.fell_back: 1}
+    return SwarmFigures(
+        told.origin_bytes,
+        told.peer_bytes,
+        told.bad_pieces,
+        fallbacks=len(reasons),
+        hosts=1,
+        bad_peers=tuple(told.bad_peers),
+        reused_bytes=told.reused_bytes,
+        fallback_reasons=reasons,
+    )
 
 
 def _shown(offer: OfferedTransfer) -> TransferAnswer:
@@ -97,5 +110,8 @@ def _shown(offer: OfferedTransfer) -> TransferAnswer:
         mode=entry.mode,
         spread_s=entry.spread_s or None,
         limit_rate=entry.limit_rate,
+        activate_at=entry.activate_at,
+        activate_until=iso(datetime.fromtimestamp(entry.until, UTC)) if entry.activate_at else None,
+        staged_at=entry.state.staged_at,
         swarm=SwarmAnswer.model_validate(offer.swarm) if offer.swarm else None,
     )

@@ -15,6 +15,10 @@ class CountsAnswer(Answer):
     downloading: Annotated[int, Field(description="hosts that have begun")]
     timeout: int
     waiting: Annotated[int, Field(description="hosts that have not begun; absent if there are none")] | None = None
+    staged: (
+        Annotated[int, Field(description="hosts that have the file and wait for activate_at; absent if there are none")]
+        | None
+    ) = None
     cancelled: Annotated[int, Field(description="absent if there are none")] | None = None
 
     @model_serializer(mode="wrap")
@@ -52,6 +56,8 @@ class JobSwarmAnswer(Answer):
     hosts: int
     bad_peers: list[str]
     reused_bytes: int = 0
+    fallback_reasons: Annotated[dict[str, int], Field(description="hosts by why they fell back to S3")] = {}
+    egress: Annotated[float, Field(description="file sizes that S3 has sent: origin_bytes ÷ file_size")] | None = None
 
 
 class JobAnswer(Answer):
@@ -67,6 +73,8 @@ class JobAnswer(Answer):
     target_user: str
     mode: str | None = None
     limit_rate: Annotated[int, Field(description="bytes a second on each host")] | None = None
+    file_size: Annotated[int, Field(description="in bytes, once the file was sent")] | None = None
+    activate_at: Annotated[str, Field(description="when the hosts put the file in place")] | None = None
     transfer_id: str | None = None
     window_closes_at: str
     create_time: str
@@ -94,6 +102,7 @@ class JobTargetAnswer(FiguresAnswer):
     error_code: int | None = None
     error_msg: str | None = None
     progress: int | None = None
+    staged_at: Annotated[str, Field(description="the host has the file and waits for activate_at")] | None = None
     agent_state: Literal["online", "offline"] | None = None
 
 

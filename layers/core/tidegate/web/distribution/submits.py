@@ -46,6 +46,7 @@ def _parcel(body: ParcelBody) -> TransferSpec:
         mode=body.mode and body.mode.zfill(4),
         swarm="off" if body.swarm == "off" else None,
         limit_rate=body.limit_rate,
+        activate_at=body.activate_at,
     )
 
 

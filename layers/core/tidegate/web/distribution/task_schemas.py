@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StrictInt, model_validator
 
+from tidegate.common.ids import iso
 from tidegate.web.schemas import Answer, Body, FileName, FilePath, Number, Signature, Text
 
 _ID_BYTES = 128
@@ -40,6 +43,23 @@ Directory = Annotated[FilePath, AfterValidator(_absolute)]
 Callback = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_web)]
 
 
+def _moment(value: str) -> str:
+    """In the one form in which moments are stored: requests for the same moment join one window."""
+    try:
+        moment = datetime.fromisoformat(value.upper())
+    except ValueError:
+        moment = None
+    # Python takes more than RFC 3339 does, as dates without a time.
+    if moment is None or moment.tzinfo is None or not _RFC3339.fullmatch(value):
+        raise ValueError(f"must be a date and time with its offset, as in 2026-12-24T18:00:00Z: {value!r} was given")
+    try:
+        return iso(moment.astimezone(UTC))
+    except OverflowError as error:
+        raise ValueError("must lie between the years 1 and 9999") from error
+
+
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})")
+ActivateAt = Annotated[str, AfterValidator(_moment)]
 Mode = Annotated[str, Field(pattern=r"^0?[0-7]{3}$", description="octal permissions, as in 0640")]
 
 
@@ -55,6 +75,16 @@ class ParcelBody(Body):
     swarm: Annotated[Literal["auto", "off"], Field(description="off: every host fetches from S3")] = "auto"
     limit_rate: (
         Annotated[StrictInt, Field(ge=1024, le=2**40, description="bytes a second on each host, for this Job")] | None
+    ) = None
+    activate_at: (
+        Annotated[
+            ActivateAt,
+            Field(
+                max_length=40,
+                description="hosts fetch the file now and put it in place then (RFC 3339, at most 7 days ahead)",
+            ),
+        ]
+        | None
     ) = None
     callback: Callback | None = None
 
@@ -139,10 +169,12 @@ class TaskAnswer(FiguresAnswer):
     target_container_id: str
     target_file_dir: str
     target_user: str
+    activate_at: str | None = None
     status: Status
     error_code: int | None = None
     error_msg: str | None = None
     progress: int | None = None
+    staged_at: Annotated[str, Field(description="the host has the file and waits for activate_at")] | None = None
     create_time: str
     update_time: str
 

@@ -67,7 +67,7 @@ function page({ record, shown, tasks }, { status, targets, refresh, choose, map,
     crumbs(link(t("nav.distribution"), "#/distribution")),
     pageHead(record.file_name || record.file_path, record.file_path, badge(record.status), session.can("write") && actions(record, refresh, go)),
     h("div", { class: "grid" },
-      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [splitBar(counts, t("jobs.progress")), splitLegend(counts), figures(record, speed)]),
+      card(t("jobs.progress"), { wide: true, id: "progress" }, record.status === "Pending" ? filling(record) : [staging(record), splitBar(counts, t("jobs.progress")), splitLegend(counts), figures(record, speed)]),
       record.waves?.length ? card(t("jobs.waves"), { wide: true, id: "waves" }, waves(record)) : null,
       card(t("jobs.map"), { wide: true, id: "map" }, counts.total ? map.view() : empty(t("jobs.noTargets"), t("jobs.noTargetsYet"))),
       card(t("jobs.targets"), { wide: true, id: "targets" },
@@ -102,6 +102,12 @@ function filling(record) {
     windowBar(record), h("span", { class: "muted" }, t("overview.targetsSoFar", { n: count(record.counts.total) })));
 }
 
+// Hosts that have the file and wait for the moment at which all of them put it in place.
+function staging(record) {
+  if (!record.activate_at || record.finish_time) return null;
+  return h("p", { "data-key": "staging" }, t("jobs.staged", { n: count(record.counts.staged || 0), total: count(record.counts.total) }), " ", moment(record.activate_at));
+}
+
 function figures(record, speed) {
   const rate = record.speed;
   if (!rate && speed.points.length < 2) return null;
@@ -128,7 +134,7 @@ function targetTable(items, tasks) {
     { title: t("jobs.agent"), kind: "main", cell: (target) => [link(target.agent_id, `#/fleet/${at(target.agent_id)}`, "strong"), target.container_id && h("span", { class: "under" }, target.container_id)] },
     { title: t("field.status"), cell: (target) => badge(STATUSES[target.status] || target.status) },
     { title: t("jobs.code"), cell: (target) => (target.error_code === undefined || target.error_code === null ? "–" : code(target.error_code)) },
-    { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.progress !== undefined && target.progress !== null ? `${target.progress}%` : "–") },
+    { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.staged_at ? t("jobs.isStaged") : target.status === "Running" && target.progress !== undefined && target.progress !== null ? `${target.progress}%` : "–") },
     { title: t("jobs.task"), cell: (target) => taskLink(tasks.get(targetName(target.agent_id, target.container_id))) },
   ], items, { keyOf: (target) => `${target.agent_id}:${target.container_id}` });
 }
@@ -146,6 +152,7 @@ function details(record) {
     [t("jobs.where"), code(`${record.target_user} : ${record.target_file_dir}`)],
     [t("jobs.transfer"), record.transfer_id && copyable(record.transfer_id)],
     [t("jobs.redriveOf"), record.redrive_of && link(t("jobs.job"), `#/distribution/${at(record.redrive_of)}`)],
+    [t("jobs.activateAt"), record.activate_at && moment(record.activate_at)],
     [t("field.created"), moment(record.create_time)],
     [t("jobs.executed"), record.execute_time && moment(record.execute_time)],
     [t("field.finished"), record.finish_time && moment(record.finish_time)],
@@ -155,6 +162,12 @@ function details(record) {
 
 // What S3 takes for a byte that leaves for the internet: $0.09 a GB.
 const EGRESS_PRICE = 0.09 / 1e9;
+
+// Why hosts went back to S3, the most frequent reason first.
+function reasons(counted) {
+  const told = Object.entries(counted).sort((a, b) => b[1] - a[1]).map(([why, n]) => `${count(n)} ${t(`jobs.why_${why}`)}`);
+  return told.length ? `: ${told.join(", ")}` : "";
+}
 
 // Where the bytes came from, if the Job's hosts gave the file to one another.
 function swarm(sums) {
@@ -166,7 +179,8 @@ function swarm(sums) {
       [t("jobs.hostsTold"), count(sums.hosts)],
       [t("jobs.saved"), sums.peer_bytes + sums.reused_bytes ? `$${((sums.peer_bytes + sums.reused_bytes) * EGRESS_PRICE).toFixed(2)}` : null],
       [t("jobs.reused"), sums.reused_bytes ? bytes(sums.reused_bytes) : null],
-      [t("jobs.fallbacks"), sums.fallbacks ? count(sums.fallbacks) : null],
+      [t("jobs.egress"), sums.egress ? t("jobs.egressTimes", { n: sums.egress }) : null],
+      [t("jobs.fallbacks"), sums.fallbacks ? `${count(sums.fallbacks)}${reasons(sums.fallback_reasons || {})}` : null],
       [t("jobs.badPieces"), sums.bad_pieces ? `${count(sums.bad_pieces)}${sums.bad_peers.length ? `, ${t("jobs.sentBy", { names: sums.bad_peers.join(", ") })}` : ""}` : null],
     ]),
   ];

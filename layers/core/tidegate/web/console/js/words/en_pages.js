@@ -39,6 +39,8 @@ export const enPages = {
   },
   jobs: {
     limitRate: "Limit on each host, MB/s", limitRateHint: "Empty: as fast as it goes.",
+    activateAt: "Goes in place at", activateAtHint: "Hosts fetch the file now and put it in place at this time, all together. Empty: as it arrives.", staged: "Staged {n} of {total}, switches at", isStaged: "staged", egress: "Sent by S3", egressTimes: "{n} × the file",
+    why_ladder: "peers sent too little", why_alone: "no peer answered", why_deadline: "peers too slow", why_no_peers: "no peers", why_bad_pieces: "bad pieces", why_broken: "swarm failed",
     map: "All targets", mapHint: "A square is a target. Point at one for its name, press it for its host.", searchTarget: "Host name", waves: "Waves", waveTargets: "{n} targets", waveWait: "then wait {time}", waveLimit: "goes on if at most {n}% fail", bytes: "Where the bytes came from", moved: "Moved", meanSpeed: "Mean speed of a host", speedNow: "Speed",
     hostsTold: "Hosts that told", fallbacks: "Went back to S3", cancel: "Cancel Job", cancelSure: "Call this Job off? What has arrived stays.", cancelled: "Called off", redrive: "Try {n} again", redriven: "A new Job of what failed", redriveOf: "Tries again", windowOpen: "The window is open for another {time}: whoever asks for this file meanwhile shares this Job. Then it is sent.",
     windowClosing: "The window has closed; the Job is being sent.", windowIsOpen: "The window is open", groupsAndWaves: "Groups, waves and more", groupsHint: "Instead of targets: every host of these groups.", wavesHint: "One a line: percent of the hosts, seconds to wait, percent that may fail. The last is 100.", mode: "File mode", asProject: "As the project says",

@@ -38,6 +38,8 @@ export const zhPages = {
   },
   jobs: {
     limitRate: "每台主机限速，MB/秒", limitRateHint: "留空则不限速。",
+    activateAt: "切换时间", activateAtHint: "主机立即获取文件，到此时间同时切换。留空则到达即生效。", staged: "已就绪 {n} / {total}，切换时间", isStaged: "已就绪", egress: "S3 发送量", egressTimes: "文件大小的 {n} 倍",
+    why_ladder: "同伴发送过少", why_alone: "同伴无应答", why_deadline: "同伴过慢", why_no_peers: "没有同伴", why_bad_pieces: "错误分片", why_broken: "互传失败",
     map: "全部目标", mapHint: "每个方块是一个目标。指向它可见名称，点击进入主机页面。", searchTarget: "主机名", waves: "分批", waveTargets: "{n} 个目标", waveWait: "随后等待 {time}", waveLimit: "失败不超过 {n}% 则继续", bytes: "字节来源", moved: "已传输", meanSpeed: "单机平均速度", speedNow: "速度",
     hostsTold: "已上报主机", fallbacks: "退回 S3", cancel: "取消 Job", cancelSure: "取消此 Job？已送达的保留。", cancelled: "已取消", redrive: "重试 {n} 个", redriven: "已为失败目标新建 Job", redriveOf: "重试自", windowOpen: "窗口还将打开 {time}：期间请求同一文件的人共用此 Job，之后开始发送。",
     windowClosing: "窗口已关闭，正在发送。", windowIsOpen: "窗口打开中", groupsAndWaves: "分组、分批及其他", groupsHint: "代替目标列表：这些分组的全部主机。", wavesHint: "每行一批：主机百分比、等待秒数、允许失败百分比。最后一批为 100。", mode: "文件权限", asProject: "按项目设置",

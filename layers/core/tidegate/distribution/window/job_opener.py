@@ -12,7 +12,7 @@ from tidegate.common.ids import Clock, iso
 from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.model import Job, TransferSpec, job_key
 from tidegate.distribution.store.jobs import JobStore
-from tidegate.distribution.windows import bucket_of, window_end
+from tidegate.distribution.window.buckets import bucket_of, window_end
 from tidegate.errors import Conflict
 
 logger = Logger(service="tidegate", child=True)
@@ -39,8 +39,9 @@ class Windows:
         return self.lasts + self.ttl
 
     def needed_until(self, now: datetime, parcel: TransferSpec | None = None) -> int:
-        """When a record of that moment may expire; a Job that goes in waves needs it for longer."""
-        return int(now.timestamp()) + self.longest + (parcel.waves_last(self.lasts) if parcel else 0)
+        """When a record of that moment may expire; a Job that goes in waves or is preheated needs it for longer."""
+        extra = parcel.extra_seconds(self.lasts, now.timestamp()) if parcel else 0
+        return int(now.timestamp()) + self.longest + extra
 
 
 class JobOpener:

@@ -1,4 +1,4 @@
-"""Tasks that were written and never sent on: the function that took them died before it sent their message."""
+"""Finds Tasks whose SQS message was never sent: the submit function died after it wrote them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.distribution.model import Job
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore
-from tidegate.distribution.target_queue import TargetMessages
+from tidegate.distribution.window.target_queue import TargetMessages
 
 logger = Logger(service="tidegate", child=True)
 
@@ -28,7 +28,7 @@ class StrayTasks:
         and the second time changes nothing."""
         bound = {arrival.uuid for arrival in self._targets.collected(job.project_id, job.key)}
         unbound = [uuid for uuid in self._tasks.uuids_of_job(job) if uuid not in bound]
-        # The index lags behind: only the Task itself says whether it still belongs to this Job.
+        # The index is eventually consistent: only the Task itself says whether it still belongs to this Job.
         tasks = self._tasks.get_many(job.project_id, unbound, consistent=True)
         # A late Task whose target another one had brought is among the callbacks: it has reached the Job.
         joined = {uuid for _, uuids in self._targets.callbacks(job) for uuid in uuids} if tasks else set()

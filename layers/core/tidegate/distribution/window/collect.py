@@ -10,13 +10,13 @@ from aws_lambda_powertools import Logger
 from tidegate.aws.writes import Write
 from tidegate.common.ids import Clock, iso
 from tidegate.common.slices import slices
-from tidegate.distribution.job_opener import JobOpener, Windows
 from tidegate.distribution.model import Job, Task, TransferSpec, job_key
 from tidegate.distribution.ports import Arrival
 from tidegate.distribution.store.jobs import JobStore
 from tidegate.distribution.store.targets import TargetStore
 from tidegate.distribution.store.tasks import TaskStore, move_task, renew_task
-from tidegate.distribution.target_queue import TargetMessage
+from tidegate.distribution.window.job_opener import JobOpener, Windows
+from tidegate.distribution.window.target_queue import TargetMessage
 from tidegate.errors import Busy, RecordNotFound
 
 logger = Logger(service="tidegate", child=True)
@@ -92,7 +92,7 @@ class Collect:
             self._move(source, portion)
 
     def _after_expiry(self, messages: Sequence[TargetMessage]) -> None:
-        """Targets whose Job is gone, as when a dead letter is redriven days later, go to the present window's Job.
+        """Binds targets whose Job has expired (a dead letter that is redriven days later) to the present window's Job.
 
         A Task that is bound to another Job by now has been served. One that has expired is written again."""
         for message in messages:

@@ -35,8 +35,9 @@ class CloseWindow:
             raise RecordNotFound("no such Job")
         if job.status == PENDING:
             now = self._clock()
-            deadline = now + timedelta(seconds=self._job_timeout)
-            job = self._jobs.close(job, now, deadline.timestamp(), now + LOOK_AGAIN)
+            # Hosts have until then to put the file in place, which they do not before `activate_at`.
+            lasts = timedelta(seconds=job.parcel.until_activation(now.timestamp()) + self._job_timeout)
+            job = self._jobs.close(job, now, (now + lasts).timestamp(), now + LOOK_AGAIN)
         if job.ended or job.shard_count is not None:
             return job
         collected = list(self._targets.collected(project_id, job_key))
@@ -58,7 +59,7 @@ def wave_limits(waves: Sequence[Wave], targets: Sequence[Target]) -> tuple[list[
 
 
 def _older(job: Job, collected: Iterable[Arrival]) -> dict[Target, int]:
-    """The sequences of targets that were only moved here from earlier Jobs; nobody asked for them in this window."""
+    """The sequences of targets that were only moved here from earlier Jobs, and not submitted in this window."""
     if job.sequence is None:
         return {}
     newest: dict[Target, int] = {}

@@ -15,8 +15,8 @@ from tests.support import sample
 from tests.support.fleet import Fleet, collect, messages
 from tidegate.distribution.model import Job, TransferSpec
 from tidegate.distribution.ports import Arrival
-from tidegate.distribution.target_queue import TargetMessage
 from tidegate.distribution.targets import Target
+from tidegate.distribution.window.target_queue import TargetMessage
 
 
 def parcel_of(fleet: Fleet) -> TransferSpec:
@@ -24,7 +24,7 @@ def parcel_of(fleet: Fleet) -> TransferSpec:
     return TransferSpec(**body)
 
 
-def test_a_target_whose_message_comes_after_its_job_closed_is_in_a_later_job_and_its_task_says_so(fleet: Fleet) -> None:
+def test_late_target_moves_to_a_later_job_with_its_task(fleet: Fleet) -> None:
     early, late = fleet.submit("a-1"), fleet.submit("a-2")
     first, second = messages(fleet)
     collect(fleet, [first])
@@ -86,7 +86,7 @@ def test_a_late_task_whose_target_another_task_brought_in_time_shares_its_fate(f
     assert fleet.task(late["task_id"])["status"] == "Running"
 
 
-def test_a_late_task_of_a_target_that_has_ended_does_not_go_back_to_pending(fleet: Fleet) -> None:
+def test_late_task_of_an_ended_target_is_not_pending(fleet: Fleet) -> None:
     in_time, late = fleet.submit("a-1"), fleet.submit("a-1")
     first, second = messages(fleet)
     collect(fleet, [first])

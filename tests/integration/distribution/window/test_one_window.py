@@ -40,7 +40,7 @@ def test_the_same_target_five_times_is_five_tasks_one_target_all_success(fleet: 
     assert [fleet.task(task["task_id"])["status"] for task in made] == ["Success"] * 5
 
 
-def test_two_contents_of_one_path_in_one_window_are_two_jobs_each_with_its_own_content(fleet: Fleet) -> None:
+def test_two_contents_of_one_path_in_one_window_are_two_jobs(fleet: Fleet) -> None:
     other = fleet.store(b"another tide")
     one = fleet.submit("a-1")
     two = fleet.submit("a-2", file_signature=other)

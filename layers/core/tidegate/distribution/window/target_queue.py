@@ -17,7 +17,7 @@ _MESSAGE_BYTES = 24_000
 
 
 class NewTasks(NamedTuple):
-    """For targets whose Tasks are not written yet: whoever collects them does it."""
+    """For targets whose Tasks are not written yet: collect_targets writes them."""
 
     create_time: str
     callback: str | None

@@ -1,0 +1,58 @@
+"""The staged file on the disk, beside its destination: made of a verified part file, found again, checked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from tidegate_client.agent.disk.place import Place, is_plain
+from tidegate_client.agent.preheat.model import Looks, Staged, StagedFile
+from tidegate_client.agent.refusals import StagedFileLost
+from tidegate_client.content import sha256_of_stream
+from tidegate_client.models import Transfer
+
+
+def staged_name(place: Place, agent_id: str, transfer: Transfer) -> str:
+    """Each transfer has its own: another one of the same content must neither use nor remove it."""
+    return place.hidden_name(agent_id, transfer["signature"], transfer["transfer_id"], suffix="staged")
+
+
+def looks_of(file: BinaryIO) -> Looks:
+    status = os.fstat(file.fileno())
+    return Looks(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def put_aside(place: Place, file: BinaryIO, part: str, name: str) -> StagedFile:
+    """The verified part file becomes the staged file. It stays the agent's own, so that only root can change it."""
+    file.flush()
+    os.fsync(file.fileno())
+    place.rename(file, part, name)
+    return StagedFile(name, os.fspath(place.file), looks_of(file))
+
+
+def found_again(place: Place, name: str, signature: str) -> StagedFile | None:
+    """A staged file that the agent was killed over before it was written down; a wrong one is removed."""
+    with place.opened(name) as file:
+        if file is None:
+            return None
+        if is_plain(file, os.geteuid()) and sha256_of_stream(file) == signature.lower():
+            os.fsync(place.directory)
+            return StagedFile(name, os.fspath(place.file), looks_of(file))
+    place.drop_part(name)
+    return None
+
+
+@contextlib.contextmanager
+def opened_unchanged(place: Place, staged: Staged) -> Iterator[BinaryIO | None]:
+    """The staged file, if its bytes are the right ones; None if it is gone. Only a file that looks changed is read."""
+    with place.opened(staged.file.name) as file:
+        if file is not None and looks_of(file) != staged.file.looks:
+            right = is_plain(file) and sha256_of_stream(file) == staged.transfer["signature"].lower()
+            if not right:
+                raise StagedFileLost(
+                    f"the staged file {staged.file.name} in {place.path} was changed before its time: "
+                    "redrive the Job to deliver it again"
+                )
+        yield file

@@ -1,0 +1,286 @@
+"""A file that hosts fetch ahead of a named time, and put in place at that time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.fleet import Fleet, due
+from tidegate.aws import keys
+from tidegate.common.ids import iso
+from tidegate.distribution.model import job_key
+
+STAGED = "2026-01-01T00:00:00.000Z"
+
+
+def moment(fleet: Fleet, seconds: float) -> str:
+    return iso(fleet.cloud.clock() + timedelta(seconds=seconds))
+
+
+def refusal(fleet: Fleet, **more: Any) -> dict[str, Any]:
+    answer = fleet.post("/v1/downloads/batch", fleet.body(targets=[{"agent_id": "a-1"}], **more))
+    assert answer.status == 422, answer.body
+    (error,) = answer.json()["errors"]
+    assert error["loc"] == ["body", "activate_at"]
+    return dict(error)
+
+
+def stage(fleet: Fleet, agent_id: str, **more: Any) -> None:
+    assert fleet.report(agent_id, 115, progress=100, staged_at=STAGED, **more).status == 200
+
+
+def poll(fleet: Fleet, job_id: str, **more: Any) -> dict[str, Any]:
+    return dict(fleet.step("poll_transfer", job_id, **more))
+
+
+def finish(fleet: Fleet, job_id: str) -> dict[str, Any]:
+    assert poll(fleet, job_id)["state"] == "over"
+    assert fleet.step("finish_job", job_id)["state"] == "ended"
+    return fleet.job(job_id)
+
+
+@pytest.mark.parametrize("given", ["2026-12-24", "2026-12-24T18:00:00", "tomorrow", "20261224T180000Z", ""])
+def test_activate_at_that_is_no_moment_is_refused(fleet: Fleet, given: str) -> None:
+    assert "2026-12-24T18:00:00Z" in refusal(fleet, activate_at=given)["msg"]
+
+
+def test_activate_at_in_the_past_or_too_far_ahead_is_refused(fleet: Fleet) -> None:
+    past, far = moment(fleet, -1), moment(fleet, 7 * 86400 + 1)
+
+    assert f"must be in the future: it is {moment(fleet, 0)} and {past}" in refusal(fleet, activate_at=past)["msg"]
+    assert f"at most 7 days ahead: {far}" in refusal(fleet, activate_at=far)["msg"]
+    assert "future" in refusal(fleet, activate_at=moment(fleet, 0))["msg"]
+
+
+def test_activate_at_with_waves_is_refused(fleet: Fleet) -> None:
+    error = refusal(fleet, activate_at=moment(fleet, 60), waves=[{"percent": 10}])
+    assert "waves" in error["msg"]
+
+
+def test_equal_moments_join_one_window_and_others_do_not(fleet: Fleet) -> None:
+    fleet.to_window_start()
+    at = fleet.cloud.clock() + timedelta(hours=1)
+    there = iso(at + timedelta(hours=8))[:-1] + "+08:00"
+
+    plain = fleet.submit("a-0")["job_id"]
+    jobs = [fleet.submit(f"a-{n}", activate_at=given)["job_id"] for n, given in enumerate((iso(at), there), start=1)]
+    other = fleet.submit("a-3", activate_at=iso(at + timedelta(seconds=1)))["job_id"]
+
+    assert jobs[0] == jobs[1]
+    assert len({plain, jobs[0], other}) == 3
+    assert fleet.job(jobs[0])["activate_at"] == iso(at)
+
+
+def test_host_fetches_now_and_succeeds_when_the_file_is_in_place(fleet: Fleet) -> None:
+    at = moment(fleet, 3600)
+    submitted = fleet.submit_many(["a-1", "a-2", "a-3"], activate_at=at)
+    job_id, task_id = submitted["job_id"], submitted["tasks"][0]["task_id"]
+    fleet.run_until_dispatched(job_id)
+    (order,) = fleet.inbox("a-1")
+    assert (order["activate_at"], order["staged_at"]) == (at, None)
+    assert order["activate_until"] > at
+
+    stage(fleet, "a-1", size=10_000, speed=5)
+    fleet.report("a-2", 115, progress=30)
+    assert poll(fleet, job_id)["state"] == "running"
+
+    job, task = fleet.job(job_id), fleet.task(task_id)
+    assert job["counts"] == {
+        "total": 3,
+        "success": 0,
+        "failed": 0,
+        "timeout": 0,
+        "downloading": 1,
+        "waiting": 1,
+        "staged": 1,
+    }
+    assert (task["status"], task["staged_at"], task["activate_at"]) == ("Running", STAGED, at)
+    (order,) = fleet.inbox("a-1")
+    assert order["staged_at"] == STAGED
+
+    for agent in ("a-1", "a-2", "a-3"):
+        fleet.report(agent, 0)
+    assert finish(fleet, job_id)["status"] == "Success"
+    assert fleet.task(task_id)["staged_at"] == STAGED
+    assert "staged" not in fleet.job(job_id)["counts"]
+
+
+def test_time_out_counts_from_activate_at_and_records_last_as_long(fleet: Fleet) -> None:
+    ahead = 6 * 86400
+    job_id = fleet.submit("a-1", activate_at=moment(fleet, ahead))["job_id"]
+    fleet.run_until_dispatched(job_id)
+    stage(fleet, "a-1")
+    windows, table = fleet.cloud.app.distribution.windows, fleet.cloud.app.table
+    end = fleet.cloud.clock() + timedelta(seconds=ahead - windows.seconds - windows.grace + windows.job_timeout)
+
+    assert poll(fleet, job_id, wait=300) == {"state": "running", "wait": 300}
+    names = (fleet.project.id, job_key(job_id))
+    stored = [table.get(keys.job(*names)), table.get(keys.shard(*names, 0))]
+    for partition in (keys.chunks(*names), keys.transfers(*names), keys.job_inbox_entries(*names, 0)):
+        stored += table.query_all(partition)
+    assert len(stored) >= 5
+    assert all(item and item["expires_at"] > end.timestamp() for item in stored)
+
+    fleet.cloud.clock.move_to(end - timedelta(seconds=1))
+    assert poll(fleet, job_id)["state"] == "running"
+    fleet.cloud.clock.advance(2)
+    assert finish(fleet, job_id)["counts"]["timeout"] == 1
+
+
+def test_staged_hosts_are_not_asked_again(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1", activate_at=moment(fleet, 3600))["job_id"]
+    fleet.run_until_dispatched(job_id)
+    stage(fleet, "a-1")
+    fleet.cloud._receive("AgentWakeupsQueue", 100)
+
+    fleet.step("dispatch_transfer", job_id)
+    for _ in range(3):
+        fleet.cloud.clock.advance(300)
+        poll(fleet, job_id, wait=300)
+
+    assert fleet.cloud._receive("AgentWakeupsQueue", 100) == []
+    (order,) = fleet.inbox("a-1")
+    assert order["staged_at"] == STAGED
+
+
+def test_staged_told_twice_late_or_after_the_end_changes_nothing(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1", activate_at=moment(fleet, 60))["job_id"]
+    fleet.run_until_dispatched(job_id)
+    orders = fleet.inbox("a-1")
+    for at in (STAGED, "2026-02-02T00:00:00.000Z"):
+        fleet.report("a-1", 115, items=orders, progress=100, staged_at=at)
+    fleet.report("a-1", 115, items=orders, progress=40)
+    poll(fleet, job_id)
+    (row,) = fleet.get(f"/v1/jobs/{fleet.job(job_id)['key']}/targets")["items"]
+    assert (row["status"], row["staged_at"], row["progress"]) == ("Running", STAGED, 100)
+
+    fleet.report("a-1", 0, items=orders)
+    fleet.report("a-1", 115, items=orders, progress=100, staged_at=STAGED)
+
+    assert finish(fleet, job_id)["status"] == "Success"
+
+
+def test_swarm_figures_of_a_staged_host_count_once(fleet: Fleet) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"], activate_at=moment(fleet, 600))["job_id"]
+    fleet.run_until_dispatched(job_id)
+    swarm = {"origin_bytes": 600, "peer_bytes": 400}
+    stage(fleet, "a-1", swarm=swarm)
+    poll(fleet, job_id)
+    assert fleet.job(job_id)["swarm"]["origin_bytes"] == 600
+
+    fleet.report("a-1", 0, swarm=swarm)
+    stage(fleet, "a-2", swarm=swarm)
+    fleet.report("a-2", 0, swarm=swarm)
+    finish(fleet, job_id)
+
+    found = fleet.job(job_id)["swarm"]
+    assert (found["origin_bytes"], found["peer_bytes"], found["hosts"]) == (1200, 800, 2)
+
+
+def test_cancel_before_the_time_ends_the_job_at_once(fleet: Fleet) -> None:
+    job_id = fleet.submit_many(["a-1", "a-2"], activate_at=moment(fleet, 86400))["job_id"]
+    fleet.run_until_dispatched(job_id)
+    stage(fleet, "a-1")
+    before = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
+
+    assert fleet.post(f"/v1/jobs/{fleet.job(job_id)['key']}/cancel", {}).status == 202
+    after = fleet.cloud.app.distribution.jobs.get(fleet.project.id, job_key(job_id))
+
+    assert before
+    assert after
+    assert after.generation == before.generation + 1
+    assert fleet.cloud.app.distribution.executions.status(after) is not None, "another execution ends it"
+    assert finish(fleet, job_id)["status"] == "Cancelled"
+    assert fleet.inbox("a-1") == []
+    assert fleet.inbox("a-2") == []
+
+
+def test_redrive_keeps_a_time_that_is_ahead_and_drops_one_that_has_passed(fleet: Fleet) -> None:
+    at = moment(fleet, 3600)
+    job_id = fleet.submit("a-1", activate_at=at)["job_id"]
+    fleet.run_until_dispatched(job_id)
+    key = fleet.job(job_id)["key"]
+    fleet.post(f"/v1/jobs/{key}/cancel", {})
+    finish(fleet, job_id)
+
+    ahead = fleet.post(f"/v1/jobs/{key}/redrive", {"statuses": ["Cancelled"]}).json()["job_id"]
+    fleet.cloud.clock.advance(3600)
+    later = fleet.post(f"/v1/jobs/{key}/redrive", {"statuses": ["Cancelled"]}).json()["job_id"]
+
+    assert fleet.job(ahead)["activate_at"] == at
+    assert fleet.job(later).get("activate_at") is None
+
+
+def test_agent_that_cannot_stage_is_offered_the_file_at_its_time(fleet: Fleet) -> None:
+    at = moment(fleet, 3600)
+    job_id = fleet.submit("a-1", activate_at=at)["job_id"]
+    fleet.run_until_dispatched(job_id)
+
+    assert fleet.inbox("a-1", can="") == []
+    assert len(fleet.inbox("a-1")) == 1
+    fleet.cloud.clock.advance(3600)
+
+    assert len(fleet.inbox("a-1", can="")) == 1
+
+
+def test_staged_orders_leave_room_for_new_ones(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.distribution.fleet.agents._OFFERED_TOGETHER", 2)
+    for number in range(3):
+        job_id = fleet.submit("a-1", file_path=f"/data/{number}", activate_at=moment(fleet, 600))["job_id"]
+        fleet.run_until_dispatched(job_id)
+        stage(fleet, "a-1", items=[order for order in fleet.inbox("a-1") if order["job_id"] == job_id])
+    fresh = fleet.submit("a-1", file_path="/data/fresh")["job_id"]
+    fleet.run_until_dispatched(fresh)
+
+    listed = fleet.inbox("a-1")
+
+    assert [order["job_id"] == fresh for order in listed] == [True, False, False, False]
+
+
+def test_late_target_keeps_its_time_in_the_next_window(fleet: Fleet) -> None:
+    at = moment(fleet, 3600)
+    first = fleet.submit("a-1", activate_at=at)
+    fleet.pass_window()
+    fleet.step("close_window", first["job_id"])
+
+    fleet.collect()
+
+    moved = fleet.task(first["task_id"])
+    assert moved["job_id"] != first["job_id"]
+    assert fleet.job(moved["job_id"])["activate_at"] == at
+
+
+def test_compensation_looks_no_more_often_than_polls_come(fleet: Fleet) -> None:
+    job_id = fleet.submit("a-1", activate_at=moment(fleet, 5 * 86400))["job_id"]
+    fleet.run_until_dispatched(job_id)
+    fleet.cloud.clock.advance(100)
+
+    wait = poll(fleet, job_id, wait=300)["wait"]
+    (item,) = due(fleet)
+
+    assert wait == 300
+    assert item["due_at"] - fleet.cloud.clock().timestamp() > wait
+
+
+def test_shorter_use_does_not_shorten_how_long_a_file_is_kept(fleet: Fleet) -> None:
+    fleet.submit("a-1", activate_at=moment(fleet, 86400))
+    fleet.cloud.clock.advance(400)
+    fleet.submit("a-2", file_path="/data/other")
+
+    content = fleet.cloud.app.table.get(keys.content(fleet.project.id, fleet.signature)) or {}
+
+    assert content["used_until"] > fleet.cloud.clock().timestamp() + 86400 - 400
+
+
+def test_seven_days_of_polls_fit_into_one_execution() -> None:
+    from tidegate.distribution.transfers import next_wait
+
+    left, polls, wait = 7 * 86400.0, 0, 0
+    while left > 0:
+        wait = next_wait(wait, left)
+        left, polls = left - wait, polls + 1
+
+    assert polls * 9 < 25_000 * 0.8
+    assert -2 <= left <= 0, "the first poll after the switch comes at once"

@@ -1,0 +1,427 @@
+"""Files that are fetched ahead of a named time, and put in place at that time."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.client.conftest import Running, StartAgent
+from tests.unit.client.fakes import AgentApi, Store, sha256
+from tidegate_client.agent.codes import Code
+from tidegate_client.agent.inbox import CUT_SHORT, STAGED_CUT_SHORT, Inbox, is_cut_short
+from tidegate_client.agent.journal import Journal
+from tidegate_client.agent.preheat.model import CONFIRM_SECONDS, Looks, Move, Staged, StagedFile, next_move
+from tidegate_client.agent.preheat.switcher import Switcher
+from tidegate_client.agent.results import iso, staged_result
+from tidegate_client.models import Transfer
+
+V1, V2, V3 = (random.Random(seed).randbytes(200_000) for seed in (1, 2, 3))
+HOUR = 3600.0
+Later = Callable[[float], None]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Moves the clock of everything in this process."""
+    real, ahead = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
+
+    def move(seconds: float) -> None:
+        ahead[0] += seconds
+
+    return move
+
+
+def at(seconds: float) -> str:
+    return iso(time.time() + seconds)
+
+
+def add(api: AgentApi, content: bytes, *, sequence: int = 2, ahead: float = HOUR, **more: Any) -> str:
+    signature = sha256(content)
+    api.store.objects[signature] = content
+    times = {"activate_at": at(ahead), "activate_until": at(ahead + 600)}
+    return api.add("f", content, object=signature, sequence=sequence, **(times | more))
+
+
+def until(condition: Callable[[], Any], what: str = "") -> Any:
+    deadline = time.monotonic() + 30
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what or "nothing came of it"
+        time.sleep(0.02)
+    return found
+
+
+def staged_told(api: AgentApi, transfer_id: str) -> list[dict[str, Any]]:
+    return [one for one in api.results if one["transfer_id"] == transfer_id and one.get("staged_at")]
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "data").iterdir())
+
+
+def staged_file(root: Path) -> Path:
+    (found,) = (root / "data").glob(".tidegate-*.staged")
+    return found
+
+
+@pytest.fixture
+def staged(api: AgentApi, root: Path, start_agent: StartAgent, later: Later) -> tuple[str, Running]:
+    (root / "data").mkdir()
+    (root / "data/f").write_bytes(V1)
+    transfer, running = add(api, V2), start_agent()
+    until(lambda: staged_told(api, transfer), "it was not staged")
+    return transfer, running
+
+
+def test_file_is_staged_and_goes_in_place_at_its_time_only(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    transfer, _ = staged
+    told = staged_told(api, transfer)[0]
+    assert (told["error_code"], told["progress"], told["size"]) == (115, 100, len(V2))
+    assert (root / "data/f").read_bytes() == V1
+    assert staged_file(root).read_bytes() == V2
+    assert staged_file(root).stat().st_mode & 0o777 == 0o600
+    time.sleep(0.3)
+    assert not api.finals(transfer)
+
+    later(HOUR)
+
+    result = api.wait_for(transfer)
+    assert (result["error_code"], result["size"]) == (0, len(V2))
+    assert (root / "data/f").read_bytes() == V2
+    assert names(root) == ["f"]
+    assert [name for name, _ in api.store.asked] == [sha256(V2)], "it was fetched once"
+
+
+def test_order_offered_again_while_staged_is_not_fetched_again(api: AgentApi, staged: tuple[str, Running]) -> None:
+    polls = len(api.polls)
+    until(lambda: len(api.polls) > polls + 2)
+
+    assert len(api.store.asked) == 1
+    assert len(staged_told(api, staged[0])) == 1
+
+
+def test_staged_is_told_again_until_the_api_takes_it(
+    api: AgentApi, root: Path, start_agent: StartAgent, later: Later
+) -> None:
+    api.refuse_results = True
+    transfer = add(api, V2)
+    start_agent()
+    until(lambda: list((root / "data").glob("*.staged")) if (root / "data").exists() else None)
+    time.sleep(0.5)
+    assert not staged_told(api, transfer)
+
+    api.refuse_results = False
+
+    assert until(lambda: staged_told(api, transfer))
+
+
+def test_cancelled_before_its_time_leaves_nothing_on_the_host(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    transfer, running = staged
+    api.transfers.pop(transfer)
+
+    until(lambda: names(root) == ["f"])
+    later(2 * HOUR)
+    time.sleep(0.2)
+
+    assert (root / "data/f").read_bytes() == V1
+    assert not api.finals(transfer)
+    assert running.agent._journal.staged() == []
+
+
+def test_restarted_before_its_time_it_still_switches_and_fetches_nothing(
+    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
+) -> None:
+    transfer, running = staged
+    running.stop()
+    start_agent()
+    until(lambda: len(staged_told(api, transfer)) == 2, "a restarted agent tells it again")
+    assert (root / "data/f").read_bytes() == V1
+
+    later(HOUR)
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (root / "data/f").read_bytes() == V2
+    assert len(api.store.asked) == 1
+
+
+def test_restarted_after_its_time_it_switches_at_once(
+    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
+) -> None:
+    transfer, running = staged
+    running.stop()
+    later(HOUR + 10)
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert (root / "data/f").read_bytes() == V2
+
+
+def test_restarted_after_a_cancel_it_removes_the_file(
+    api: AgentApi, root: Path, staged: tuple[str, Running], start_agent: StartAgent, later: Later
+) -> None:
+    transfer, running = staged
+    running.stop()
+    api.transfers.pop(transfer)
+    later(HOUR + 10)
+    start_agent()
+
+    until(lambda: names(root) == ["f"])
+    assert (root / "data/f").read_bytes() == V1
+
+
+def test_order_that_comes_after_its_time_goes_in_place_as_it_arrives(
+    api: AgentApi, root: Path, start_agent: StartAgent
+) -> None:
+    transfer = add(api, V2, ahead=-1)
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert not staged_told(api, transfer)
+    assert (root / "data/f").read_bytes() == V2
+
+
+def test_content_that_is_there_already_is_done_at_once(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    (root / "data").mkdir()
+    (root / "data/f").write_bytes(V2)
+    transfer = add(api, V2)
+    start_agent()
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert names(root) == ["f"]
+
+
+def test_staged_file_that_was_changed_is_an_error_that_says_so(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    file = staged_file(root)
+    looks = file.stat()
+    file.write_bytes(V3)
+    os.utime(file, ns=(looks.st_atime_ns, looks.st_mtime_ns))
+    later(HOUR)
+
+    result = api.wait_for(staged[0])
+
+    assert result["error_code"] == Code.STAGED_FILE_LOST
+    assert f"{file.name} in {root / 'data'} was changed before its time" in result["error_msg"]
+    assert (root / "data/f").read_bytes() == V1
+    assert names(root) == ["f"]
+
+
+def test_staged_file_that_was_removed_is_an_error_that_says_so(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    staged_file(root).unlink()
+    later(HOUR)
+
+    result = api.wait_for(staged[0])
+
+    assert result["error_code"] == Code.STAGED_FILE_LOST
+    assert "was removed before its time" in result["error_msg"]
+    assert (root / "data/f").read_bytes() == V1
+
+
+def test_staged_file_that_was_only_touched_goes_in_place(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    os.utime(staged_file(root))
+    later(HOUR)
+
+    assert api.wait_for(staged[0])["error_code"] == 0
+    assert (root / "data/f").read_bytes() == V2
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_staged_file_with_a_second_name_or_a_symlink_in_its_place_is_refused(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later, hard: bool
+) -> None:
+    file, other = staged_file(root), root / "other"
+    if hard:
+        other.hardlink_to(file)
+    else:
+        other.write_bytes(V2)
+        file.unlink()
+        file.symlink_to(other)
+    later(HOUR)
+
+    assert api.wait_for(staged[0])["error_code"] == Code.STAGED_FILE_LOST
+    assert (root / "data/f").read_bytes() == V1
+
+
+def test_destination_that_cannot_be_replaced_is_an_error_that_says_so(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    (root / "data/f").unlink()
+    (root / "data/f").mkdir()
+    later(HOUR)
+
+    result = api.wait_for(staged[0])
+
+    assert result["error_code"] == Code.WRITE_FAILED
+    assert "Is a directory" in result["error_msg"]
+    assert names(root) == ["f"], "the staged file is removed"
+
+
+def test_newer_content_for_the_path_ends_a_staged_one_before_its_time(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    signature = sha256(V3)
+    api.store.objects[signature] = V3
+    newer = api.add("f", V3, object=signature, sequence=3)
+    assert api.wait_for(newer)["error_code"] == 0
+    later(60)
+
+    assert api.wait_for(staged[0])["error_code"] == Code.SUPERSEDED
+    assert (root / "data/f").read_bytes() == V3
+    assert names(root) == ["f"]
+
+
+def test_same_content_delivered_now_leaves_the_staged_file_alone(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    now = api.add("f", V2, object=sha256(V2), sequence=1, directory="/data")
+    assert api.wait_for(now)["error_code"] == 0
+    assert staged_file(root).read_bytes() == V2
+
+    later(HOUR)
+
+    assert api.wait_for(staged[0])["error_code"] == 0
+    assert names(root) == ["f"]
+
+
+def test_busy_workers_do_not_delay_the_switch(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent, later: Later
+) -> None:
+    transfer = add(api, V2)
+    start_agent(parallel=1)
+    until(lambda: staged_told(api, transfer))
+    store.slow[sha256(V3)] = 0.5
+    slow = api.add("slow", V3, object=sha256(V3))
+    store.objects[sha256(V3)] = V3
+    until(lambda: store.running)
+
+    later(HOUR)
+
+    assert api.wait_for(transfer)["error_code"] == 0
+    assert not api.finals(slow), "the worker was busy all the time"
+
+
+def test_api_that_is_away_does_not_delay_the_switch(
+    api: AgentApi, root: Path, staged: tuple[str, Running], later: Later
+) -> None:
+    api.away = True
+    later(HOUR)
+
+    until(lambda: (root / "data/f").read_bytes() == V2)
+
+
+def test_sweep_of_part_files_leaves_staged_files_alone(root: Path, staged: tuple[str, Running], later: Later) -> None:
+    partials = staged[1].agent._partials
+    partials._most_bytes, partials._seconds = 0, 0.0
+
+    partials.sweep()
+
+    assert staged_file(root).read_bytes() == V2
+
+
+def test_update_of_the_agent_cannot_wait_for_a_time(api: AgentApi, start_agent: StartAgent, later: Later) -> None:
+    transfer = add(api, V2, directory="/.tidegate/agent")
+    start_agent(self_update=True)
+
+    assert "activate_at" in api.wait_for(transfer)["error_msg"]
+
+
+# --- when what is done
+
+
+def order(ahead: float = 0.0, lasts: float = 600.0) -> Transfer:
+    start = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    times = {"activate_at": iso(start + ahead), "activate_until": iso(start + ahead + lasts)}
+    return {"transfer_id": "tr-1", "container_id": "", "file_name": "f", "signature": "", **times}  # type: ignore[typeddict-item]
+
+
+STAGED = Staged(order(), StagedFile(".x.staged", "/data/f", Looks(1, 2, 3, 4, 5)), "then", {"size": 3})
+T = STAGED.activate_at
+
+
+@pytest.mark.parametrize(
+    ("now", "listed_at", "known_since", "move"),
+    [
+        (T - 0.001, None, T - 9, Move.WAIT),
+        (T - 0.001, T - 1, T - 9, Move.WAIT),
+        (T, T - 9000, T - 9999, Move.SWITCH),
+        (T, None, T - 9, Move.ASK),
+        (T + CONFIRM_SECONDS - 1, None, T - 9, Move.ASK),
+        (T + CONFIRM_SECONDS, None, T - 9, Move.SWITCH),
+        (T + 400, None, T + 399, Move.ASK),
+        (T + 400 + CONFIRM_SECONDS, None, T + 400, Move.SWITCH),
+        (T + 601, T - 9000, T - 9999, Move.ASK),
+        (T + 601, None, T + 1, Move.ASK),
+        (T + 601, T + 590, T - 9999, Move.SWITCH),
+        (T + 999_999, None, T - 9, Move.ASK),
+    ],
+)
+def test_next_move_of_a_staged_file(now: float, listed_at: float | None, known_since: float, move: Move) -> None:
+    def decide(called_off: bool) -> Move:
+        return next_move(STAGED, now, called_off=called_off, listed_at=listed_at, known_since=known_since)
+
+    assert decide(False) is move
+    assert decide(True) is Move.REMOVE
+
+
+def test_what_is_known_of_a_staged_file_survives_a_restart_without_links() -> None:
+    secret = STAGED.transfer | {"url": "https://…", "swarm": {"accept": "secret"}}
+    again = Staged.from_json(Staged(secret, STAGED.file, "then", STAGED.figures).to_json())
+
+    assert again == Staged(STAGED.transfer, STAGED.file, "then", STAGED.figures)
+
+
+def test_switcher_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
+    switched: list[float] = []
+    stopping, journal, inbox = threading.Event(), Journal(tmp_path), Inbox()
+    switcher = Switcher(journal, inbox, lambda _: switched.append(time.time()), lambda *_: None, lambda: None, stopping)
+    thread = threading.Thread(target=switcher.run)
+    thread.start()
+    moment = time.time() + 0.4
+    transfer = STAGED.transfer | {"activate_at": iso(moment), "activate_until": iso(moment + 600)}
+    one = Staged(transfer, STAGED.file, "", {})
+    inbox.offer([transfer | {"url": ""}], settled=lambda _: False)
+    switcher.add(one)
+    until(lambda: switched)
+    stopping.set()
+    switcher.close()
+    thread.join(5)
+
+    assert -0.001 <= switched[0] - moment < 0.3
+
+
+def test_progress_told_while_the_file_is_staged_does_not_count_as_told() -> None:
+    inbox = Inbox()
+    inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)
+    inbox.advance(STAGED.key, 50)
+    news = inbox.news()
+    inbox.hold(staged_result(STAGED))
+
+    inbox.told(news)
+
+    assert inbox.news() == [staged_result(STAGED)]
+
+
+def test_staged_entries_do_not_make_a_list_look_cut_short() -> None:
+    staged: list[Transfer] = [STAGED.transfer | {"staged_at": "x"}] * (CUT_SHORT + 1)
+
+    assert not is_cut_short(staged)
+    assert is_cut_short([STAGED.transfer] * CUT_SHORT)
+    assert is_cut_short(staged * 10)
+    assert len(staged * 10) >= STAGED_CUT_SHORT
