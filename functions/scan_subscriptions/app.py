@@ -1,4 +1,4 @@
-"""Once a minute: queues a scan for every subscription, and makes a batch for every schedule, whose time has come."""
+"""Once a minute: queues a scan for every subscription whose time has come."""
 
 from __future__ import annotations
 
@@ -14,6 +14,4 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
     fired = app().ingest.subscriptions.fire()
     logger.info("scans queued", count=fired)
-    batches = app().batches.schedules.fire()
-    logger.info("scheduled batches started", count=batches)
     return {"fired": fired}

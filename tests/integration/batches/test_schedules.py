@@ -47,7 +47,7 @@ def to_next_run(world: BatchWorld, made: dict[str, Any]) -> None:
 
 
 def fire(world: BatchWorld) -> None:
-    world.cloud.invoke("scan_subscriptions", {})
+    world.cloud.invoke("start_scheduled_batches", {})
 
 
 def batches(world: BatchWorld) -> list[dict[str, Any]]:
