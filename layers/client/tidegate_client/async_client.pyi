@@ -14,6 +14,7 @@ from tidegate_client.models import (
     Agent,
     Batch,
     BatchItem,
+    BatchRun,
     BatchSchedule,
     BatchSubmitted,
     Bulk,
@@ -303,8 +304,17 @@ class AsyncBatches:
     ) -> BatchSchedule: ...
     async def schedules(self, *, limit: int | None = ..., cursor: str | None = ...) -> AsyncPage[BatchSchedule]: ...
     async def schedule(self, schedule_id: str) -> BatchSchedule: ...
+    async def runs(
+        self, schedule_id: str, *, limit: int | None = ..., cursor: str | None = ...
+    ) -> AsyncPage[BatchRun]: ...
     async def update_schedule(
-        self, schedule_id: str, *, schedule: str | None = ..., enabled: bool | None = ...
+        self,
+        schedule_id: str,
+        *,
+        schedule: str | None = ...,
+        paused: bool | None = ...,
+        batch: Mapping[str, Any] | None = ...,
+        revision: int | None = ...,
     ) -> BatchSchedule: ...
     async def delete_schedule(self, schedule_id: str) -> None: ...
 

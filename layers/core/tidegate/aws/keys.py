@@ -248,6 +248,19 @@ def batch_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
     return _key(project_id, "BATCH_SCHEDULE", schedule_id)
 
 
+def batch_schedule_order(project_id: str, schedule_id: str) -> dict[str, str]:
+    """The batch that the schedule makes: beside its record, because it can be large and lists do not show it."""
+    return _key(project_id, "BATCH_SCHEDULE", schedule_id, sk="ORDER")
+
+
+def batch_schedule_runs(project_id: str, schedule_id: str) -> str:
+    return partition(project_id, "BATCH_SCHEDULE", schedule_id, "RUNS")
+
+
+def batch_schedule_run(project_id: str, schedule_id: str, due: str) -> dict[str, str]:
+    return {"pk": batch_schedule_runs(project_id, schedule_id), "sk": due}
+
+
 def batch_schedules_list(project_id: str) -> str:
     return partition(project_id, "BATCH_SCHEDULES")
 
