@@ -28,7 +28,7 @@ MOST_TOGETHER = 19
 
 
 def fit_together(requests: int, projects: int) -> bool:
-    """Whether so many admissions are one transaction: five writes for each, two for each project, one for the channel."""
+    """Whether one transaction holds so many: five writes for each, two for each project, one for the channel."""
     return 5 * requests + 2 * projects + 1 <= _MOST_WRITES
 
 

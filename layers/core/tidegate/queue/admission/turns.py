@@ -72,9 +72,7 @@ class Turns:
         self.give_back(places)
         return places
 
-    def next_together(
-        self, most: int, fit: Callable[[int, int], bool] = lambda places, projects: True
-    ) -> list[tuple[Place, Turn]]:
+    def next_together(self, most: int, fit: Callable[[int, int], bool] | None = None) -> list[tuple[Place, Turn]]:
         """The places whose turn it is, one after another, as if each had its slot already; `give_back` undoes that.
 
         Only while the channel has room, and not what needs a mutex: that is often taken. `fit` is asked whether so
@@ -85,7 +83,7 @@ class Turns:
         projects: set[str] = set()
         while len(found) < most and self.channel.free > 0 and (place := self.next()) is not None:
             projects.add(place.project_id)
-            if place.mutex is not None or not fit(len(found) + 1, len(projects)):
+            if place.mutex is not None or (fit and not fit(len(found) + 1, len(projects))):
                 self._heads[place.project_id] = place
                 break
             found.append((place, self.turn(place.project_id)))
