@@ -1,4 +1,4 @@
-"""Runs once a minute: queues scans of subscriptions that are due, and creates batches of schedules that are due."""
+"""Runs once a minute: queues scans of subscriptions that are due."""
 
 from __future__ import annotations
 
@@ -14,6 +14,4 @@ logger = Logger(service="tidegate")
 def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
     fired = app().ingest.subscriptions.fire()
     logger.info("scans queued", count=fired)
-    batches = app().batches.schedules.fire()
-    logger.info("scheduled batches started", count=batches)
     return {"fired": fired}

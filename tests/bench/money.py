@@ -158,7 +158,7 @@ def _ticks(cloud: MotoCloud, _: Project) -> dict[str, Meter]:
     with metered(cloud) as used["poll"]:
         cloud.deliver("CompensationQueue", limit=1)
     with metered(cloud) as used["minute"]:
-        for function in ("compensate", "scan_subscriptions", "start_scheduled_exports"):
+        for function in ("compensate", "scan_subscriptions", "start_scheduled_exports", "start_scheduled_batches"):
             cloud.invoke(function, {"source": "aws.events"})
     with metered(cloud) as used["day"]:
         cloud.invoke("clean_up", {"source": "aws.events"})

@@ -1,4 +1,4 @@
-"""Many small batches at once: how fast admission lets them in, one by one and by the dozen.
+"""Many small batches at once: how fast admission lets them in, one by one and together.
 
 The real admission on moto, with each call to AWS made as slow as AWS is in one region (the times below are assumed,
 not measured). What moto itself needs is part of both, so the ratio on AWS is higher.

@@ -6,7 +6,7 @@ import time
 
 from tests.support.deployed import Deployed
 
-EXPORTS, BATCHES = "StartScheduledExports", "ScanSubscriptionsFunction"
+EXPORTS, BATCHES = "StartScheduledExports", "StartScheduledBatches"
 
 
 def fire(deployed: Deployed, schedule_id: str, function: str) -> None:

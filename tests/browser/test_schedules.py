@@ -178,10 +178,10 @@ def test_batch_repeats_and_leads_to_its_last_batch(desk: Console, project: Deplo
         box.locator("input[name=name]").fill("Nightly points")
         box.locator("input[name=total]").fill("5")
         press(box, "Create")
-        expect(page.locator("[data-key=last]")).to_contain_text("It has not run yet")
+        expect(page.locator("[data-key=runs]")).to_contain_text("It has not run yet")
 
         fire(desk.deployed, last_of(desk), BATCHES)
-        last = page.locator("[data-key=last] tbody tr")
+        last = page.locator("[data-key=runs] tbody tr")
         expect(last.locator(".badge")).to_have_text("Finished")
         last.get_by_role("link").click()
         expect(page.get_by_role("heading", name="Nightly points", level=1)).to_be_visible()
@@ -195,8 +195,12 @@ def test_batch_repeats_and_leads_to_its_last_batch(desk: Console, project: Deplo
         expect(row.locator(".badge").first).to_have_text("Active")
         press(row, "Change")
         page.get_by_role("dialog").locator("select[name=schedule]").select_option("rate(1 hour)")
+        page.get_by_role("dialog").locator("input[name=rate]").fill("20")
         press(page.get_by_role("dialog"), "Save")
         expect(row).to_contain_text("every hour")
+        (changed,) = project.http("GET", "/v1/batch-schedules").json()["items"]
+        batch = project.http("GET", f"/v1/batch-schedules/{changed['schedule_id']}").json()["batch"]
+        assert (changed["revision"], batch["rate"], batch["total"], batch["retries"]) == (4, 20, 5, 5)
         row.get_by_role("link", name="Nightly points").click()
         delete(desk, head(desk))
         expect(page.locator(".state")).to_contain_text("No schedules yet")

@@ -10,7 +10,7 @@ import urllib3
 from tidegate_client.client import Client
 from tidegate_client.content import Progress
 from tidegate_client.model import Model, Page
-from tidegate_client.models.batches import Batch, BatchItem, BatchSchedule, Business, DryRunItem
+from tidegate_client.models.batches import Batch, BatchItem, BatchRun, BatchSchedule, Business, DryRunItem
 from tidegate_client.models.distribution import (
     BatchSubmitted,
     Job,
@@ -287,8 +287,17 @@ class AsyncBatches:
     ) -> BatchSchedule: ...
     async def schedules(self, *, limit: int | None = ..., cursor: str | None = ...) -> AsyncPage[BatchSchedule]: ...
     async def schedule(self, schedule_id: str) -> BatchSchedule: ...
+    async def runs(
+        self, schedule_id: str, *, limit: int | None = ..., cursor: str | None = ...
+    ) -> AsyncPage[BatchRun]: ...
     async def update_schedule(
-        self, schedule_id: str, *, schedule: str | None = ..., enabled: bool | None = ...
+        self,
+        schedule_id: str,
+        *,
+        schedule: str | None = ...,
+        paused: bool | None = ...,
+        batch: Mapping[str, Any] | None = ...,
+        revision: int | None = ...,
     ) -> BatchSchedule: ...
     async def delete_schedule(self, schedule_id: str) -> None: ...
 

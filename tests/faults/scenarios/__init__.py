@@ -33,6 +33,7 @@ ALL: tuple[Scenario, ...] = (
     export.IN_RANGES,
     batch.SCENARIO,
     batch.SEVERAL_RUNNERS,
+    batch.OVER_LIMIT,
     callback.SCENARIO,
     key_end.SCENARIO,
     compensation.SCENARIO,

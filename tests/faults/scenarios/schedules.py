@@ -62,7 +62,7 @@ def run_batch(world: World) -> None:
         assert biz.status == 201, biz.body
         batch = {"biz_id": biz.json()["biz_id"], "name": "weekly", "total": TOTAL, "rate": 200, "retries": 1}
         schedule = made(world, project, "/v1/batch-schedules", {"schedule": WEEKLY, "batch": batch})
-        come_due(world, "scan_subscriptions")
+        come_due(world, "start_scheduled_batches")
 
         def batches() -> list[dict[str, Any]]:
             return list(world.shown("/v1/batches?limit=100", project)["items"])

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from tests.support.batches.schedules import batches, fire, new_schedule, now, to_next_run
 from tests.support.batches.world import BatchWorld, batch_world
 from tests.support.moto.cloud import MotoCloud
 from tidegate.aws import keys
 from tidegate.aws.writes import update
 from tidegate.batches.control import BatchControl
-from tidegate.batches.recurring.store import BatchSchedule, BatchScheduleStore
+from tidegate.batches.recurring.model import BatchSchedule
+from tidegate.batches.recurring.store import BatchScheduleStore
 
 LOST = EndpointConnectionError(endpoint_url="http://table")
 
@@ -26,32 +28,6 @@ def world(cloud: MotoCloud) -> Iterator[BatchWorld]:
         # Signatures carry the time of the tests' clock, which is moved by hours here.
         made.business.secret = None
         yield made
-
-
-def new_schedule(world: BatchWorld, *hooks: str, schedule: str = "cron(0 2 * * ? *)", **more: Any) -> dict[str, Any]:
-    batch = {"biz_id": world.register(*hooks), "name": "nightly", "total": 5, "rate": 10} | more
-    made = world.http("POST", "/v1/batch-schedules", {"schedule": schedule, "batch": batch})
-    assert made.status == 201, made.body
-    return dict(made.json())
-
-
-def now(world: BatchWorld, made: dict[str, Any]) -> dict[str, Any]:
-    shown = world.http("GET", f"/v1/batch-schedules/{made['schedule_id']}")
-    assert shown.status == 200, shown.body
-    return dict(shown.json())
-
-
-def to_next_run(world: BatchWorld, made: dict[str, Any]) -> None:
-    moment = datetime.fromisoformat(now(world, made)["next_run"])
-    world.cloud.clock.advance((moment - world.cloud.clock()).total_seconds())
-
-
-def fire(world: BatchWorld) -> None:
-    world.cloud.invoke("scan_subscriptions", {})
-
-
-def batches(world: BatchWorld) -> list[dict[str, Any]]:
-    return list(world.http("GET", "/v1/batches").json()["items"])
 
 
 def test_each_moment_makes_and_starts_one_batch(world: BatchWorld) -> None:
@@ -141,13 +117,13 @@ def test_two_functions_that_read_the_same_moment_make_one_batch(
     assert now(world, made)["next_run"] == moved_on
 
 
-def test_a_schedule_deleted_or_disabled_since_the_index_was_read_makes_nothing(world: BatchWorld) -> None:
+def test_a_schedule_deleted_or_paused_since_the_index_was_read_makes_nothing(world: BatchWorld) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
     schedules = world.cloud.app.batches.schedules
     seen = schedules.get(world.project.id, made["schedule_id"])
     path = f"/v1/batch-schedules/{made['schedule_id']}"
-    assert world.http("PATCH", path, {"enabled": False}).status == 200
+    assert world.http("PATCH", path, {"paused": True}).status == 200
     assert not schedules._try_fire(seen)
     assert world.http("DELETE", path).status == 204
     assert not schedules._try_fire(seen)
@@ -203,21 +179,6 @@ def test_a_business_that_cannot_be_reached_is_asked_again_in_a_minute(world: Bat
     assert ids == {batches(world)[0]["batch_id"]}
 
 
-def test_a_disabled_schedule_makes_nothing_and_catches_up_on_nothing(world: BatchWorld) -> None:
-    made = new_schedule(world)
-    path = f"/v1/batch-schedules/{made['schedule_id']}"
-    assert world.http("PATCH", path, {"enabled": False}).json()["next_run"] is None
-    world.cloud.clock.advance(3 * 86400)
-    fire(world)
-    enabled = world.http("PATCH", path, {"enabled": True, "schedule": "cron(30 3 * * ? *)"}).json()
-    assert enabled["next_run"].endswith("T03:30:00.000Z")
-    fire(world)
-    assert batches(world) == []
-    to_next_run(world, made)
-    fire(world)
-    assert len(batches(world)) == 1
-
-
 def test_a_deleted_schedule_makes_nothing_and_its_batches_stay(world: BatchWorld) -> None:
     made = new_schedule(world)
     to_next_run(world, made)
@@ -251,15 +212,15 @@ def test_another_project_sees_no_schedule(world: BatchWorld) -> None:
     made = new_schedule(world)
     other = world.cloud.project("other")
     for method in ("GET", "PATCH", "DELETE"):
-        body = {"enabled": False} if method == "PATCH" else None
+        body = {"paused": True} if method == "PATCH" else None
         answer = world.cloud.http(method, f"/v1/batch-schedules/{made['schedule_id']}", json=body, key=other.key)
         assert answer.status == 404
 
 
 def test_a_record_that_cannot_be_read_does_not_stop_the_others(world: BatchWorld) -> None:
     broken, whole = new_schedule(world), new_schedule(world)
-    key = keys.batch_schedule(world.project.id, broken["schedule_id"])
-    world.cloud.app.table.write(update(key, {"batch": '{"of a later release": 1}'}, condition=""))
+    key = keys.batch_schedule_order(world.project.id, broken["schedule_id"])
+    world.cloud.app.table.write(update(key, {"batch": "not JSON"}, condition=""))
     to_next_run(world, whole)
     fire(world)
     (batch,) = batches(world)
@@ -307,43 +268,3 @@ def test_a_late_run_does_not_shift_the_runs_after_it(world: BatchWorld) -> None:
     fire(world)
     passed = datetime.fromisoformat(now(world, made)["next_run"]) - datetime.fromisoformat(made["next_run"])
     assert passed.total_seconds() == 3600
-
-
-def test_a_change_that_changes_nothing_keeps_the_next_run(world: BatchWorld) -> None:
-    made = new_schedule(world, schedule="rate(1 hour)")
-    path = f"/v1/batch-schedules/{made['schedule_id']}"
-    to_next_run(world, made)
-    for body in ({"enabled": True}, {"schedule": "rate(1 hour)"}):
-        assert world.http("PATCH", path, body).json()["next_run"] == made["next_run"]
-    fire(world)
-    assert len(batches(world)) == 1
-
-
-def test_a_schedule_without_further_moments_can_be_disabled(world: BatchWorld) -> None:
-    year = world.cloud.clock().year + 1
-    made = new_schedule(world, schedule=f"cron(0 2 1 1 ? {year})")
-    path = f"/v1/batch-schedules/{made['schedule_id']}"
-    to_next_run(world, made)
-    fire(world)
-    assert now(world, made)["next_run"] is None
-    disabled = world.http("PATCH", path, {"enabled": False})
-    assert (disabled.status, disabled.json().get("enabled")) == (200, False)
-    assert world.http("PATCH", path, {"enabled": True}).status == 422
-
-
-def test_a_schedule_changed_after_a_crash_knows_the_batch_that_runs(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = new_schedule(world)
-    to_next_run(world, made)
-    with monkeypatch.context() as patched:
-        patched.setattr(BatchScheduleStore, "fired", lambda *_, **__: (_ for _ in ()).throw(LOST))
-        fire(world)
-    path = f"/v1/batch-schedules/{made['schedule_id']}"
-    changed = world.http("PATCH", path, {"schedule": "rate(1 hour)"}).json()
-    (batch,) = batches(world)
-    assert changed["last_batch_id"] == batch["batch_id"]
-    to_next_run(world, made)
-    fire(world)
-    assert len(batches(world)) == 1
-    assert "still ran" in now(world, made)["last_error"]

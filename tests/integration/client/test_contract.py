@@ -102,7 +102,10 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "batches.repeat": lambda c: c.batches.repeat("rate(1 hour)", biz_id="b", name="n", total=1, rate=1, retries=1),
     "batches.schedules": lambda c: c.batches.schedules(limit=1, cursor="c"),
     "batches.schedule": lambda c: c.batches.schedule("s"),
-    "batches.update_schedule": lambda c: c.batches.update_schedule("s", schedule="rate(1 hour)", enabled=True),
+    "batches.update_schedule": lambda c: c.batches.update_schedule(
+        "s", schedule="rate(1 hour)", paused=False, batch={"rate": 2}, revision=1
+    ),
+    "batches.runs": lambda c: c.batches.runs("s", limit=1, cursor="c"),
     "batches.delete_schedule": lambda c: c.batches.delete_schedule("s"),
     "batches.list": lambda c: c.batches.list(status="running", limit=1, cursor="c"),
     "batches.start": lambda c: c.batches.start("b"),
@@ -217,7 +220,8 @@ def body_fields(contract: Any, operation: Mapping[str, Any]) -> set[str] | None:
 @pytest.mark.parametrize(
     ("model", "schema"),
     [
-        (models.BatchSchedule, "BatchScheduleAnswer"),
+        (models.BatchSchedule, "BatchScheduleDetail"),
+        (models.BatchRun, "BatchRunAnswer"),
         (models.ExportSchedule, "ExportScheduleAnswer"),
         (models.ExportRun, "RunAnswer"),
     ],

@@ -120,7 +120,7 @@ def test_process_that_dies_between_entry_and_record_leaves_a_shard_that_closes(c
     store = CompensationStore(cloud.app.table)
     assert store.close(_overdue(cloud).quiet) == 1
     with count_calls(cloud.app) as calls:
-        assert _overdue(cloud) == ([], None, [])
+        assert _overdue(cloud) == ([], None, [], {})
     assert calls == {"dynamodb.Query": 1}
 
 

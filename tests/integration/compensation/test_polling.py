@@ -242,8 +242,12 @@ def test_300_waiting_in_a_paused_channel_hide_no_other_work(cloud: MotoCloud, ti
     assert [item["due_kind"] for item in left if item.get("due_lane")] == []
 
 
-def test_lost_export_runs_within_60_s_with_10_000_waiting_elsewhere(cloud: MotoCloud, ticks: Ticks) -> None:
+def test_lost_export_runs_within_60_s_with_10_000_waiting_elsewhere(
+    cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its message to admission is lost, while 10,000 downloads wait in a paused channel and are older."""
+    # So that a poll takes fewer of them off the index, and all of them hide the export in each poll.
+    monkeypatch.setattr("tidegate.compensation.poll._STARTS", 20)
     queue = TestQueue(cloud, cloud.project())
     cloud.http("POST", "/v1/queue/pause", json={"scope": "no_cookie"}, key=cloud.admin_key)
     multiply(cloud, queue.submit().request_id, 10_000)
@@ -258,6 +262,61 @@ def test_lost_export_runs_within_60_s_with_10_000_waiting_elsewhere(cloud: MotoC
         ticks.next()
         queue.admit()
         assert (cloud.clock() - submitted).total_seconds() <= 60
+
+
+@pytest.mark.parametrize("lane", [None, "A"], ids=["work", "work of a lane"])
+def test_more_overdue_than_a_poll_reads_hide_newer_work_for_few_polls_only(
+    cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch, lane: str | None
+) -> None:
+    """A poll that read as many as it may goes on behind them the next time, and then begins anew."""
+    found: list[str] = []
+    monkeypatch.setattr(App, "due_handlers", property(lambda app: {"probe": lambda item: found.append(item["name"])}))
+    monkeypatch.setattr("tidegate.compensation.poll.MOST_AT_ONCE", 10)
+    monkeypatch.setattr("tidegate.compensation.poll._STARTS", 2)
+    # All of them in one shard.
+    monkeypatch.setattr("tidegate.aws.due_shards._FEW_WRITES", 1000)
+    for number in range(25):
+        _stuck(cloud, f"old{number}", lane=lane)
+        cloud.clock.advance(1)
+    _stuck(cloud, "new", lane="B")
+
+    poll = _poll(cloud).poll
+    assert "new" not in found
+    assert list(poll.resume) == ["0"]
+    # 25 are three parts of ten; few of them were taken off meanwhile.
+    for _ in range(2):
+        poll = _poll(cloud).poll
+    assert "new" in found
+    assert not poll.resume
+    begun = len(found)
+    cloud.clock.advance(10)
+    _poll(cloud)
+    assert found[begun:], "the oldest are next again"
+
+
+def test_shards_are_listed_while_shard_0_is_read_in_parts(cloud: MotoCloud) -> None:
+    store = CompensationStore(cloud.app.table)
+    for number in range(8):
+        _stuck(cloud, f"old{number}")
+        cloud.clock.advance(1)
+    table = cloud.app.table
+    now = cloud.clock().timestamp()
+    table.write(
+        update(keys.due_shard(7), {"shard": 7, "opened_at": int(now)} | keys.due("", 0, keys.SHARD_KIND), condition="")
+    )
+    table.write(
+        update(
+            {"pk": "P#x#PROBE#far", "sk": "META"},
+            {"name": "far"} | keys.due("far", now - 60, "probe") | {"due_pk": keys.due_partition(7)},
+            condition="",
+        )
+    )
+
+    first = store.overdue(now, now, now, 6)
+    second = store.overdue(now, now, now, 6, first.resume)
+    assert [item["pk"][-4:] for item in first.found] == ["old0", "old1", "old2", "#far"]
+    assert [item["pk"][-4:] for item in second.found] == ["old3", "old4", "old5", "#far"]
+    assert first.resume.keys() == second.resume.keys() == {"0"}
 
 
 def test_many_of_one_kind_do_not_delay_another_kind(

@@ -1,4 +1,4 @@
-"""Many requests at once: admitted by the dozen, with the same rules as one by one."""
+"""Many requests at once: admitted in few transactions, with the same rules as one by one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.calls import count_calls
 from tests.support.queue import TestQueue, set_quotas
 from tidegate.queue.admission import admit
 from tidegate.queue.admission.together import MOST_TOGETHER
@@ -30,11 +31,16 @@ def running_of(queue: TestQueue, project_id: str) -> int:
     return queue.cloud.app.queue.channel_store.standing("no_cookie", project_id).running
 
 
-def test_forty_requests_are_admitted_in_four_transactions(queue: TestQueue, groups: list[int]) -> None:
+def test_forty_requests_are_read_at_once_and_admitted_in_three_transactions(
+    queue: TestQueue, groups: list[int]
+) -> None:
     queue.capacity(no_cookie=40)
     requests = [queue.submit() for _ in range(41)]
-    queue.admit()
-    assert groups == [MOST_TOGETHER] * 3 + [4]
+    with count_calls(queue.cloud.app) as calls:
+        queue.cloud.app.queue.admission.admit("no_cookie")
+    assert groups == [MOST_TOGETHER, MOST_TOGETHER, 2]
+    # The quotas of the project, and the requests.
+    assert calls["dynamodb.BatchGetItem"] == 2
     assert queue.statuses(*requests) == ["running"] * 40 + ["queued"]
     assert {f"{request.request_id}-1" for request in requests[:40]} <= queue.executions().keys()
     app = queue.cloud.app
@@ -121,6 +127,16 @@ def test_projects_take_turns_within_a_group(queue: TestQueue, groups: list[int])
     queue.admit()
     assert groups == [10]
     assert (running_of(queue, queue.project.id), running_of(queue, other.project.id)) == (5, 5)
+
+
+def test_requests_of_many_projects_fit_into_the_hundred_writes_of_a_transaction(
+    queue: TestQueue, groups: list[int]
+) -> None:
+    queue.capacity(no_cookie=20)
+    requests = [TestQueue(queue.cloud, queue.cloud.project(f"p{number}")).submit() for number in range(16)]
+    queue.admit()
+    assert groups == [14, 2]
+    assert queue.channel().running == len(requests)
 
 
 def test_a_share_holds_within_a_group(queue: TestQueue, groups: list[int]) -> None:

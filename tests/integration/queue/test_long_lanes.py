@@ -17,9 +17,7 @@ from tidegate.queue.admission.together import MOST_TOGETHER
 
 
 def admission_of(queue: TestQueue) -> Counter[str]:
-    """The calls of a run after those that told everybody why they wait."""
-    for _ in range(14):
-        queue.cloud.app.queue.admission.admit("no_cookie")
+    """The calls of a run, where everybody was told already why they wait."""
     with count_calls(queue.cloud.app) as calls:
         queue.cloud.app.queue.admission.admit("no_cookie")
     return calls
@@ -30,11 +28,14 @@ def test_requests_behind_one_mutex_are_not_read_one_by_one(queue: TestQueue) -> 
     queue.capacity(no_cookie=5)
     queue.submit(subscription_id="sub-1")
     queue.admit()
+    blocked = [queue.submit(subscription_id="sub-1") for _ in range(2)]
+    queue.admit()
     costs = []
-    for waiting in (30, 300):
-        while queue.cloud.app.queue.channel_store.count_waiting("no_cookie") < waiting:
-            queue.submit(subscription_id="sub-1")
+    for request, more in zip(blocked, (28, 270), strict=True):
+        multiply(queue.cloud, request.request_id, more, by_sort_key=True)
+        queue.cloud.app.table.write(standing_write("no_cookie", queue.project.id, waiting=more))
         costs.append(admission_of(queue))
+    assert queue.cloud.app.queue.channel_store.count_waiting("no_cookie") == 300
 
     # The channel, the standings and two pages of the lane; the quotas and the mutex; when the channel is due again.
     assert costs[0]["dynamodb.Query"] == 2

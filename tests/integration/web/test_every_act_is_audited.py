@@ -222,7 +222,7 @@ CALLS: dict[str, Call] = {
     "POST /v1/batch-schedules": lambda w: ("/v1/batch-schedules", w.schedule_body()),
     "PATCH /v1/batch-schedules/{schedule_id}": lambda w: (
         f"/v1/batch-schedules/{w.batch_schedule()}",
-        {"enabled": False},
+        {"paused": True},
     ),
     "DELETE /v1/batch-schedules/{schedule_id}": lambda w: (f"/v1/batch-schedules/{w.batch_schedule()}", None),
     "POST /v1/queue/capacity": lambda w: ("/v1/queue/capacity", {"export": 3}),

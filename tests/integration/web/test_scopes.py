@@ -45,6 +45,7 @@ write  POST   /v1/batch-schedules
 write  DELETE /v1/batch-schedules/{schedule_id}
 read   GET    /v1/batch-schedules/{schedule_id}
 write  PATCH  /v1/batch-schedules/{schedule_id}
+read   GET    /v1/batch-schedules/{schedule_id}/runs
 read   GET    /v1/batches
 write  POST   /v1/batches
 read   GET    /v1/batches/{batch_id}

@@ -335,12 +335,16 @@ class BatchTour(Tour):
 
     def _recurring(self) -> None:
         batch = {"biz_id": self.biz_id, "name": "points", "total": 3, "rate": 50}
-        body = {"schedule": "cron(0 2 * * ? *)", "batch": batch}
+        body = {"schedule": "rate(1 minute)", "batch": batch}
         made = self.call("POST /v1/batch-schedules", body, status=201)
         of: dict[str, Any] = {"schedule_id": made["schedule_id"]}
         self.call("GET /v1/batch-schedules")
         self.call("GET /v1/batch-schedules/{schedule_id}", **of)
-        self.call("PATCH /v1/batch-schedules/{schedule_id}", {"enabled": False}, **of)
+        self.cloud.clock.advance(60)
+        self.cloud.invoke("start_scheduled_batches", {})
+        self.call("GET /v1/batch-schedules/{schedule_id}/runs", **of)
+        change = {"paused": True, "batch": {"rate": 20}, "revision": made["revision"]}
+        self.call("PATCH /v1/batch-schedules/{schedule_id}", change, **of)
         self.call("DELETE /v1/batch-schedules/{schedule_id}", status=204, **of)
 
     def _business_side(self, business: Business) -> None:

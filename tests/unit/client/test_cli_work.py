@@ -217,8 +217,14 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
             {"schedule": "daily", "batch": {"biz_id": "b", "name": "n", "rate": 5, "total": 10, "retries": 2}},
         ),
         ("batch schedule change s1 hourly", "PATCH", "/v1/batch-schedules/s1", {"schedule": "hourly"}),
-        ("batch schedule disable s1", "PATCH", "/v1/batch-schedules/s1", {"enabled": False}),
-        ("batch schedule enable s1", "PATCH", "/v1/batch-schedules/s1", {"enabled": True}),
+        ("batch schedule pause s1", "PATCH", "/v1/batch-schedules/s1", {"paused": True}),
+        ("batch schedule resume s1", "PATCH", "/v1/batch-schedules/s1", {"paused": False}),
+        (
+            "batch schedule change s1 --rate 20 --max-errors 3 --revision 2",
+            "PATCH",
+            "/v1/batch-schedules/s1",
+            {"batch": {"rate": 20, "max_errors": 3}, "revision": 2},
+        ),
         ("key create p1 --scope read --scope write", "POST", "/v1/projects/p1/keys", {"scopes": ["read", "write"]}),
         (
             "key create p1 --scope read --name ci --expires-in 60",
@@ -301,6 +307,7 @@ def test_each_deletion_deletes(api: HTTPServer, command: str, path: str) -> None
         ("export runs s1", "/v1/export-schedules/s1/runs"),
         ("batch schedule list", "/v1/batch-schedules"),
         ("batch schedule show s1", "/v1/batch-schedules/s1"),
+        ("batch schedule runs s1", "/v1/batch-schedules/s1/runs"),
     ],
 )
 def test_each_view_reads_its_route(api: HTTPServer, command: str, path: str) -> None:

@@ -219,7 +219,7 @@ def test_throttles_of_the_table_and_of_every_index_raise_an_alarm() -> None:
 
 
 CALL_OUT = ("Api", "DeliverCallback", "Compensate", "PrepareFile", "DispatchTransfer", "PollTransfer", "FinishJob")
-MORE_THAT_CALL_OUT = ("PullPages", "RenderRanges", "RunBatchSlice", "Ingest", "ScanSubscriptions")
+MORE_THAT_CALL_OUT = ("PullPages", "RenderRanges", "RunBatchSlice", "Ingest", "StartScheduledBatches")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -125,7 +125,7 @@ SIGNERS = {
     "PullPagesFunction",
     "RenderRangesFunction",
     "RunBatchSliceFunction",
-    "ScanSubscriptionsFunction",
+    "StartScheduledBatchesFunction",
 }
 
 

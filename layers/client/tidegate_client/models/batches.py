@@ -35,17 +35,30 @@ class Batch(Model):
 
 
 class BatchSchedule(Model):
-    """A recurring batch; times are UTC."""
+    """A recurring batch; times are UTC. `batch`, what it creates each time, is not in lists."""
 
     schedule_id: str
     schedule: str
-    enabled: bool
+    status: str
+    revision: int
     biz_id: str
     name: str
     next_run: str | None
     last_batch_id: str | None
     last_error: str | None
     created_at: str
+    created_by: str
+    batch: dict[str, object] | None
+
+
+class BatchRun(Model):
+    """One run of a recurring batch: `started`, or `skipped` with the reason. `batch` is its present state."""
+
+    due: str
+    state: str
+    batch_id: str | None
+    reason: str | None
+    batch: Batch | None
 
 
 class BatchItem(Model):

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate_client.http import Http, path_part
-from tidegate_client.models import Batch, BatchItem, BatchSchedule, Business, DryRunItem, Page
+from tidegate_client.models import Batch, BatchItem, BatchRun, BatchSchedule, Business, DryRunItem, Page
 from tidegate_client.resources.paging import one_page
 
 
@@ -128,13 +128,28 @@ class Batches:
     def schedule(self, schedule_id: str) -> BatchSchedule:
         return BatchSchedule(self._http.get(_schedule_path(schedule_id)))
 
+    def runs(self, schedule_id: str, *, limit: int | None = None, cursor: str | None = None) -> Page[BatchRun]:
+        """The history of a recurring batch, newest first, each run with its batch as it is now."""
+        return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, BatchRun)
+
     def update_schedule(
-        self, schedule_id: str, *, schedule: str | None = None, enabled: bool | None = None
+        self,
+        schedule_id: str,
+        *,
+        schedule: str | None = None,
+        paused: bool | None = None,
+        batch: Mapping[str, Any] | None = None,
+        revision: int | None = None,
     ) -> BatchSchedule:
-        """Changes or switches a schedule. Runs that are missed while it is disabled are not made up for."""
-        given = {"schedule": schedule, "enabled": enabled}
+        """Changes or pauses a recurring batch. `batch`: those fields of `create` that change. With `revision`, refused
+        (409) if it was changed since.
+
+        Runs that are missed while it is paused are not made up for."""
+        given = {"schedule": schedule, "paused": paused, "batch": batch, "revision": revision}
         body = {field: value for field, value in given.items() if value is not None}
-        return BatchSchedule(self._http.call("PATCH", _schedule_path(schedule_id), body=body, idempotent=True).json())
+        # With a revision, a repeated call would be refused although the first one was carried out.
+        again = revision is None
+        return BatchSchedule(self._http.call("PATCH", _schedule_path(schedule_id), body=body, idempotent=again).json())
 
     def delete_schedule(self, schedule_id: str) -> None:
         """Deletes the schedule; the batches that it created stay."""

@@ -72,7 +72,8 @@ class BatchesPart:
         self.machine = BatchSteps(
             self.store, runner, prepare, queue.queue, runs, progress, clock, settings.batch_rounds
         )
-        self.schedules = BatchSchedules(BatchScheduleStore(app.table), self.batches, self.control, clock)
+        quotas = app.projects.store.quotas
+        self.schedules = BatchSchedules(BatchScheduleStore(app.table), self.batches, self.control, quotas, clock)
         self.ends = BatchEnds(self.store, runs, clock)
 
     def _runner_loads(self) -> Mapping[str, tuple[int, int]]:

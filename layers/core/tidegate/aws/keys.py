@@ -558,6 +558,19 @@ def batch_schedule(project_id: str, schedule_id: str) -> dict[str, str]:
     return _key(project_id, "BATCH_SCHEDULE", schedule_id)
 
 
+def batch_schedule_order(project_id: str, schedule_id: str) -> dict[str, str]:
+    """The batch that the schedule creates: an item of its own, because it can be large and lists do not show it."""
+    return _key(project_id, "BATCH_SCHEDULE", schedule_id, sk="ORDER")
+
+
+def batch_schedule_runs(project_id: str, schedule_id: str) -> str:
+    return partition(project_id, "BATCH_SCHEDULE", schedule_id, "RUNS")
+
+
+def batch_schedule_run(project_id: str, schedule_id: str, due: str) -> dict[str, str]:
+    return {"pk": batch_schedule_runs(project_id, schedule_id), "sk": due}
+
+
 # The partition of the due index with the next run of each batch schedule. Read once a minute.
 BATCH_SCHEDULES_DUE = "BATCH_SCHEDULES"
 

@@ -112,6 +112,12 @@ class Batches:
             raise RecordNotFound("no such batch")
         return batch
 
+    def get_many(self, project_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """By batch_id, as callers see them: those that are there."""
+        found = self._store.get_many(project_id, batch_ids)
+        details = self._store.details_of(found)
+        return {batch.batch_id: self._with_queue(batch, *details[batch.batch_id]) for batch in found}
+
     def list(self, project_id: str, status: str | None, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
         page = self._store.list(project_id, limit, cursor, **({"status": status} if status else {}))
         details = self._store.details_of(page.items)

@@ -86,6 +86,11 @@ class BatchStore:
         item = self._table.get(keys.batch(project_id, batch_id), consistent=True)
         return batch_from(item) if item else None
 
+    def get_many(self, project_id: str, batch_ids: Sequence[str]) -> list[Batch]:
+        """Those that are there, in any order."""
+        wanted = [keys.batch(project_id, batch_id) for batch_id in dict.fromkeys(batch_ids)]
+        return [batch_from(item) for item in self._table.batch_get(wanted, consistent=True)]
+
     def runners(self, batch: Batch) -> list[RunnerRecord]:
         """What each of its runners wrote last."""
         found = runners_of(self._table, batch)

@@ -19,11 +19,11 @@ def shown(batch: Batch, progress: Progress) -> dict[str, Any]:
     names = ("status", "stop_reason", "request_id", "redrive_of", *OPTIONS)
     source = {"source": asdict(batch.source)} if batch.source else {}
     times = {"create_time": batch.created_at, "start_time": batch.start_time, "finish_time": batch.finish_time}
-    windows = [{"start": _clock_text(start), "end": _clock_text(end)} for start, end in batch.pause_windows]
+    windows = [{"start": clock_text(start), "end": clock_text(end)} for start, end in batch.pause_windows]
     fields = about(batch) | {name: getattr(batch, name) for name in names} | times | source
     fields["pause_windows"] = windows or None
     return {name: value for name, value in fields.items() if value is not None} | {"progress": progress.shown(batch)}
 
 
-def _clock_text(seconds: int) -> str:
+def clock_text(seconds: int) -> str:
     return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}"

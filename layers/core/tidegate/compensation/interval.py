@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -35,7 +35,9 @@ class Pace:
 class PollState:
     """The poll's state, which a tick carries. One of another generation than the stored one is a duplicate and dies.
 
-    `multiplier` counts the polls since work was last found: 1 after the first, 0 before it.
+    `multiplier` counts the polls since work was last found: 1 after the first, 0 before it. `resume` tells from which
+    due time on the next poll reads a shard that held more than one poll reads; the poll after the last part of it
+    begins anew.
     """
 
     generation: int
@@ -44,11 +46,12 @@ class PollState:
     next_poll: datetime
     compensated_total: int = 0
     interval_s: int = 0
+    resume: Mapping[str, int] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
         moments = {"last_poll": self.last_poll and self.last_poll.isoformat(), "next_poll": self.next_poll.isoformat()}
         counts = ("generation", "multiplier", "compensated_total", "interval_s")
-        return moments | {name: getattr(self, name) for name in counts}
+        return moments | {name: getattr(self, name) for name in counts} | {"resume": dict(self.resume)}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
@@ -60,6 +63,7 @@ class PollState:
             next_poll=datetime.fromisoformat(data["next_poll"]),
             compensated_total=int(data["compensated_total"]),
             interval_s=int(data.get("interval_s", 0)),
+            resume={str(shard): int(at) for shard, at in data.get("resume", {}).items()},
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any
@@ -27,7 +27,8 @@ LANE_CLOSED = "lane closed"
 # Takes an overdue record as it was when its start was claimed. Returns False if it found nothing to do.
 DueHandler = Callable[[DueItem], bool | str | None]
 
-# What waits in a lane is read past, so that it hides no other work; a page of the index has about a thousand.
+# What waits in a lane is read past, so that it hides no other work; a page of the index has about a thousand. Where
+# more is overdue, the next poll goes on behind it.
 MOST_AT_ONCE = 20_000
 # Starts, and records taken off the index, in one poll: what one invocation has time for.
 _STARTS = 500
@@ -71,12 +72,15 @@ class Compensator:
         """
         now = self._clock()
         late = now.timestamp() - self._pace.overdue
-        found, next_due, quiet = self._store.overdue(now.timestamp(), late, late + self._pace.longest, MOST_AT_ONCE)
+        found, next_due, quiet, resume = self._store.overdue(
+            now.timestamp(), late, late + self._pace.longest, MOST_AT_ONCE, poll.resume
+        )
         overdue = self._without_queued(found, now)
         lanes = _by_lane(overdue)
         held_back = any(len(items) > 1 for items in lanes.values())
         upcoming = None if next_due is None else next_due - late
         following = compensation.after(poll, now, len(found), self._pace, held_back=held_back, upcoming=upcoming)
+        following = replace(following, resume=resume)
         if not self._store.replace(poll, following):
             return None
         self._send(following, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -21,14 +21,28 @@ _LANE_KEPT_SECONDS = _COUNT_KEPT_SECONDS = 3600
 _KEPT = ("pk", "sk", "due_at", "due_kind", "due_lane", "due_claim", "due_since", "shard", "opened_at")
 # Pages of 1 MB in one poll: records may be large, and a poll that reaches its time-out has started nothing.
 _PAGES = 150
+_FROM_THE_START: Mapping[str, int] = {}
 
 
 class Overdue(NamedTuple):
-    """`upcoming` is when the next record is due, if soon; `quiet` lists shards in which nothing is due."""
+    """`upcoming` is when the next record is due, if soon; `quiet` lists shards in which nothing is due.
+
+    `resume` has the shards that hold more overdue records than were read, with the due time to go on from.
+    """
 
     found: list[Item]
     upcoming: int | None
     quiet: list[Item]
+    resume: dict[str, int]
+
+
+class _Shard(NamedTuple):
+    """`ends_at` is the due time of the first overdue record that was not read, if there are more."""
+
+    found: list[Item]
+    entries: list[Item]
+    upcoming: int | None = None
+    ends_at: int | None = None
 
 
 def _key(item: Item) -> dict[str, str]:
@@ -63,46 +77,60 @@ class CompensationStore:
             update(keys.compensation(), adds={"compensated_total": compensated}),
         )
 
-    def overdue(self, now: float, late: float, until: float, limit: int) -> Overdue:
-        """What is due since `late` at the latest, oldest first. Shard 0 also lists the others that may hold records."""
-        found, upcoming, entries = self._in_shard(0, late, until, limit, _PAGES)
+    def overdue(
+        self, now: float, late: float, until: float, limit: int, resume: Mapping[str, int] = _FROM_THE_START
+    ) -> Overdue:
+        """What is due since `late` at the latest, oldest first. Shard 0 also lists the others that may hold records.
+
+        A shard that is in `resume` is read from that due time on.
+        """
+        first = self._in_shard(0, resume.get("0", 0), late, until, limit, _PAGES)
+        entries = first.entries if "0" not in resume else self._entries()
         # What waits in one shard hides nothing in another.
         most, pages = max(1, limit // (1 + len(entries))), max(1, _PAGES // (1 + len(entries)))
-        found, quiet = found[:most], []
+        found, upcoming, quiet, ends = first.found[:most], first.upcoming, [], {"0": first.ends_at}
+        if len(first.found) > most:
+            ends["0"] = int(first.found[most]["due_at"])
         for entry in entries:
-            if len(found) >= limit:
-                break
-            there, at, _ = self._in_shard(int(entry["shard"]), late, until, most, pages)
-            found += there
-            upcoming = min((moment for moment in (upcoming, at) if moment is not None), default=None)
-            if not there and at is None and int(entry["opened_at"]) + SHARD_KEPT_SECONDS < now:
+            name = str(int(entry["shard"]))
+            there = self._in_shard(int(name), resume.get(name, 0), late, until, most, pages)
+            found, ends[name] = [*found, *there.found], there.ends_at
+            upcoming = min((moment for moment in (upcoming, there.upcoming) if moment is not None), default=None)
+            nothing = not there.found and there.upcoming is None and name not in resume
+            if nothing and int(entry["opened_at"]) + SHARD_KEPT_SECONDS < now:
                 quiet.append(entry)
-        return Overdue(sorted(found, key=lambda item: int(item["due_at"])), upcoming, quiet)
+        # Of very many that are due in one second, those that were not read come when the others have moved.
+        onward = {name: at + (at == resume.get(name)) for name, at in ends.items() if at is not None}
+        return Overdue(sorted(found, key=lambda item: int(item["due_at"])), upcoming, quiet, onward)
 
-    def _in_shard(
-        self, shard: int, late: float, until: float, limit: int, pages: int
-    ) -> tuple[list[Item], int | None, list[Item]]:
+    def _entries(self) -> list[Item]:
+        """The list of shards, for a poll that reads shard 0 from a later moment on."""
+        listed = self._table.query_all(keys.due_partition(0), index="due", sk_between=(0, 0))
+        return [item for item in listed if item["due_kind"] == keys.SHARD_KIND]
+
+    def _in_shard(self, shard: int, first: int, late: float, until: float, limit: int, pages: int) -> _Shard:
         found: list[Item] = []
         entries: list[Item] = []
         cursor: str | None = None
+        at = first
         for _ in range(pages):
             page = self._table.query(
-                keys.due_partition(shard), index="due", sk_between=(0, int(until)), project=_KEPT, cursor=cursor
+                keys.due_partition(shard), index="due", sk_between=(first, int(until)), project=_KEPT, cursor=cursor
             )
             for item in page.items:
                 at = int(item["due_at"])
                 if item["due_kind"] == keys.SHARD_KIND:
                     entries.append(item)
                 elif at > late:
-                    return found, at, entries
+                    return _Shard(found, entries, upcoming=at)
                 elif len(found) >= limit:
-                    return found, None, entries
+                    return _Shard(found, entries, ends_at=at)
                 else:
                     found.append(item)
             cursor = page.cursor
             if cursor is None:
-                break
-        return found, None, entries
+                return _Shard(found, entries)
+        return _Shard(found, entries, ends_at=at)
 
     def close(self, quiet: Sequence[Item]) -> int:
         """Takes shards without any record off the list. The condition fails if one was opened again meanwhile."""

@@ -22,11 +22,16 @@ _STORAGE_RETRY_SECONDS = 3600
 
 def queued_write(project_id: str, change: int, limit: int | None = None) -> Write:
     """Adds to the count of waiting requests. With a limit, the write is refused if as many wait already."""
+    return count_write(project_id, "queued", change, limit)
+
+
+def count_write(project_id: str, name: str, change: int, limit: int | None = None) -> Write:
+    """Adds to a count of the project, named as its quota. With a limit, the write is refused if it is reached."""
     bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
     return update(
         keys.usage(project_id),
-        adds={"queued": change},
-        condition=below("queued", "limit", allows_none=limit > 0) if limit is not None else "",
+        adds={name: change},
+        condition=below(name, "limit", allows_none=limit > 0) if limit is not None else "",
         **bound,
     )
 
@@ -47,7 +52,7 @@ class UsageStore:
         self._table = table
 
     def of_project(self, project_id: str, channels: Sequence[str]) -> dict[str, Any]:
-        """`{stored_bytes, queued, running: {channel: n}}`, without channels in which nothing runs."""
+        """`{stored_bytes, queued, batch_schedules, running: {channel: n}}`, without channels in which nothing runs."""
         found = self._table.get(keys.usage(project_id), consistent=True) or {}
         standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
         names = {keys.standings(name): name for name in channels}
@@ -55,6 +60,7 @@ class UsageStore:
         return {
             "stored_bytes": int(found.get("stored_bytes", 0)),
             "queued": int(found.get("queued", 0)),
+            "batch_schedules": int(found.get("batch_schedules", 0)),
             "running": {name: count for name, count in sorted(running.items()) if count > 0},
         }
 

@@ -1,5 +1,5 @@
 """batch create, start, stop, show, list, watch, rate, update, items, results, redrive, dry-run, logs, export-logs;
-batch schedule create, list, show, change, disable, enable, delete; biz create, list
+batch schedule create, list, show, runs, change, pause, resume, delete; biz create, list
 """
 
 from __future__ import annotations
@@ -73,23 +73,28 @@ def _register_schedules(schedule: Group) -> None:
     create.add_argument("schedule", metavar="WHEN", help=_WHEN)
     _add_batch_options(create)
     add_paging(schedule.command("list", _schedules, "list recurring batches"))
-    change = schedule.command("change", _reschedule, "change when it runs")
     for name, run, text in (
-        ("show", _schedule, "show a recurring batch"),
-        ("disable", _disable, "stop a recurring batch; missed runs are not made up for"),
-        ("enable", _enable, "run it on its schedule again"),
+        ("show", _schedule, "show a recurring batch and what it creates"),
+        ("pause", _pause, "stop a recurring batch; missed runs are not made up for"),
+        ("resume", _resume, "run it on its schedule again"),
         ("delete", _unschedule, "delete a recurring batch; the batches that it created stay"),
     ):
         schedule.command(name, run, text).add_argument("schedule_id")
+    runs = schedule.command("runs", _runs, "its history, newest first")
+    runs.add_argument("schedule_id")
+    add_paging(runs)
+    change = schedule.command("change", _change, "change when it runs, or the batch that it makes; the rest stays")
     change.add_argument("schedule_id")
-    change.add_argument("schedule", metavar="WHEN", help=_WHEN)
+    change.add_argument("schedule", metavar="WHEN", nargs="?", help=_WHEN)
+    change.add_argument("--revision", type=int, metavar="N", help="refuse if it was changed since this revision")
+    _add_batch_options(change, required=False)
 
 
-def _add_batch_options(create: argparse.ArgumentParser) -> None:
-    create.add_argument("--biz", required=True, metavar="BIZ_ID", dest="biz_id")
-    create.add_argument("--name", required=True)
+def _add_batch_options(create: argparse.ArgumentParser, *, required: bool = True) -> None:
+    create.add_argument("--biz", required=required, metavar="BIZ_ID", dest="biz_id")
+    create.add_argument("--name", required=required)
     create.add_argument("--total", type=int, help="number of items")
-    create.add_argument("--rate", type=float, required=True, help="items a second")
+    create.add_argument("--rate", type=float, required=required, help="items a second")
     create.add_argument("--concurrency", type=int, metavar="N", help="calls to the business at a time")
     create.add_argument("--start-index", type=int, metavar="N", help="index of the first item (default 0)")
     create.add_argument("--job-data", type=_json, metavar="JSON", help="sent to the business with each item")
@@ -124,12 +129,16 @@ def _add_failure_options(parser: argparse.ArgumentParser) -> None:
 def _batch_of(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `batches.create` from the options of `_add_batch_options`."""
     needed = {"biz_id": args.biz_id, "name": args.name, "total": args.total, "rate": _whole(args.rate)}
+    return {**needed, **_options(args)}
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
     simple = ("concurrency", "start_index", "job_data", "max_errors", "retries", "retry_delay", "priority")
     failures = ("on_item_failure", "max_failed", "max_failed_percent", "item_timeout", "ack", "items_per_call")
     source = {}
     if args.rows:
         source = {"source": {"file_id": args.rows} | ({"format": args.rows_format} if args.rows_format else {})}
-    return {**needed, **given(args, *simple, *failures, "runners", "concurrency_key"), **source}
+    return {**given(args, *simple, *failures, "runners", "concurrency_key"), **source}
 
 
 def _with_id(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -246,7 +255,7 @@ def _repeat(context: Context, args: argparse.Namespace) -> None:
 def _schedules(context: Context, args: argparse.Namespace) -> None:
     context.show_list(
         lambda cursor: context.client.batches.schedules(limit=args.limit, cursor=cursor),
-        ("schedule_id", "name", "schedule", "enabled", "next_run", "last_batch_id", "last_error"),
+        ("schedule_id", "name", "schedule", "status", "next_run", "last_batch_id", "last_error"),
     )
 
 
@@ -254,16 +263,32 @@ def _schedule(context: Context, args: argparse.Namespace) -> None:
     context.output.record(context.client.batches.schedule(args.schedule_id))
 
 
-def _reschedule(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.update_schedule(args.schedule_id, schedule=args.schedule))
+def _runs(context: Context, args: argparse.Namespace) -> None:
+    context.show_list(
+        lambda cursor: context.client.batches.runs(args.schedule_id, limit=args.limit, cursor=cursor),
+        ("due", "state", "batch_id", "reason"),
+    )
 
 
-def _disable(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.update_schedule(args.schedule_id, enabled=False))
+def _change(context: Context, args: argparse.Namespace) -> None:
+    batch = {**given(args, "biz_id", "name", "total"), **_options(args)}
+    if args.rate is not None:
+        batch["rate"] = _whole(args.rate)
+    if not batch and not args.schedule:
+        raise UsageError("nothing to change: give WHEN, or options of the batch such as --rate")
+    context.output.record(
+        context.client.batches.update_schedule(
+            args.schedule_id, schedule=args.schedule, batch=batch or None, revision=args.revision
+        )
+    )
 
 
-def _enable(context: Context, args: argparse.Namespace) -> None:
-    context.output.record(context.client.batches.update_schedule(args.schedule_id, enabled=True))
+def _pause(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.update_schedule(args.schedule_id, paused=True))
+
+
+def _resume(context: Context, args: argparse.Namespace) -> None:
+    context.output.record(context.client.batches.update_schedule(args.schedule_id, paused=False))
 
 
 def _unschedule(context: Context, args: argparse.Namespace) -> None:

@@ -1,118 +1,164 @@
-"""Schedules of batches in the table."""
+"""Recurring batches in the table: their records, the batches that they make, and their runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import datetime, timedelta
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import delete, put, put_new, update
+from tidegate.aws.writes import Write, delete, put, put_new, update
 from tidegate.batches.model import NewBatch
+from tidegate.batches.recurring.model import BatchSchedule, Run, batch_from
 from tidegate.common.listing import Listed
-from tidegate.errors import RecordNotFound, WrongState
+from tidegate.errors import QuotaExceeded, RecordNotFound
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import count_write
 from tidegate.queue.due_schedules import due_items
 
-
-@dataclass(frozen=True, slots=True)
-class BatchSchedule:
-    """Makes and starts a batch at each moment of its schedule."""
-
-    schedule_id: str
-    project_id: str
-    schedule: str
-    batch: NewBatch
-    created_at: str
-    # Whoever made it: its batches are made in this name.
-    created_by: str
-    enabled: bool = True
-    # Epoch seconds of the next moment; None if it is disabled or has no more.
-    due_at: int | None = None
-    last_batch_id: str | None = None
-    # Why the last moment made no batch, or its batch did not start.
-    last_error: str | None = None
+_FIELDS = tuple(field.name for field in fields(BatchSchedule))
+_RUN_FIELDS = tuple(field.name for field in fields(Run))
+_RUNS_KEPT = timedelta(days=31)
+# Somebody has to delete a schedule first.
+_QUOTA_RETRY_SECONDS = 3600
+_OPTIONAL = ("due_at", "last_batch_id", "last_error")
 
 
 class BatchScheduleStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, schedule: BatchSchedule, line: AuditLine) -> None:
-        self._table.transact([put_new(_item(schedule)), audit_write(line)])
+    def add(self, schedule: BatchSchedule, batch: NewBatch, line: AuditLine, limit: int | None) -> None:
+        """QuotaExceeded if the project has `limit` schedules of batches already."""
+        given = {name: value for name, value in asdict(schedule).items() if value is not None}
+        place = {"gsi1pk": keys.batch_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
+        due = keys.batch_scheduled(schedule.due_at) if schedule.due_at else {}
+        writes = [
+            put_new(_key(schedule) | given | place | due),
+            put(_order_item(schedule, batch)),
+            count_write(schedule.project_id, "batch_schedules", 1, limit),
+            audit_write(line),
+        ]
+        try:
+            self._table.transact(writes)
+        except ConditionFailed as error:
+            # If the record is there, the answer to the first try was lost and the SDK wrote again.
+            if 0 not in error.failed:
+                raise QuotaExceeded.of("batch_schedules", limit, _QUOTA_RETRY_SECONDS) from error
 
     def get(self, project_id: str, schedule_id: str) -> BatchSchedule:
         item = self._table.get(keys.batch_schedule(project_id, schedule_id), consistent=True)
         if item is None:
-            raise RecordNotFound("no such schedule")
+            raise RecordNotFound("no such schedule of batches")
         return schedule_from(item)
+
+    def batch(self, schedule: BatchSchedule) -> NewBatch:
+        """The batch that it makes each time."""
+        item = self._table.get(keys.batch_schedule_order(schedule.project_id, schedule.schedule_id), consistent=True)
+        if item is None:
+            raise RecordNotFound("the schedule of batches was deleted meanwhile")
+        return batch_from(json.loads(item["batch"]))
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[BatchSchedule]:
         page = self._table.find(keys.batch_schedules_list(project_id), limit=limit, cursor=cursor, wanted={})
         return Listed([schedule_from(item) for item in page.items], page.cursor)
 
-    def replace(self, old: BatchSchedule, new: BatchSchedule, line: AuditLine) -> None:
-        """Unless it has fired or was changed meanwhile."""
-        seen = {"was": old.due_at, "last": old.last_batch_id, "rule": old.schedule}
-        unchanged = " AND ".join(
-            [
-                "attribute_not_exists(#due_at)" if old.due_at is None else "#due_at = :was",
-                "attribute_not_exists(#last_batch_id)" if old.last_batch_id is None else "#last_batch_id = :last",
-                "#schedule = :rule",
-            ]
+    def change(
+        self, old: BatchSchedule, new: BatchSchedule, batch: NewBatch | None, extra: Sequence[Write], line: AuditLine
+    ) -> bool:
+        """False if it has fired, was changed or was deleted meanwhile. None as batch: it makes the same as before."""
+        told = asdict(new)
+        sets = {name: value for name, value in told.items() if value is not None}
+        sets |= keys.batch_scheduled(new.due_at) if new.due_at else {}
+        gone = [name for name in _OPTIONAL if told[name] is None and name != "due_at"]
+        unchanged, seen = _as_seen(old)
+        write = update(
+            _key(old),
+            sets,
+            removes=[*gone, *(() if new.due_at else keys.DUE_ATTRIBUTES)],
+            condition=unchanged,
+            **seen,
         )
-        values = {name: value for name, value in seen.items() if value is not None}
-        try:
-            self._table.transact([put(_item(new), unchanged, **values), audit_write(line)])
-        except ConditionFailed as error:
-            raise WrongState("the schedule has fired or was changed meanwhile: read it and try again") from error
+        orders = [put(_order_item(new, batch))] if batch else []
+        return self._table.try_write(write, *orders, *extra, audit_write(line))
 
     def delete(self, schedule: BatchSchedule, line: AuditLine) -> None:
-        key = keys.batch_schedule(schedule.project_id, schedule.schedule_id)
+        """Its runs go by themselves: they expire."""
+        writes = [
+            delete(_key(schedule), "attribute_exists(#pk)"),
+            delete(keys.batch_schedule_order(schedule.project_id, schedule.schedule_id)),
+            count_write(schedule.project_id, "batch_schedules", -1),
+            audit_write(line),
+        ]
         try:
-            self._table.transact([delete(key, "attribute_exists(#pk)"), audit_write(line)])
+            self._table.transact(writes)
         except ConditionFailed as error:
-            raise RecordNotFound("no such schedule") from error
+            raise RecordNotFound("no such schedule of batches") from error
 
     def due(self, now: float) -> Iterator[Item]:
         """Records as the index has them, which may be behind."""
         return due_items(self._table, keys.BATCH_SCHEDULES_DUE, now)
 
-    def fired(self, schedule: BatchSchedule, due_at: int | None, batch_id: str | None, error: str | None) -> None:
-        """Moves on to the next moment. Of two that try, the first does it; a change of the schedule wins over both."""
-        sets: dict[str, Any] = {"last_batch_id": batch_id} if batch_id else {}
-        sets |= {"last_error": error} if error else {}
-        gone = [*([] if error else ["last_error"]), *([] if due_at else keys.DUE_ATTRIBUTES)]
-        self._table.try_write(
-            update(
-                keys.batch_schedule(schedule.project_id, schedule.schedule_id),
-                sets | (keys.batch_scheduled(due_at) if due_at else {}),
-                removes=gone,
-                condition="#due_at = :seen",
-                seen=schedule.due_at,
-            )
+    def fired(self, schedule: BatchSchedule, due_at: int | None, run: Run, now: datetime) -> None:
+        """Moves on to the next moment and notes the run. Of two functions that try, the first does it.
+
+        If the schedule was changed meanwhile, its new moment stays, and only the batch that was made is noted: the
+        next moment must not start another one beside it.
+        """
+        sets: dict[str, Any] = {"last_batch_id": run.batch_id} | (keys.batch_scheduled(due_at) if due_at else {})
+        sets |= {"last_error": run.reason} if run.reason else {}
+        gone = [*([] if run.reason else ["last_error"]), *([] if due_at else keys.DUE_ATTRIBUTES)]
+        moved = update(_key(schedule), sets, removes=gone, condition="#due_at = :seen", seen=schedule.due_at)
+        noted = self.run_write(schedule, run, now)
+        if self._table.try_write(moved, noted) or run.batch_id is None:
+            return
+        newer = "attribute_not_exists(#last_batch_id) OR #last_batch_id < :made"
+        made = update(
+            _key(schedule),
+            {"last_batch_id": run.batch_id},
+            condition=f"attribute_exists(#pk) AND ({newer})",
+            made=run.batch_id,
         )
+        self._table.try_write(made, noted)
 
+    def run_write(self, schedule: BatchSchedule, run: Run, now: datetime) -> Write:
+        key = keys.batch_schedule_run(schedule.project_id, schedule.schedule_id, run.due)
+        return put(key | run.shown() | {"expires_at": int((now + _RUNS_KEPT).timestamp())})
 
-def _item(schedule: BatchSchedule) -> dict[str, Any]:
-    key = keys.batch_schedule(schedule.project_id, schedule.schedule_id)
-    listing = {"gsi1pk": keys.batch_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
-    names = ("schedule_id", "project_id", "schedule", "created_at", "created_by", "enabled")
-    told = {name: getattr(schedule, name) for name in names}
-    late = {"last_batch_id": schedule.last_batch_id, "last_error": schedule.last_error}
-    due = keys.batch_scheduled(schedule.due_at) if schedule.due_at else {}
-    kept = {name: value for name, value in late.items() if value is not None}
-    return key | listing | told | kept | due | {"batch": json.dumps(asdict(schedule.batch))}
+    def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[Run]:
+        pk = keys.batch_schedule_runs(project_id, schedule_id)
+        page = self._table.query(pk, limit=limit, cursor=cursor, newest_first=True)
+        runs = [Run(**{name: item[name] for name in _RUN_FIELDS if name in item}) for item in page.items]
+        return Listed(runs, page.cursor)
 
 
 def schedule_from(item: Mapping[str, Any]) -> BatchSchedule:
-    names = ("schedule_id", "project_id", "schedule", "created_at", "created_by", "enabled", "last_batch_id")
-    told = {name: item[name] for name in (*names, "last_error") if name in item}
-    batch = NewBatch(**json.loads(item["batch"]))
-    windows = tuple((int(start), int(end)) for start, end in batch.pause_windows)
-    due_at = int(item["due_at"]) if "due_at" in item else None
-    return BatchSchedule(**told, due_at=due_at, batch=replace(batch, pause_windows=windows))
+    return BatchSchedule(**{name: item[name] for name in _FIELDS if item.get(name) is not None})
+
+
+def _key(schedule: BatchSchedule) -> dict[str, str]:
+    return keys.batch_schedule(schedule.project_id, schedule.schedule_id)
+
+
+def _order_item(schedule: BatchSchedule, batch: NewBatch) -> dict[str, Any]:
+    key = keys.batch_schedule_order(schedule.project_id, schedule.schedule_id)
+    return key | {"batch": json.dumps(asdict(batch))}
+
+
+def _as_seen(old: BatchSchedule) -> tuple[str, dict[str, Any]]:
+    """A condition, with its values: nobody has changed it since, and it has not fired."""
+    terms = ["#revision = :revision"]
+    values: dict[str, Any] = {"revision": old.revision}
+    for name in ("due_at", "last_batch_id"):
+        value = getattr(old, name)
+        if value is None:
+            terms.append(f"attribute_not_exists(#{name})")
+        else:
+            terms.append(f"#{name} = :{name}_seen")
+            values[f"{name}_seen"] = value
+    return " AND ".join(terms), values

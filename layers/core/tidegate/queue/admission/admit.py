@@ -16,7 +16,7 @@ from tidegate.projects.audit import SYSTEM
 from tidegate.projects.store import ProjectStore
 from tidegate.queue import transaction
 from tidegate.queue.admission.fairness import Turn, ceiling
-from tidegate.queue.admission.together import MOST_TOGETHER, Move
+from tidegate.queue.admission.together import MOST_TOGETHER, Move, fit_together
 from tidegate.queue.admission.turns import Turns
 from tidegate.queue.admission.wakeups import AdmissionQueue
 from tidegate.queue.channels.model import Channel, Place
@@ -36,6 +36,8 @@ _FEW_NOTES, _NOTES_TOGETHER = 4, 8
 _LOOK_AGAIN_SECONDS = 60
 # Machines are started while the next requests are admitted: to start one takes longer than to admit it.
 _STARTS_TOGETHER = 16
+# Requests whose turn comes next are read together, as many as DynamoDB gives in one call.
+_READ_AHEAD = 100
 # One run starts what it can in this time and leaves the rest to the next: a function that reaches its time-out is
 # killed, and its message then blocks the channel's group until it is visible again.
 _RUN_SECONDS = 4.0
@@ -84,10 +86,11 @@ class Admission:
     def _admit_all(self, turns: Turns, ends_at: float) -> bool:
         """False if the time was up before all were admitted that there is room for."""
         started: list[Future[None]] = []
+        ahead: dict[tuple[str, str], Request] = {}
         in_time = True
         with ThreadPoolExecutor(_STARTS_TOGETHER, thread_name_prefix="start") as pool:
             while in_time:
-                if group := self._next_group(turns):
+                if group := self._next_group(turns, ahead):
                     started += [pool.submit(self.start, admitted) for admitted in group]
                 elif (place := turns.next()) is not None:
                     self._try_one(place, turns)
@@ -98,16 +101,24 @@ class Admission:
             future.result()
         return in_time
 
-    def _next_group(self, turns: Turns) -> list[Request]:
-        """Admits the next requests in one transaction. None of them if it is refused: they are next one by one."""
-        group = turns.next_together(MOST_TOGETHER)
+    def _next_group(self, turns: Turns, ahead: dict[tuple[str, str], Request]) -> list[Request]:
+        """Admits the next requests in one transaction. None of them if it is refused: they are next one by one.
+
+        `ahead` are requests as they were read some transactions ago: one that moved since is refused by its version.
+        """
+        group = turns.next_together(MOST_TOGETHER, fit_together)
         places = [place for place, _ in group]
         if len(places) > 1:
-            known = self._store.get_many((place.project_id, place.request_id) for place in places)
+            if any(_name(place) not in ahead for place in places):
+                turns.give_back(places)
+                ahead.clear()
+                ahead.update(self._store.get_many(map(_name, turns.peek(_READ_AHEAD))))
+                group = turns.next_together(MOST_TOGETHER, fit_together)
+                places = [place for place, _ in group]
             moves = [
                 self._move(request, turn)
                 for place, turn in group
-                if (request := known.get((place.project_id, place.request_id))) and _still_waits(request, place)
+                if (request := ahead.pop(_name(place), None)) and _still_waits(request, place)
             ]
             if len(moves) == len(group) and self._took_together(moves, turns.channel_before):
                 return [move.new for move in moves]
@@ -287,6 +298,10 @@ class Admission:
             self._channels.look_again(turns.channel.name, now + _LOOK_AGAIN_SECONDS)
         elif not waits and due_at is not None:
             self._channels.look_again(turns.channel.name, None)
+
+
+def _name(place: Place) -> tuple[str, str]:
+    return place.project_id, place.request_id
 
 
 def _still_waits(request: Request, place: Place) -> bool:

@@ -21,8 +21,15 @@ from tidegate.queue.model import Request
 from tidegate.queue.stats_store import stats_writes
 from tidegate.queue.transaction import CHANNEL, OTHER, PLACE, REQUEST, SLOT, STANDING
 
-# Five writes for each, two more for each project, one for the channel: within the hundred of a transaction.
-MOST_TOGETHER = 12
+# What DynamoDB takes in one transaction.
+_MOST_WRITES = 100
+# As many of one project as fit into a transaction.
+MOST_TOGETHER = 19
+
+
+def fit_together(requests: int, projects: int) -> bool:
+    """Whether one transaction holds so many: five writes for each, two for each project, one for the channel."""
+    return 5 * requests + 2 * projects + 1 <= _MOST_WRITES
 
 
 @dataclass(frozen=True, slots=True)

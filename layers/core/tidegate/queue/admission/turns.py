@@ -66,15 +66,24 @@ class Turns:
         )
         return self._heads.pop(best[0].project_id) if best else None
 
-    def next_together(self, most: int) -> list[tuple[Place, Turn]]:
+    def peek(self, most: int) -> list[Place]:
+        """The places whose turn comes next, as `next_together` would take them."""
+        places = [place for place, _ in self.next_together(most)]
+        self.give_back(places)
+        return places
+
+    def next_together(self, most: int, fit: Callable[[int, int], bool] | None = None) -> list[tuple[Place, Turn]]:
         """The places whose turn it is, one after another, as if each had its slot already; `give_back` undoes that.
 
-        Only while the channel has room, and not what needs a mutex: that is often taken.
+        Only while the channel has room, and not what needs a mutex: that is often taken. `fit` is asked whether so
+        many places of so many projects may be taken together.
         """
         self._before = (self.channel, dict(self.standings), self.admitted)
         found: list[tuple[Place, Turn]] = []
+        projects: set[str] = set()
         while len(found) < most and self.channel.free > 0 and (place := self.next()) is not None:
-            if place.mutex is not None:
+            projects.add(place.project_id)
+            if place.mutex is not None or (fit and not fit(len(found) + 1, len(projects))):
                 self._heads[place.project_id] = place
                 break
             found.append((place, self.turn(place.project_id)))
@@ -89,8 +98,11 @@ class Turns:
     def give_back(self, places: Sequence[Place]) -> None:
         """None of the places of the last `next_together` has its slot: they are first in their lanes again."""
         self.channel, self.standings, self.admitted = self._before
-        for place in reversed(places):
-            self._lanes[place.project_id] = chain([place], self._left_in(place.project_id))
+        lanes: dict[str, list[Place]] = {}
+        for place in places:
+            lanes.setdefault(place.project_id, []).append(place)
+        for project_id, again in lanes.items():
+            self._lanes[project_id] = chain(again, self._left_in(project_id))
 
     def turn(self, project_id: str) -> Turn:
         if self.channel.free <= 0:

@@ -138,6 +138,23 @@ def new_batch(body: BatchBody) -> NewBatch:
     return NewBatch(**told, **(body.source.model_dump() if body.source else {}))
 
 
+class BatchChanges(BatchBody):
+    """Fields of a batch that a schedule makes. What is named is set; what is not named stays."""
+
+    biz_id: Text = ""
+    name: Text = ""
+    rate: Rate = LOWEST_RATE
+
+    def fields(self) -> dict[str, Any]:
+        """As `NewBatch` has them."""
+        named = self.model_dump(exclude_unset=True, exclude={"source", "pause_windows"})
+        if "pause_windows" in self.model_fields_set:
+            named["pause_windows"] = tuple(window.seconds for window in self.pause_windows)
+        if "source" in self.model_fields_set:
+            named |= self.source.model_dump() if self.source else {"file_id": None, "format": None}
+        return named
+
+
 class BatchPatch(Body):
     rate: Rate | None = None
     max_errors: MaxErrors | None = None

@@ -10,6 +10,8 @@ import { table } from "../parts/table.js";
 
 const NUMBERS = ["total", "rate", "max_errors", "start_index", "retries", "retry_delay", "priority", "max_failed", "max_failed_percent", "concurrency", "items_per_call", "item_timeout", "runners", "progress_every_items", "progress_every_percent"];
 const TEXTS = ["biz_id", "name", "on_item_failure", "ack", "concurrency_key", "progress_url"];
+// Those that a batch need not have; the others have a default.
+const OPTIONAL = ["total", "job_data", "max_errors", "max_failed", "max_failed_percent", "concurrency", "concurrency_key", "progress_url", "progress_every_items", "progress_every_percent"];
 const DRY_ITEMS = 3;
 
 const number = (name, label, more) => field(name, t(`batches.${label}`), { type: "number", min: 1, ...more });
@@ -17,19 +19,12 @@ const pauses = (value = "") => field("pause_windows", t("batches.pauses"), { row
 
 // With `repeat`, what is made is a schedule in any case.
 export async function batchDialog(businesses, go, { repeat = false } = {}) {
-  const files = await get("v1/files", { limit: 100 }).then(({ items }) => items.filter((file) => file.state === "ready"), () => []);
+  const files = await readyFiles();
   const schedule = scheduleFields(repeat ? "cron(0 2 * * ? *)" : "", { label: t("schedules.repeatBatch"), none: repeat ? undefined : t("schedules.onceBatch"), hint: t("schedules.batchHint") });
   const close = dialog(t(repeat ? "schedules.new" : "batches.new"), () => form([
-    field("biz_id", t("batches.business"), { options: businesses.map((biz) => [biz.biz_id, biz.name]), required: true }),
-    field("name", t("field.name"), { required: true }),
-    h("div", { class: "pair" }, number("total", "total", { hint: t("batches.totalHint") }), number("rate", "rate", { min: 0.001, step: "any", value: "10", required: true, hint: t("batches.rateHint") })),
-    field("file", t("batches.rowsOf"), { options: [["", t("batches.noFile")], ...files.map((file) => [file.file_id, file.file_path])], hint: t("batches.rowsOfHint") }),
-    h("div", { class: "pair" }, number("max_errors", "maxErrors"), number("start_index", "startIndex", { min: 0 })),
-    h("div", { class: "pair" },
-      field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]] }),
-      number("retries", "retries", { max: 100, value: "5" })),
+    ...batchFields(businesses, files, { rate: 10, retries: 5 }),
     schedule,
-    h("details", null, h("summary", null, t("exports.moreFields")), h("div", null, details())),
+    moreFields({}),
   ], t("batches.create"), async (given, once) => {
     const repeated = scheduleOf(given);
     const made = repeated ? await create("v1/batch-schedules", { schedule: repeated, batch: bodyOf(given) }, once) : await create("v1/batches", bodyOf(given), once);
@@ -39,20 +34,68 @@ export async function batchDialog(businesses, go, { repeat = false } = {}) {
   }));
 }
 
-function details() {
+const readyFiles = () => get("v1/files", { limit: 100 }).then(({ items }) => items.filter((file) => file.state === "ready"), () => []);
+
+// When a schedule runs and the batch that it makes. Fields that are emptied are lifted; null in the API says the same.
+export async function changeScheduleDialog(path, refresh) {
+  const [record, businesses, files] = await Promise.all([get(path), get("v1/biz", { limit: 100 }), readyFiles()]);
+  const known = record.batch;
+  const close = dialog(t("schedules.change"), () => form([
+    scheduleFields(record.schedule),
+    ...batchFields(withKnown(businesses.items, "biz_id", known.biz_id), withKnown(files, "file_id", known.source?.file_id), known),
+    moreFields(known),
+  ], t("action.save"), async (given) => {
+    await patch(path, { schedule: scheduleOf(given), batch: changesOf({ pause_windows: [], ...bodyOf(given) }, known), revision: record.revision });
+    close();
+    toast(t("action.saved"));
+    refresh();
+  }));
+}
+
+function changesOf(wanted, known) {
+  const changes = {};
+  for (const name of [...TEXTS, ...NUMBERS, "job_data", "pause_windows"]) {
+    const given = wanted[name] !== undefined;
+    if (given ? JSON.stringify(wanted[name]) !== JSON.stringify(known[name]) : name in known && OPTIONAL.includes(name)) changes[name] = given ? wanted[name] : null;
+  }
+  if (wanted.source?.file_id !== known.source?.file_id) changes.source = wanted.source ?? null;
+  return changes;
+}
+
+// What is chosen now stays a choice, even if it is not among the first hundred.
+function withKnown(items, key, value) {
+  return !value || items.some((item) => item[key] === value) ? items : [...items, { [key]: value, name: value, file_path: value }];
+}
+
+const shownNumber = (name, label, known, more) => number(name, label, { ...more, value: String(known[name] ?? "") });
+
+function batchFields(businesses, files, known) {
   return [
-    h("div", { class: "pair" }, number("retry_delay", "retryDelay", { min: 0, step: "any" }), number("priority", "priority", { max: 10, hint: t("exports.priorityHint") })),
-    h("div", { class: "pair" }, number("max_failed", "maxFailed", { min: 0 }), number("max_failed_percent", "maxFailedPercent", { min: 0, max: 100, step: "any" })),
-    h("div", { class: "pair" }, number("concurrency", "concurrency"), number("items_per_call", "itemsPerCall", { max: 100 })),
-    h("div", { class: "pair" }, number("runners", "runners", { max: 32, hint: t("batches.runnersHint") }), number("item_timeout", "itemTimeout", { max: 900 })),
+    field("biz_id", t("batches.business"), { options: businesses.map((biz) => [biz.biz_id, biz.name]), required: true, value: known.biz_id || businesses[0]?.biz_id || "" }),
+    field("name", t("field.name"), { required: true, value: known.name || "" }),
+    h("div", { class: "pair" }, shownNumber("total", "total", known, { hint: t("batches.totalHint") }), shownNumber("rate", "rate", known, { min: 0.001, step: "any", required: true, hint: t("batches.rateHint") })),
+    field("file", t("batches.rowsOf"), { options: [["", t("batches.noFile")], ...files.map((file) => [file.file_id, file.file_path])], value: known.source?.file_id || "", hint: t("batches.rowsOfHint") }),
+    h("div", { class: "pair" }, shownNumber("max_errors", "maxErrors", known), shownNumber("start_index", "startIndex", known, { min: 0 })),
     h("div", { class: "pair" },
-      field("ack", t("batches.ack"), { options: [["sync", t("batches.ackSync")], ["async", t("batches.ackAsync")]] }),
-      field("concurrency_key", t("batches.concurrencyKey"), { hint: t("batches.concurrencyKeyHint") })),
-    pauses(),
-    field("progress_url", t("batches.progressUrl"), { type: "url", placeholder: "https://", hint: t("batches.progressUrlHint") }),
-    h("div", { class: "pair" }, number("progress_every_items", "everyItems"), number("progress_every_percent", "everyPercent", { max: 100, step: "any" })),
-    field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON" }),
+      field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]], value: known.on_item_failure || "stop" }),
+      shownNumber("retries", "retries", known, { max: 100 })),
   ];
+}
+
+function moreFields(known) {
+  const windows = (known.pause_windows || []).map(({ start, end }) => `${start}-${end}`).join("\n");
+  return h("details", null, h("summary", null, t("exports.moreFields")), h("div", null,
+    h("div", { class: "pair" }, shownNumber("retry_delay", "retryDelay", known, { min: 0, step: "any" }), shownNumber("priority", "priority", known, { max: 10, hint: t("exports.priorityHint") })),
+    h("div", { class: "pair" }, shownNumber("max_failed", "maxFailed", known, { min: 0 }), shownNumber("max_failed_percent", "maxFailedPercent", known, { min: 0, max: 100, step: "any" })),
+    h("div", { class: "pair" }, shownNumber("concurrency", "concurrency", known), shownNumber("items_per_call", "itemsPerCall", known, { max: 100 })),
+    h("div", { class: "pair" }, shownNumber("runners", "runners", known, { max: 32, hint: t("batches.runnersHint") }), shownNumber("item_timeout", "itemTimeout", known, { max: 900 })),
+    h("div", { class: "pair" },
+      field("ack", t("batches.ack"), { options: [["sync", t("batches.ackSync")], ["async", t("batches.ackAsync")]], value: known.ack || "sync" }),
+      field("concurrency_key", t("batches.concurrencyKey"), { hint: t("batches.concurrencyKeyHint"), value: known.concurrency_key || "" })),
+    pauses(windows),
+    field("progress_url", t("batches.progressUrl"), { type: "url", placeholder: "https://", hint: t("batches.progressUrlHint"), value: known.progress_url || "" }),
+    h("div", { class: "pair" }, shownNumber("progress_every_items", "everyItems", known), shownNumber("progress_every_percent", "everyPercent", known, { max: 100, step: "any" })),
+    field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: "JSON", value: known.job_data === undefined ? "" : JSON.stringify(known.job_data) })));
 }
 
 function bodyOf(given) {
@@ -60,7 +103,7 @@ function bodyOf(given) {
   for (const name of TEXTS) if (given[name]?.trim()) body[name] = given[name].trim();
   for (const name of NUMBERS) if (given[name]) body[name] = Number(given[name]);
   if (given.file) body.source = { file_id: given.file };
-  else if (!body.total) throw new FieldError("total", t("batches.totalHint"));
+  else if (!body.total && !Array.isArray(body.job_data)) throw new FieldError("total", t("batches.totalHint"));
   const windows = windowsOf(given.pause_windows);
   if (windows.length) body.pause_windows = windows;
   return body;

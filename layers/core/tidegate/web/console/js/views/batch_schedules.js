@@ -1,23 +1,21 @@
-// Recurring batches: when each makes its next batch, and what became of the last.
+// Recurring batches: when each makes its next batch, what became of the last, and the history of one.
 import { h } from "../dom.js";
 import { at, get, patch, remove } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { batchTabs } from "../parts/area_tabs.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
-import { act, confirm, dialog, toast } from "../parts/dialog.js";
-import { form } from "../parts/form.js";
-import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
+import { act, confirm } from "../parts/dialog.js";
+import { LastRuns, nextRun, schedulePast, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
 import { session } from "../session.js";
-import { batchDialog } from "./batch_form.js";
+import { batchDialog, changeScheduleDialog } from "./batch_form.js";
 import { batchProgress } from "./batches.js";
 import { businessDialog } from "./businesses.js";
 
 const ENDED = ["finished"];
-const stateOf = (item) => (item.enabled ? "active" : "paused");
 
 export function batchSchedules(root, { go }) {
   const pages = new Pages((page) => get("v1/batch-schedules", page));
@@ -52,7 +50,7 @@ function advice(businesses) {
 function list(items, last, refresh) {
   return table(t("schedules.title"), [
     { title: t("field.name"), kind: "main", cell: (item) => titled(item.name, `#/batch-schedules/${at(item.schedule_id)}`, item.schedule_id) },
-    { title: t("field.status"), cell: (item) => badge(stateOf(item)) },
+    { title: t("field.status"), cell: (item) => badge(item.status) },
     { title: t("ingest.schedule"), cell: (item) => scheduleText(item.schedule) },
     { title: t("ingest.next"), cell: nextRun },
     { title: t("schedules.last"), cell: (item) => lastBatch(item, last) },
@@ -68,50 +66,43 @@ function lastBatch(item, last) {
 
 function tools(item, refresh, kind, after) {
   const path = `v1/batch-schedules/${at(item.schedule_id)}`;
-  const turn = (enabled, done) => act(() => patch(path, { enabled }), done, refresh);
+  const turn = (paused, done) => act(() => patch(path, { paused }), done, refresh);
   return [
-    item.enabled
-      ? button(t("action.pause"), () => turn(false, t("queue.paused")), { kind, key: "toggle" })
-      : button(t("action.resume"), () => turn(true, t("queue.resumed")), { kind, key: "toggle" }),
-    button(t("action.change"), () => changeDialog(item, path, refresh), { kind, key: "change" }),
+    item.status === "paused"
+      ? button(t("action.resume"), () => turn(false, t("queue.resumed")), { kind, key: "toggle" })
+      : button(t("action.pause"), () => turn(true, t("queue.paused")), { kind, key: "toggle" }),
+    button(t("action.change"), () => act(() => changeScheduleDialog(path, refresh)), { kind, key: "change" }),
     button(t("action.delete"), () => confirm(t("schedules.deleteBatches", { name: item.name }), t("action.delete"), () => act(async () => { await remove(path); after?.(); }, t("exports.deleted"), refresh)), { kind: `${kind} danger-quiet`, key: "delete" }),
   ];
 }
 
-function changeDialog(item, path, refresh) {
-  const close = dialog(t("schedules.change"), () => form(scheduleFields(item.schedule), t("action.save"), async (given) => {
-    await patch(path, { schedule: scheduleOf(given) });
-    close();
-    toast(t("action.saved"));
-    refresh();
-  }));
-}
-
 export function batchSchedule(root, { id, go }) {
   const path = `v1/batch-schedules/${at(id)}`;
-  const last = new LastRuns((batch) => get(`v1/batches/${at(batch)}`), ENDED);
+  const pages = new Pages((page) => get(`${path}/runs`, page));
   let business = null;
   let deleted = false;
   return screen(root, {
     async load() {
-      const [record, audit] = await Promise.all([get(path), get("v1/audit", { record: id, limit: 100 })]);
-      business ??= await get(`v1/biz/${at(record.biz_id)}`).catch(() => null);
-      await last.read([record.last_batch_id]);
-      return { record, batch: last.get(record.last_batch_id), lines: audit.items };
+      const [record, runs, audit] = await Promise.all([get(path), pages.read(), get("v1/audit", { record: id, limit: 100 })]);
+      if (business?.biz_id !== record.biz_id) business = await get(`v1/biz/${at(record.biz_id)}`).catch(() => null);
+      return { record, runs, lines: audit.items };
     },
-    watch: ({ batch }) => (batch ? [[batch.batch_id, batch.status]] : []),
-    view: ({ record, batch, lines }, refresh) => [
+    watch: ({ runs }) => runs.items.filter((run) => run.batch_id).map((run) => [run.batch_id, run.batch?.status]),
+    view: ({ record, runs, lines }, refresh) => [
       crumbs(link(t("nav.batches"), "#/batches"), link(t("schedules.title"), "#/batch-schedules")),
-      pageHead(record.name, scheduleText(record.schedule), badge(stateOf(record)), session.can("write") && tools(record, () => deleted || refresh(), "", () => { deleted = true; go("batch-schedules"); })),
+      pageHead(record.name, scheduleText(record.schedule), badge(record.status), session.can("write") && tools(record, () => deleted || refresh(), "", () => { deleted = true; go("batch-schedules"); })),
       h("div", { class: "grid" },
-        card(t("schedules.lastBatch"), { id: "last", wide: true },
+        card(t("schedules.runs"), { id: "runs", wide: true },
           record.last_error && h("p", { class: "notice warn" }, record.last_error),
-          batch ? batchTable(batch) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused"))),
+          runs.items.length ? runTable(runs.items) : empty(t("schedules.noRuns"), record.next_run ? t("schedules.noRunsAdvice", { time: moment(record.next_run) }) : t("schedules.noRunsPaused")),
+          pages.moreButton(runs, refresh)),
         card(t("jobs.timeline"), { id: "timeline" }, timeline(schedulePast(lines))),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("ingest.schedule"), code(record.schedule)],
           [t("ingest.next"), nextRun(record)],
           [t("batches.business"), business?.name || copyable(record.biz_id)],
+          [t("batches.total"), record.batch.total ?? "–"],
+          [t("batches.rate"), record.batch.rate],
           [t("schedules.id"), copyable(record.schedule_id)],
           [t("field.created"), moment(record.created_at)],
         ]))),
@@ -121,10 +112,10 @@ export function batchSchedule(root, { id, go }) {
   });
 }
 
-function batchTable(batch) {
-  return table(t("schedules.lastBatch"), [
-    { title: t("field.created"), kind: "main", cell: () => link(moment(batch.create_time), `#/batches/${at(batch.batch_id)}`, "strong") },
-    { title: t("field.status"), cell: () => badge(batch.status) },
-    { title: t("jobs.progress"), kind: "grow", cell: () => batchProgress(batch) },
-  ], [batch], { keyOf: () => batch.batch_id });
+function runTable(items) {
+  return table(t("schedules.runs"), [
+    { title: t("schedules.due"), kind: "main", cell: (run) => (run.batch_id ? link(moment(run.due), `#/batches/${at(run.batch_id)}`, "strong") : moment(run.due)) },
+    { title: t("field.status"), cell: (run) => badge(run.batch?.status || run.state) },
+    { title: t("jobs.progress"), kind: "grow", cell: (run) => [run.batch && batchProgress(run.batch), run.reason && h("span", { class: "under reason" }, run.reason)] },
+  ], items, { keyOf: (run) => run.due });
 }

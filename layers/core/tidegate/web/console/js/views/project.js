@@ -55,6 +55,7 @@ function quotas({ quotas: limits, usage }) {
   const rows = [
     [t("projects.stored_bytes"), usage.stored_bytes, limits.stored_bytes, bytes],
     [t("projects.queued"), usage.queued, limits.queued, count],
+    [t("projects.batch_schedules"), usage.batch_schedules, limits.batch_schedules, count],
     [t("projects.requests_per_s"), undefined, limits.requests_per_s, count],
     ...Object.keys({ ...shares, ...usage.running }).map((channel) => [named("channel", channel), usage.running?.[channel] || 0, shares[channel], count]),
   ];
@@ -94,7 +95,7 @@ function changeDialog(record, path, refresh) {
   }));
 }
 
-const LIMITS = ["stored_bytes", "queued", "requests_per_s"];
+const LIMITS = ["stored_bytes", "queued", "batch_schedules", "requests_per_s"];
 
 function quotaDialog(record, path, refresh) {
   const shares = Object.entries(record.quotas.share || {}).map(([channel, slots]) => `${channel} ${slots}`).join("\n");

@@ -2,7 +2,7 @@
 export const enSchedules = {
   status: { started: "Started", skipped: "Skipped", resumed: "Resumed", changed: "Changed" },
   schedules: {
-    title: "Schedules", new: "New schedule", none: "No schedules yet", readOnly: "A key that may write makes the first one.", last: "Last run", lastBatch: "Last batch", runs: "Runs", due: "Due", id: "Schedule id", change: "Change schedule", save: "Save schedule", saved: "The schedule is saved",
+    title: "Schedules", new: "New schedule", none: "No schedules yet", readOnly: "A key that may write makes the first one.", last: "Last run", runs: "Runs", due: "Due", id: "Schedule id", change: "Change schedule", save: "Save schedule", saved: "The schedule is saved",
     exportsLead: "Exports that are made again and again.", exportsAdvice: "Make the first one: describe the export, then choose when it is made.", batchesLead: "Batches that are made and started again and again.", batchesAdvice: "Make the first one: describe the batch, then choose when it is made and started.",
     noRuns: "It has not run yet", noRunsAdvice: "Its first run is due at {time}.", noRunsPaused: "It is paused: resume it, and it runs at its next moment.", deleteExports: "Delete the schedule “{name}”? Its exports stay.", deleteBatches: "Delete the schedule “{name}”? Its batches stay.",
     repeatExport: "Repeat this export", repeatBatch: "Repeat this batch", once: "no: once, now", onceBatch: "no: once, when you start it", formLead: "Describe the export and choose when it is made. Each run reads its source anew.", exportHint: "Each run reads its source anew; rows typed here stay the same. {date} and {time} in the file name become those of the run.", batchHint: "Each moment makes a batch and starts it, unless the one before still runs.",

@@ -1,0 +1,17 @@
+"""Once a minute: makes and starts the recurring batches whose time has come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aws_lambda_powertools import Logger
+
+from tidegate.app import app
+
+logger = Logger(service="tidegate")
+
+
+def handler(event: dict[str, Any], context: Any) -> dict[str, int]:
+    fired = app().batches.schedules.fire()
+    logger.info("scheduled batches started", count=fired)
+    return {"fired": fired}
