@@ -23,11 +23,11 @@ from tests.bench.bench_export import peak_mb
 from tests.bench.figures import Figure, table
 from tests.support.exports.samples import mixed_rows
 from tidegate.aws.part_plan import Part, Stored
-from tidegate.exports.join import Joiner
 from tidegate.exports.model import ExportSpec, TableSpec
 from tidegate.exports.pull import Puller
-from tidegate.exports.range_plan import RangePlan
-from tidegate.exports.ranges import RangeWorker
+from tidegate.exports.ranges.join import Joiner
+from tidegate.exports.ranges.plan import RangePlan
+from tidegate.exports.ranges.worker import RangeWorker
 from tidegate.exports.source_page import Place
 from tidegate.queue.model import Request
 

@@ -22,8 +22,8 @@ from tidegate.http.host_limits import HostLimits
 
 if TYPE_CHECKING:
     from tidegate.app import App
-    from tidegate.exports.join import Joiner
-    from tidegate.exports.ranges import RangeWorker
+    from tidegate.exports.ranges.join import Joiner
+    from tidegate.exports.ranges.worker import RangeWorker
     from tidegate.exports.render import Renderer
     from tidegate.exports.sample import Sample
     from tidegate.exports.schedules.schedules import ExportSchedules
@@ -127,13 +127,13 @@ class ExportsPart:
 
     @cached_property
     def _range_worker(self) -> RangeWorker:
-        from tidegate.exports.ranges import RangeWorker
+        from tidegate.exports.ranges.worker import RangeWorker
 
         return RangeWorker(self.objects, self._puller)
 
     @cached_property
     def _joiner(self) -> Joiner:
-        from tidegate.exports.join import Joiner
+        from tidegate.exports.ranges.join import Joiner
 
         return Joiner(self.objects)
 

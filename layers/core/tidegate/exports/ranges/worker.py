@@ -15,10 +15,10 @@ from typing import Any
 from tidegate.errors import DomainError, FetchError, SourceBroken
 from tidegate.exports.model import ExportSpec, progress_of
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.pages_ahead import PagesAhead
 from tidegate.exports.pull import Puller
-from tidegate.exports.range_context import JoinedFile, RangeContext, TableContext
-from tidegate.exports.range_plan import (
+from tidegate.exports.ranges.context import JoinedFile, RangeContext, TableContext
+from tidegate.exports.ranges.pages_ahead import PagesAhead
+from tidegate.exports.ranges.plan import (
     RANGE_SECONDS,
     RangePlan,
     RangeRecord,

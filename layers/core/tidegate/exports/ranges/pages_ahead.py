@@ -18,7 +18,7 @@ from tidegate.exports.source_page import Page, Place
 
 if TYPE_CHECKING:
     from tidegate.exports.pull import Puller
-    from tidegate.exports.range_context import TableContext
+    from tidegate.exports.ranges.context import TableContext
 
 _LOOK_SECONDS = 5.0
 # Pages that wait to be rendered while as many are asked for: a slow page holds up no other request.
