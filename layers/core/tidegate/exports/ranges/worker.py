@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
@@ -27,6 +28,7 @@ from tidegate.exports.ranges.plan import (
     given_up_object,
     record_object,
 )
+from tidegate.exports.ranges.process_settings import set_up_process
 from tidegate.exports.rendering.blocks import BLOCK_ROWS
 from tidegate.exports.rendering.columns import Row, keys_of
 from tidegate.exports.rendering.fragments import FragmentWriter, Measure
@@ -47,6 +49,7 @@ class RangeWorker:
     def __init__(self, objects: ExportBucket, puller: Puller) -> None:
         self._objects = objects
         self._puller = puller
+        set_up_process()
 
     def work(
         self,
@@ -95,7 +98,6 @@ class _Range:
         self._nonce = token_hex(6)
         self._writer: FragmentWriter | None = None
         self._sheet = -1
-        self._file: JoinedFile | None = None
 
     def run(self, first: int, before: int | None, cursor: str | None) -> RangeRecord:
         """`before` and `cursor` are what the record before this one says, where pages come one by one."""
@@ -136,11 +138,9 @@ class _Range:
             raise failure
         return kept
 
-    @property
+    @cached_property
     def _rendering(self) -> JoinedFile:
-        if self._file is None:
-            self._file = self._context.file()
-        return self._file
+        return self._context.file()
 
     def _one_by_one(self, ahead: PagesAhead, first: int, cursor: str | None) -> None:
         """Each page tells of the next, which is on its way while this one is rendered; a record about every minute."""
@@ -161,7 +161,10 @@ class _Range:
         count, full = max(1, past - first), True
         # A full last page means that more may follow: that page is asked for with the others.
         more = last and first < past and pages.total == past * pages.size
-        for number, page in ahead.side_by_side(first, past + 1 if more else past):
+        coming = ahead.side_by_side(first, past + 1 if more else past)
+        # A workbook's frame takes some time to make: it is made now, while the first pages are on their way.
+        _ = self._rendering
+        for number, page in coming:
             if number == past:
                 if full and page is not None and page.rows:
                     self._take(number, page, final=True)
