@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_s3_calls [--quick]
 
-The product's own services call S3 by boto3; the bucket is a moto server in another process, so that its work is not
+The product's own services call S3 by boto3; the bucket is MiniStack's, in another process, so that its work is not
 counted. Processor seconds are those of this process with all its threads: building, signing, sending and reading
 requests are part of what staging costs. `former staged` is the way before ranges existed: the same calls, with the
 former parser and cells. The source hands out ready pages without a wait. How long S3 takes to answer is not part of
@@ -14,24 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import socket
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 from zlib import DEFLATED
 
-import boto3
-from botocore.config import Config
 from isal import isal_zlib
 
+from local.emulator import Emulator
+from local.place import Place
 from tests.bench.bench_cells import KEYS
 from tests.bench.bench_ranges import REQUEST, STEP, Source, spec
 from tests.bench.figures import Figure, table
+from tests.support.deployed import free_port
 from tests.support.exports import former_cells
 from tidegate.aws.s3 import Bucket
 from tidegate.exports.model import output_object, page_object, pages_prefix
@@ -42,7 +42,7 @@ from tidegate.exports.ranges.plan import RangePlan
 from tidegate.exports.ranges.worker import RangeWorker
 from tidegate.exports.render import Renderer
 from tidegate.exports.rendering.columns import keys_of
-from tidegate.exports.source_page import Place
+from tidegate.exports.source_page import Place as PagePlace
 
 SECTION = "Exports with S3 calls by boto3, Excel, ten columns, pages of 1,000 rows, one processor"
 NAME = "files"
@@ -50,37 +50,22 @@ HERE = REQUEST.project_id, REQUEST.request_id
 
 
 @contextmanager
-def s3_server() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            try:
-                urlopen(f"http://127.0.0.1:{port}/moto-api/", timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
+def s3_server() -> Iterator[Any]:
+    """A client of an emulator in another process."""
+    with tempfile.TemporaryDirectory() as home:
+        emulator = Emulator(Place(home=Path(home), port=free_port()))
+        emulator.start()
+        try:
+            yield emulator.client("s3")
+        finally:
+            emulator.stop()
 
 
 class Store:
     """The product's bucket, with every request counted."""
 
-    def __init__(self, url: str) -> None:
-        self.client = boto3.client(
-            "s3",
-            endpoint_url=url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",  # noqa: S106 - of an emulator
-            config=Config(s3={"addressing_style": "path"}, max_pool_connections=20),
-        )
+    def __init__(self, client: Any) -> None:
+        self.client = client
         self.client.create_bucket(Bucket=NAME)
         self.objects = ExportBucket(self.client, Bucket(self.client, NAME))
         self.calls = 0
@@ -102,7 +87,7 @@ def former_staged(store: Store, rows: int) -> None:
     """Each page parsed and staged; then each fetched, parsed again and rendered with the former cells."""
     objects, read = store.objects, _source(rows).reader()
     for number in range(rows // STEP):
-        body = read("", Place(number), STEP)
+        body = read("", PagePlace(number), STEP)
         keys_of(json.loads(body)["data"]["data"])
         objects.put_first(page_object(*HERE, 0, number), body)
     writer = former_cells.RowWriter([former_cells.Column(key, 1) for key in KEYS])
@@ -139,10 +124,10 @@ WAYS: dict[str, Callable[[Store, int], None]] = {"former staged": former_staged,
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    rows, rounds = (40_000, 3) if quick else (100_000, 7)
+    rows, rounds = 100_000, 3 if quick else 7
     dice, seconds, calls = random.Random(7), {name: list[float]() for name in WAYS}, dict[str, int]()
-    with s3_server() as url:
-        store = Store(url)
+    with s3_server() as client:
+        store = Store(client)
         for turn in range(rounds + 1):
             for name in dice.sample(list(WAYS), len(WAYS)):
                 store.clear()

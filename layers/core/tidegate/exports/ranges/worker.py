@@ -166,15 +166,18 @@ class _Range:
         _ = self._rendering
         for number, page in coming:
             if number == past:
-                if full and page is not None and page.rows:
+                if full and page is not None and page.rows and not pages.is_last_again(number, page):
                     self._take(number, page, final=True)
                     record.past = number + 1
                     full = len(page.rows) >= pages.size
+                    pages.refuse_repeats(number, page)
                 else:
                     full = False
                 break
             if page is None:
                 continue
+            if last and number == past - 1:
+                pages.last_crc = page.crc
             self._take(number, page, final=last and number == past - 1)
             self._tell(number - first + 1, count)
             record.past = number + 1
@@ -194,10 +197,14 @@ class _Range:
                 if number != past:
                     raise
                 break
+            if pages.is_last_again(number, page):
+                break
             self._take(number, page, final=True)
             self._tell(1, 1)
             record.past = number + 1
             full = len(page.rows) >= pages.size
+            if full:
+                pages.refuse_repeats(number, page)
         else:
             if full:
                 return
