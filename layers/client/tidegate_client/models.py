@@ -27,6 +27,7 @@ class Quotas(TypedDict, total=False):
     stored_bytes: int | None
     queued: int | None
     requests_per_s: int | None
+    export_schedules: int | None
     share: dict[str, int] | None
 
 
@@ -340,6 +341,7 @@ class ExportSchedule(Model):
     last_task_id: str | None
     created_at: str
     created_by: str
+    revision: int
 
 
 class ExportRun(Model):

@@ -120,7 +120,7 @@ class ExportsPart:
         from tidegate.exports.schedules.store import ScheduleStore
 
         app = self._app
-        return ExportSchedules(ScheduleStore(app.table), self.exports, app.queue.queue, app.clock)
+        return ExportSchedules(ScheduleStore(app.table), self.exports, app.queue.queue, app.projects.store, app.clock)
 
     def _s3_of(self, region: str | None) -> Any:
         return client("s3", region=region) if region else self._app.s3

@@ -86,7 +86,7 @@ class QueuePart:
         self.sweep = Sweep(listing, lambda: app.object_owners, clock)
 
     def project_usage(self, project_id: str) -> dict[str, Any]:
-        """What a project uses of its quotas: `{stored_bytes, queued, running: {channel: n}}`."""
+        """What a project uses of its quotas: `{stored_bytes, queued, export_schedules, running: {channel: n}}`."""
         return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()])
 
     def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:

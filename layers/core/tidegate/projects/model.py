@@ -25,6 +25,7 @@ class Quotas:
     stored_bytes: int | None = None
     queued: int | None = None
     requests_per_s: int | None = None
+    export_schedules: int | None = None
     share: Mapping[str, int] | None = None
 
 

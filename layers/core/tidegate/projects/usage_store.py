@@ -31,6 +31,17 @@ def queued_write(project_id: str, change: int, limit: int | None = None) -> Writ
     )
 
 
+def export_schedules_write(project_id: str, change: int, limit: int | None = None) -> Write:
+    """Adds to the project's recurring exports. With a limit: refused if it has as many already."""
+    bound: dict[str, Any] = {"limit": limit} if limit is not None else {}
+    return update(
+        keys.usage(project_id),
+        adds={"export_schedules": change},
+        condition=below("export_schedules", "limit", allows_none=limit > 0) if limit is not None else "",
+        **bound,
+    )
+
+
 def stored_bytes_write(project_id: str, size: int, limit: int | None) -> Write:
     """Adds new content to the project's stored bytes. With a limit: refused if it does not fit."""
     bound: dict[str, Any] = {"room": limit - size + 1} if limit is not None else {}
@@ -47,7 +58,7 @@ class UsageStore:
         self._table = table
 
     def of_project(self, project_id: str, channels: Sequence[str]) -> dict[str, Any]:
-        """`{stored_bytes, queued, running: {channel: n}}`; channels in which nothing runs are left out."""
+        """`{stored_bytes, queued, export_schedules, running: {channel: n}}`, without channels in which nothing runs."""
         found = self._table.get(keys.usage(project_id), consistent=True) or {}
         standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
         names = {keys.standings(name): name for name in channels}
@@ -55,6 +66,7 @@ class UsageStore:
         return {
             "stored_bytes": int(found.get("stored_bytes", 0)),
             "queued": int(found.get("queued", 0)),
+            "export_schedules": int(found.get("export_schedules", 0)),
             "running": {name: count for name, count in sorted(running.items()) if count > 0},
         }
 

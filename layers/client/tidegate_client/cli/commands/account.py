@@ -15,7 +15,7 @@ from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, Unauthorized, UsageError
 
-_LIMITS = ("stored_bytes", "queued", "requests_per_s")
+_LIMITS = ("stored_bytes", "queued", "requests_per_s", "export_schedules")
 
 
 def register(subparsers: Subparsers) -> None:
@@ -58,7 +58,7 @@ def register(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="stored_bytes, queued, requests_per_s, or share.CHANNEL (name all shares); NAME=none lifts it",
+        help="stored_bytes, queued, requests_per_s, export_schedules, or share.CHANNEL (name all shares); NAME=none lifts it",
     )
     rotate = project.command("rotate-secret", _rotate_secret, "a new callback secret beside the present one")
     rotate.add_argument("project_id")
