@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -187,11 +188,8 @@ def test_stranger_cannot_change_it(world: ExportWorld) -> None:
 def test_crash_at_any_call_of_a_change_leaves_it_old_or_new(world: ExportWorld) -> None:
     for call_number in range(1, 30):
         schedule_id = made(world)["schedule_id"]
-        with killed_at(call_number) as died:
-            try:
-                changed(world, schedule_id, name="renamed", schedule="rate(1 day)")
-            except Killed:
-                pass
+        with killed_at(call_number) as died, suppress(Killed):
+            changed(world, schedule_id, name="renamed", schedule="rate(1 day)")
         record = call(world, "GET", f"/{schedule_id}").json()
         kept = json.loads(str(world.cloud.app.exports.schedules._store.order(world.project.id, schedule_id)))
         state = record["name"], record["schedule"], kept["options"]["name"], record["revision"]

@@ -49,7 +49,13 @@ class ExportsPart:
             granted,
         )
         self.mail = LinkMail(
-            lazy_client("sesv2"), self.objects, settings.email_sender, settings.email_recipients, settings.api_url
+            lazy_client("sesv2"),
+            self.objects,
+            self.store,
+            clock,
+            settings.email_sender,
+            settings.email_recipients,
+            settings.api_url,
         )
         self.exports = Exports(
             queue.queue,

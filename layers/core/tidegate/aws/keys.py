@@ -288,6 +288,11 @@ def export(project_id: str, task_id: str) -> dict[str, str]:
     return _key(project_id, "EXPORT", task_id)
 
 
+def export_mail(project_id: str, task_id: str, address: str) -> dict[str, str]:
+    """Says that a mail about the export was begun, so that nobody begins it again."""
+    return _key(project_id, "EXPORT", task_id) | {"sk": f"MAIL#{digest(address.lower(), length=32)}"}
+
+
 def exports_list(project_id: str) -> str:
     return partition(project_id, "EXPORTS")
 

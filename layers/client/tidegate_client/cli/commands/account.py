@@ -58,7 +58,7 @@ def register(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="stored_bytes, queued, requests_per_s, export_schedules, or share.CHANNEL (name all shares); NAME=none lifts it",
+        help=f"{', '.join(_LIMITS)}, or share.CHANNEL (name all shares); NAME=none lifts it",
     )
     rotate = project.command("rotate-secret", _rotate_secret, "a new callback secret beside the present one")
     rotate.add_argument("project_id")
