@@ -15,6 +15,7 @@ from tests.bench import (
     bench_cells,
     bench_export,
     bench_ranges,
+    bench_s3_calls,
     calls,
     cold_start,
     fleet,
@@ -50,6 +51,7 @@ def _cold(quick: bool) -> Iterator[Figure]:
 SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "cells": bench_cells.measure,
     "ranges": bench_ranges.measure,
+    "s3_calls": bench_s3_calls.measure,
     "export": bench_export.measure,
     "calls": calls.measure,
     "money": money.measure,

@@ -64,6 +64,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
     "exports.schedules": lambda c: c.exports.schedules(limit=1, cursor="c"),
     "exports.schedule": lambda c: c.exports.schedule("s"),
     "exports.runs": lambda c: c.exports.runs("s", limit=1, cursor="c"),
+    "exports.update_schedule": lambda c: c.exports.update_schedule("s", {"schedule": "rate(1 hour)", "paused": True}),
     "exports.pause_schedule": lambda c: c.exports.pause_schedule("s"),
     "exports.resume_schedule": lambda c: c.exports.resume_schedule("s"),
     "exports.delete_schedule": lambda c: c.exports.delete_schedule("s"),

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
-from tidegate.exports import range_plan
 from tidegate.exports.direct import s3_object
 from tidegate.exports.direct.athena_query import AthenaQueries
 from tidegate.exports.direct.sources import DirectSources
+from tidegate.exports.ranges import plan as range_plan
 
 BUCKET, TABLE, WORKGROUP = "acme-data-1", "acme-orders", "acme-exports"
 

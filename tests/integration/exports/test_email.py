@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
+from tests.support.exports.killing import Killed, killed_at
 from tests.support.exports.paged_source import numbered
 from tests.support.exports.running import ExportWorld
 
@@ -77,3 +80,94 @@ def test_recipient_taken_out_meanwhile_gets_no_mail(mailing: tuple[ExportWorld, 
     world.cloud.app.exports.mail.recipients = "-"
     assert world.run(task_id)["emails"][0]["state"] == "failed"
     assert sent == []
+
+
+def rendered(world: ExportWorld, addresses: list[str]) -> dict[str, Any]:
+    """The state with which the machine calls the publishing function."""
+    state = world.admit(world.submit(step=100, email=addresses))
+    state = world.cloud.invoke("pull_pages", state)
+    return dict(world.cloud.invoke("render_export", state))
+
+
+def test_publish_that_runs_twice_mails_once(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
+    world, sent = mailing
+    state, steps = rendered(world, ["ann@acme.example"]), world.cloud.app.exports.steps
+    ended, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
+    steps.publish(state)
+    steps._end = ended  # type: ignore[method-assign]
+    steps.publish(state)
+    assert len(sent) == 1
+    assert world.shown(state["request_id"])["emails"][0]["state"] == "sent"
+
+
+def test_retried_export_mails_once(mailing: tuple[ExportWorld, list[dict[str, Any]]]) -> None:
+    world, sent = mailing
+    state, steps = rendered(world, ["ann@acme.example"]), world.cloud.app.exports.steps
+    ended, steps._end = steps._end, lambda *_, **__: "running"  # type: ignore[method-assign]
+    steps.publish(state)
+    steps._end = ended  # type: ignore[method-assign]
+    failure = {"Error": "Lambda.Unknown", "Cause": "the sandbox is gone"}
+    assert world.cloud.invoke("publish_export", {**state, "failure": failure})["status"] == "pending"
+    shown = world.attempt(state["request_id"])
+    assert (shown["status"], shown["attempts"], shown["emails"][0]["state"]) == ("completed", 2, "sent")
+    assert len(sent) == 1
+
+
+def test_crash_at_any_call_of_publish_mails_at_most_once(
+    mailing: tuple[ExportWorld, list[dict[str, Any]]],
+) -> None:
+    world, sent = mailing
+    addresses, states = ["ann@acme.example", "bob@acme.example"], set[str]()
+    for call in range(1, 60):
+        sent.clear()
+        state, steps = rendered(world, addresses), world.cloud.app.exports.steps
+        with killed_at(call) as died, suppress(Killed):
+            steps.publish(state)
+        steps.publish(state)
+        shown = world.shown(state["request_id"])
+        assert shown["status"] == "completed", call
+        for told in shown["emails"]:
+            mails = sum(each["Destination"]["ToAddresses"] == [told["to"]] for each in sent)
+            assert mails <= 1, call
+            assert mails == 1 or told["state"] == "unknown", call
+            states.add(told["state"])
+        if not died():
+            assert states == {"sent", "unknown"}
+            return
+    raise AssertionError("publishing makes fewer calls than that")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "calls"),
+    [
+        (ReadTimeoutError(endpoint_url="https://ses"), "unknown", 1),
+        (EndpointConnectionError(endpoint_url="https://ses"), "failed", 3),
+        (ClientError({"Error": {"Code": "TooManyRequestsException"}}, "SendEmail"), "failed", 3),
+        (ClientError({"Error": {"Code": "MessageRejected"}}, "SendEmail"), "failed", 1),
+        (
+            ClientError({"Error": {"Code": "X"}, "ResponseMetadata": {"HTTPStatusCode": 500}}, "SendEmail"),  # type: ignore[typeddict-item]
+            "unknown",
+            1,
+        ),
+    ],
+)
+def test_mail_is_sent_again_only_if_ses_surely_did_not_take_it(
+    mailing: tuple[ExportWorld, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    state: str,
+    calls: int,
+) -> None:
+    world, _ = mailing
+    mail, asked = world.cloud.app.exports.mail, list[Any]()
+
+    class Client:
+        @staticmethod
+        def send_email(**options: Any) -> Any:
+            asked.append(options)
+            raise error
+
+    monkeypatch.setattr(mail, "_ses", Client)
+    monkeypatch.setattr(mail, "_sleep", lambda _: None)
+    shown, _ = world.export(step=100, email=["ann@acme.example"])
+    assert (shown["emails"][0]["state"], len(asked)) == (state, calls)

@@ -20,11 +20,11 @@ from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import ExportWorld, read_csv, read_sheet
 from tests.support.exports.samples import mixed_rows
 from tidegate.aws import part_plan
-from tidegate.exports import range_context as export_range_context
-from tidegate.exports import range_plan as export_range_plan
-from tidegate.exports import ranges as export_ranges
 from tidegate.exports.model import output_prefix
-from tidegate.exports.range_context import RangeContext
+from tidegate.exports.ranges import context as export_range_context
+from tidegate.exports.ranges import plan as export_range_plan
+from tidegate.exports.ranges import worker as export_ranges
+from tidegate.exports.ranges.context import RangeContext
 from tidegate.exports.rendering import fragments, parquet_writer
 
 ROWS = 2050

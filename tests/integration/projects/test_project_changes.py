@@ -29,7 +29,13 @@ def test_project_is_shown_with_quotas_and_usage_and_no_secret(cloud: MotoCloud, 
     assert shown["project_id"] == project.id
     assert shown["allow_private_urls"] is True
     assert limits(shown) == {}
-    assert shown["usage"] == {"stored_bytes": 0, "queued": 0, "batch_schedules": 0, "running": {}}
+    assert shown["usage"] == {
+        "stored_bytes": 0,
+        "queued": 0,
+        "export_schedules": 0,
+        "batch_schedules": 0,
+        "running": {},
+    }
     assert "whsec" not in str(shown)
 
 

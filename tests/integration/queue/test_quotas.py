@@ -57,9 +57,15 @@ def test_request_sent_again_is_the_same_request_also_when_the_quota_is_used_up(q
 def test_queued_follows_every_way_through_the_queue(queue: TestQueue) -> None:
     queue.capacity(no_cookie=1)
     first, second, third = (queue.submit(type="download") for _ in range(3))
-    assert usage(queue) == {"stored_bytes": 0, "queued": 3, "batch_schedules": 0, "running": {}}
+    assert usage(queue) == {"stored_bytes": 0, "queued": 3, "export_schedules": 0, "batch_schedules": 0, "running": {}}
     queue.admit()
-    assert usage(queue) == {"stored_bytes": 0, "queued": 2, "batch_schedules": 0, "running": {"no_cookie": 1}}
+    assert usage(queue) == {
+        "stored_bytes": 0,
+        "queued": 2,
+        "export_schedules": 0,
+        "batch_schedules": 0,
+        "running": {"no_cookie": 1},
+    }
 
     queue.act(second, "prioritize", {"priority": 1})
     assert usage(queue)["queued"] == 2
@@ -69,7 +75,7 @@ def test_queued_follows_every_way_through_the_queue(queue: TestQueue) -> None:
     queue.act(third, "cancel")
     assert usage(queue)["queued"] == 1
     queue.finish(first, error=ServiceUnavailable("503"))
-    assert usage(queue) == {"stored_bytes": 0, "queued": 2, "batch_schedules": 0, "running": {}}
+    assert usage(queue) == {"stored_bytes": 0, "queued": 2, "export_schedules": 0, "batch_schedules": 0, "running": {}}
 
 
 @pytest.mark.parametrize("step", ["before", "after"])

@@ -197,6 +197,7 @@ CALLS: dict[str, Call] = {
         "/v1/export-schedules/multiple",
         {"name": "orders", "source_data": [[{"a": 1}]]} | DAILY,
     ),
+    "PATCH /v1/export-schedules/{schedule_id}": lambda w: (f"/v1/export-schedules/{w.schedule()}", {"paused": True}),
     "POST /v1/export-schedules/{schedule_id}/pause": lambda w: (f"/v1/export-schedules/{w.schedule()}/pause", None),
     "POST /v1/export-schedules/{schedule_id}/resume": lambda w: (
         f"/v1/export-schedules/{w.paused_schedule()}/resume",

@@ -135,6 +135,7 @@ read   GET    /v1/export-schedules
 write  POST   /v1/export-schedules
 write  POST   /v1/export-schedules/multiple
 read   GET    /v1/export-schedules/{schedule_id}
+write  PATCH  /v1/export-schedules/{schedule_id}
 write  DELETE /v1/export-schedules/{schedule_id}
 write  POST   /v1/export-schedules/{schedule_id}/pause
 write  POST   /v1/export-schedules/{schedule_id}/resume

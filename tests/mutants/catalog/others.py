@@ -103,14 +103,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- exports by ranges
     Mutant(
         "a range that another worker went on with is not found",
-        "layers/core/tidegate/exports/join.py",
+        "layers/core/tidegate/exports/ranges/join.py",
         "record = kept.get((table, page)) or context.record(table, page)",
         "record = kept.get((table, page))",
         (f"{IT}/exports/test_ranges.py",),
     ),
     Mutant(
         "a killed attempt's upload stays",
-        "layers/core/tidegate/exports/join.py",
+        "layers/core/tidegate/exports/ranges/join.py",
         "self._objects.abort_uploads(output_prefix(*here))",
         "pass",
         (f"{IT}/exports/test_ranges.py",),

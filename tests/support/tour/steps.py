@@ -193,6 +193,8 @@ class Tour:
         self.cloud.clock.advance(60)
         self.cloud.invoke("start_scheduled_exports", {})
         self.call("GET /v1/export-schedules/{schedule_id}/runs", **here)
+        change = {"schedule": "rate(1 day)", "file_name": "orders-{date}"}
+        self.call("PATCH /v1/export-schedules/{schedule_id}", change, **here)
         self.call("POST /v1/export-schedules/{schedule_id}/pause", **here)
         self.call("POST /v1/export-schedules/{schedule_id}/resume", **here)
         self.call("DELETE /v1/export-schedules/{schedule_id}", status=204, **here)

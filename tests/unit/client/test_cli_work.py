@@ -198,6 +198,13 @@ def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pyte
                 "schedule": "daily",
             },
         ),
+        ("export change s1 --schedule hourly", "PATCH", "/v1/export-schedules/s1", {"schedule": "hourly"}),
+        (
+            """export change s1 --name orders --revision 3 --fields {"delimiter":null}""",
+            "PATCH",
+            "/v1/export-schedules/s1",
+            {"name": "orders", "revision": 3, "delimiter": None},
+        ),
         ("export pause s1", "POST", "/v1/export-schedules/s1/pause", {}),
         ("export resume s1", "POST", "/v1/export-schedules/s1/resume", {}),
         ("export delete t1 t2", "POST", "/v1/tasks/delete", {"task_ids": ["t1", "t2"]}),

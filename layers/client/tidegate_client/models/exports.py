@@ -39,6 +39,7 @@ class ExportSchedule(Model):
     last_task_id: str | None
     created_at: str
     created_by: str
+    revision: int
 
 
 class ExportRun(Model):

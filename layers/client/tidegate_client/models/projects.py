@@ -17,6 +17,7 @@ class Quotas(TypedDict, total=False):
     stored_bytes: int | None
     queued: int | None
     requests_per_s: int | None
+    export_schedules: int | None
     batch_schedules: int | None
     share: dict[str, int] | None
 

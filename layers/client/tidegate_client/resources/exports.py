@@ -47,6 +47,14 @@ class Exports:
         """The history of a recurring export, newest first."""
         return one_page(self._http, f"{_schedule_path(schedule_id)}/runs", {}, limit, cursor, ExportRun)
 
+    def update_schedule(self, schedule_id: str, fields: Mapping[str, Any]) -> ExportSchedule:
+        """`fields` are any of those that it was made with, `schedule` and `paused`; None takes a field away.
+
+        With `revision`, a `Conflict` is raised if someone else has changed it since that one was read.
+        """
+        answer = self._http.call("PATCH", _schedule_path(schedule_id), body=dict(fields), idempotent=True)
+        return ExportSchedule(answer.json())
+
     def pause_schedule(self, schedule_id: str) -> ExportSchedule:
         return ExportSchedule(self._http.act(f"{_schedule_path(schedule_id)}/pause", idempotent=True))
 

@@ -22,8 +22,8 @@ from tidegate.http.host_limits import HostLimits
 
 if TYPE_CHECKING:
     from tidegate.app import App
-    from tidegate.exports.join import Joiner
-    from tidegate.exports.ranges import RangeWorker
+    from tidegate.exports.ranges.join import Joiner
+    from tidegate.exports.ranges.worker import RangeWorker
     from tidegate.exports.render import Renderer
     from tidegate.exports.sample import Sample
     from tidegate.exports.schedules.schedules import ExportSchedules
@@ -49,7 +49,13 @@ class ExportsPart:
             granted,
         )
         self.mail = LinkMail(
-            lazy_client("sesv2"), self.objects, settings.email_sender, settings.email_recipients, settings.api_url
+            lazy_client("sesv2"),
+            self.objects,
+            self.store,
+            clock,
+            settings.email_sender,
+            settings.email_recipients,
+            settings.api_url,
         )
         self.exports = Exports(
             queue.queue,
@@ -120,20 +126,20 @@ class ExportsPart:
         from tidegate.exports.schedules.store import ScheduleStore
 
         app = self._app
-        return ExportSchedules(ScheduleStore(app.table), self.exports, app.queue.queue, app.clock)
+        return ExportSchedules(ScheduleStore(app.table), self.exports, app.queue.queue, app.projects.store, app.clock)
 
     def _s3_of(self, region: str | None) -> Any:
         return client("s3", region=region) if region else self._app.s3
 
     @cached_property
     def _range_worker(self) -> RangeWorker:
-        from tidegate.exports.ranges import RangeWorker
+        from tidegate.exports.ranges.worker import RangeWorker
 
         return RangeWorker(self.objects, self._puller)
 
     @cached_property
     def _joiner(self) -> Joiner:
-        from tidegate.exports.join import Joiner
+        from tidegate.exports.ranges.join import Joiner
 
         return Joiner(self.objects)
 

@@ -86,7 +86,7 @@ class QueuePart:
         self.sweep = Sweep(listing, lambda: app.object_owners, clock)
 
     def project_usage(self, project_id: str) -> dict[str, Any]:
-        """How much of its quotas a project uses: `{stored_bytes, queued, batch_schedules, running: {channel: n}}`."""
+        """How much of its quotas a project uses: its counts by name, and `running: {channel: n}`."""
         return self._usage.of_project(project_id, [channel.name for channel in self.channels.all()])
 
     def shown(self, project_id: str, request_id: str) -> dict[str, Any] | None:

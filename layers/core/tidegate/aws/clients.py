@@ -22,6 +22,8 @@ _COMMON: dict[str, Any] = {
 _OWN: dict[str, dict[str, Any]] = {
     # Presigned URLs need v4 signatures; path style also works where bucket names do not resolve as hosts.
     "s3": {"signature_version": "s3v4", "s3": {"addressing_style": "path"}},
+    # A mail whose answer was lost may have been sent: boto3 must not send it again.
+    "sesv2": {"retries": {"mode": "standard", "total_max_attempts": 1}},
 }
 
 
@@ -32,7 +34,7 @@ def client(service: str, endpoint_url: str | None = None, region: str | None = N
     import boto3
     from botocore.config import Config
 
-    config = Config(**_COMMON, **_OWN.get(service, {}))
+    config = Config(**(_COMMON | _OWN.get(service, {})))
     return boto3.client(service, config=config, endpoint_url=endpoint_url, region_name=region)
 
 

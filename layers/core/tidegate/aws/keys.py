@@ -452,6 +452,11 @@ def enrolment(token_id: str) -> dict[str, str]:
 # --- exports
 
 
+def export_mail(project_id: str, task_id: str, address: str) -> dict[str, str]:
+    """Exists once an e-mail about the export was begun, so that it is not sent twice."""
+    return _key(project_id, "EXPORT", task_id) | {"sk": f"MAIL#{digest(address.lower(), length=32)}"}
+
+
 def exports_list(project_id: str) -> str:
     return partition(project_id, "EXPORTS")
 

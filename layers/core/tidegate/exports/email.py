@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from aws_lambda_powertools import Logger
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError, EndpointConnectionError
 
+from tidegate.common.ids import Clock
 from tidegate.errors import Invalid
 from tidegate.exports.objects import ExportBucket
+from tidegate.exports.store import ExportStore
 from tidegate.queue.model import Request
 
 logger = Logger(service="tidegate", child=True)
@@ -18,15 +21,31 @@ logger = Logger(service="tidegate", child=True)
 NOBODY = "-"
 # The link of the mail itself; the page of the console leads to a fresh one for as long as the file is kept.
 LINK_SECONDS = 3600
+_TRIES = 3
+_THROTTLED = frozenset({"Throttling", "ThrottlingException", "TooManyRequestsException"})
+_UNREACHED = (EndpointConnectionError, ConnectTimeoutError)
 
 
 class LinkMail:
-    def __init__(self, ses: Any, objects: ExportBucket, sender: str, recipients: str, api_url: str) -> None:
+    def __init__(
+        self,
+        ses: Any,
+        objects: ExportBucket,
+        store: ExportStore,
+        clock: Clock,
+        sender: str,
+        recipients: str,
+        api_url: str,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._ses = ses
         self._objects = objects
+        self._store = store
+        self._clock = clock
         self.sender = sender
         self.recipients = recipients
         self._api_url = api_url
+        self._sleep = sleep
 
     def check(self, addresses: Sequence[str]) -> None:
         for number, address in enumerate(addresses):
@@ -41,31 +60,44 @@ class LinkMail:
     def send(self, addresses: Sequence[str], request: Request, result: dict[str, Any]) -> list[dict[str, Any]]:
         """Each with what became of it. The file is there in any case, so mail that fails does not fail the export.
 
-        A publish that runs twice sends twice: SES has no way to tell that it is the same mail.
+        At most one mail for each address and export, however often a publish is repeated: it is noted as begun
+        before it is sent. A function that dies in between has perhaps not sent it; its state is then `unknown`.
         """
-        return [self._send(address, request, result) for address in addresses]
+        return [{"to": address} | self._send(address, request, result) for address in addresses]
 
     def _send(self, address: str, request: Request, result: dict[str, Any]) -> dict[str, Any]:
-        told = {"to": address}
         try:
             # Looked at again: the operator may have changed the recipients since.
             self.check([address])
-            self._ses.send_email(
-                FromEmailAddress=self.sender,
-                Destination={"ToAddresses": [address]},
-                Content={
-                    "Simple": {
-                        "Subject": {"Data": f"{result['file_name']} is ready", "Charset": "UTF-8"},
-                        "Body": {"Text": {"Data": self._text(request, result), "Charset": "UTF-8"}},
-                    }
-                },
-            )
         except Invalid as error:
-            return told | {"state": "failed", "error": error.detail}
-        except (ClientError, BotoCoreError) as error:
-            logger.warning("mail about an export was not sent", request_id=request.request_id, why=str(error))
-            return told | {"state": "failed", "error": str(error)[:300]}
-        return told | {"state": "sent"}
+            return {"state": "failed", "error": error.detail}
+        known = self._store.begin_mail(request, address, self._clock())
+        if known is not None:
+            return known
+        outcome = self._outcome(address, request, result)
+        self._store.end_mail(request, address, outcome)
+        return outcome
+
+    def _outcome(self, address: str, request: Request, result: dict[str, Any]) -> dict[str, Any]:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._ses.send_email(
+                    FromEmailAddress=self.sender,
+                    Destination={"ToAddresses": [address]},
+                    Content={
+                        "Simple": {
+                            "Subject": {"Data": f"{result['file_name']} is ready", "Charset": "UTF-8"},
+                            "Body": {"Text": {"Data": self._text(request, result), "Charset": "UTF-8"}},
+                        }
+                    },
+                )
+            except (ClientError, BotoCoreError) as error:
+                if tries_left and _is_refused(error):
+                    self._sleep(2.0 ** (_TRIES - tries_left))
+                    continue
+                return _not_sent(request, error)
+            break
+        return {"state": "sent"}
 
     def _text(self, request: Request, result: dict[str, Any]) -> str:
         link = self._objects.link(str(result["key"]), LINK_SECONDS, str(result["file_name"]))
@@ -77,3 +109,20 @@ class LinkMail:
             f"Later, with a key of the project, for as long as the file is kept (7 days):\n"
             f"{self._api_url}/#/exports/{request.request_id}\n"
         )
+
+
+def _not_sent(request: Request, error: ClientError | BotoCoreError) -> dict[str, Any]:
+    logger.warning("mail about an export was not sent", request_id=request.request_id, why=str(error))
+    lost = _status(error) >= 500 if isinstance(error, ClientError) else not isinstance(error, _UNREACHED)
+    return {"state": "unknown" if lost and not _is_refused(error) else "failed", "error": str(error)[:300]}
+
+
+def _is_refused(error: ClientError | BotoCoreError) -> bool:
+    """Whether SES surely did not take the mail and may take it in a moment."""
+    return isinstance(error, _UNREACHED) or (
+        isinstance(error, ClientError) and error.response["Error"]["Code"] in _THROTTLED
+    )
+
+
+def _status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400))

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.errors import SourceBroken
 from tidegate.exports.rendering.columns import keys_of, merge_keys
+from tidegate.exports.repeated_pages import RepeatedPages
 from tidegate.exports.source_page import Page, Place
 
 MAX_PAGES = 100_000
@@ -42,7 +43,10 @@ class TablePages:
     done: bool = False
     # The lowest page without rows: none is asked for past it.
     empty_page: int | None = None
+    # Checksums of page 0 and of the last page that the total announces.
     first_crc: int = 0
+    last_crc: int = 0
+    repeated: RepeatedPages = field(default_factory=RepeatedPages, compare=False, repr=False)
 
     @property
     def answered(self) -> dict[str, Any]:
@@ -67,7 +71,7 @@ class TablePages:
     def record(self, number: int, page: Page) -> None:
         if number == 0:
             self._begin(page)
-        elif self._is_first_again(number, page):
+        elif self.is_last_again(number, page):
             self.upcoming = None
             return
         elif page.total is not None and page.total != self.total:
@@ -76,6 +80,8 @@ class TablePages:
         for name, value in page.answered.items():
             if number >= self.said.get(name, (0, None))[0]:
                 self.said[name] = number, value
+        if number == self.announced - 1:
+            self.last_crc = page.crc
         self.rows += len(page.rows) - self.counts.get(number, 0)
         self.counts[number] = len(page.rows)
         if not page.rows:
@@ -84,12 +90,18 @@ class TablePages:
         if self.sequential or number >= self.announced:
             self.upcoming = self.next_after(number, page)
 
-    def _is_first_again(self, number: int, page: Page) -> bool:
-        """A source that does not know pages gives all its rows whatever it is asked: the total was true then."""
-        return not self.sequential and number == self.announced == 1 and page.crc == self.first_crc
+    def is_last_again(self, number: int, page: Page) -> bool:
+        """Whether a page past the total is the last one once more: then the total was true, and this is the end.
+
+        Some sources do not know pages and give all their rows whatever they are asked; some answer their last page
+        for every later one. If page 0 was the same too and others were announced, the source ignores `page`.
+        """
+        if self.sequential or number != self.announced or page.crc != self.last_crc:
+            return False
+        return self.announced == 1 or page.crc != self.first_crc
 
     def _begin(self, page: Page) -> None:
-        self.first_crc = page.crc
+        self.first_crc = self.last_crc = page.crc
         self.total, self.by_cursor, self.snapshot = page.total, page.by_cursor, page.snapshot
         given = len(page.rows)
         # Told that there is more, and yet not as many as asked for: that is the source's own page size.
@@ -136,7 +148,14 @@ class TablePages:
         return not self.sequential and number == self.announced and self.rows == self.total
 
     def next_after(self, number: int, page: Page) -> int | None:
-        """One by one: the stop rules. `force_continue` overrides them."""
+        """The page to go on with, where pages come one by one; None after the last."""
+        upcoming = self._next_after(number, page)
+        if upcoming is not None:
+            self.refuse_repeats(number, page)
+        return upcoming
+
+    def _next_after(self, number: int, page: Page) -> int | None:
+        """The rules by which pages end. `force_continue` overrides the others."""
         if number + 1 >= MAX_PAGES:
             raise SourceBroken(f"the source still has pages after {MAX_PAGES}")
         if page.force_continue is not None:
@@ -147,6 +166,17 @@ class TablePages:
             self.cursor = page.next
             return None if page.next is None else number + 1
         return number + 1 if page.rows and len(page.rows) >= self.size else None
+
+    def refuse_repeats(self, number: int, page: Page) -> None:
+        """SourceBroken for a source that answers the same full page whichever it is asked for: it would never end."""
+        if not self.repeated.too_many(number, page.rows):
+            return
+        asked = "`cursor`" if self.by_cursor else "`page`"
+        raise SourceBroken(
+            f"pages {number - 1} and {number} hold the same {len(page.rows)} rows, as did the page before them, "
+            f"and more are promised: the source seems to ignore {asked}. It has to answer other rows for every page, "
+            "and a short or an empty page (`next: null` with cursors) at the end"
+        )
 
     def finish(self) -> None:
         self.done = True
@@ -181,6 +211,7 @@ class TablePages:
             "done": self.done,
             "empty_page": self.empty_page,
             "first_crc": self.first_crc,
+            "last_crc": self.last_crc,
         }
 
     @classmethod

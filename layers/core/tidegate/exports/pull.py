@@ -14,7 +14,7 @@ from tidegate.exports.model import ExportSpec, ledger_object, page_object, pages
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import TablePages, rows_pulled, total_of
 from tidegate.exports.ports import ReadPage
-from tidegate.exports.range_plan import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
+from tidegate.exports.ranges.plan import RangePlan, can_be_in_ranges, given_up_object, make_plan, plan_object
 from tidegate.exports.rendering.columns import flat_rows, keys_of
 from tidegate.exports.source import Sources
 from tidegate.exports.source_page import Page, read_page

@@ -18,14 +18,14 @@ from tidegate.exports.email import LinkMail
 from tidegate.exports.model import Delivery, ExportSpec, output_prefix, pages_prefix, spec_object, staging_prefix
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.pull import Puller
-from tidegate.exports.range_plan import RangePlan
+from tidegate.exports.ranges.plan import RangePlan
 from tidegate.exports.source_json import read_exact
 from tidegate.queue.attempt import RunningAttempt, Timing
 from tidegate.queue.model import COMPLETED, Request
 
 if TYPE_CHECKING:
-    from tidegate.exports.join import Joiner
-    from tidegate.exports.ranges import RangeWorker
+    from tidegate.exports.ranges.join import Joiner
+    from tidegate.exports.ranges.worker import RangeWorker
     from tidegate.exports.render import Renderer
     from tidegate.notifications.progress import ProgressFeed
     from tidegate.queue.queue import RequestQueue

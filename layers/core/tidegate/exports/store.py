@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
+from secrets import token_hex
 from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.table import ConditionFailed, Table
-from tidegate.aws.writes import Write, delete, put, update
+from tidegate.aws.writes import Write, delete, put, put_new, update
 from tidegate.common.listing import Listed
 from tidegate.errors import WrongState
 from tidegate.exports.model import Export
@@ -20,6 +21,10 @@ from tidegate.queue.model import TERMINAL, Request
 
 _FIELDS = tuple(field.name for field in fields(Export))
 _LISTED = timedelta(days=31)
+MAIL_UNKNOWN = {
+    "state": "unknown",
+    "error": "the function that sent it ended before it knew the outcome; it is not sent again",
+}
 
 
 class ExportStore:
@@ -38,6 +43,22 @@ class ExportStore:
         gone = datetime.fromisoformat(ended.finish_time) + _LISTED
         key = keys.export(ended.project_id, ended.request_id)
         return [update(key, {"expires_at": int(gone.timestamp())}, condition="")]
+
+    def begin_mail(self, request: Request, address: str, now: datetime) -> dict[str, Any] | None:
+        """None if this caller is the one to send it; else what is known of the mail that another began."""
+        own, key = token_hex(8), keys.export_mail(request.project_id, request.request_id, address)
+        gone = int((now + _LISTED).timestamp())
+        if self._table.try_write(put_new(key | {"begun_by": own, "expires_at": gone})):
+            return None
+        begun = self._table.get(key, consistent=True) or {}
+        if begun.get("begun_by") == own:
+            # The answer to the write was lost, and it was repeated.
+            return None
+        return dict(begun.get("outcome") or MAIL_UNKNOWN)
+
+    def end_mail(self, request: Request, address: str, outcome: Mapping[str, Any]) -> None:
+        key = keys.export_mail(request.project_id, request.request_id, address)
+        self._table.write(update(key, {"outcome": dict(outcome)}, condition=""))
 
     def page(
         self, project_id: str, limit: int, cursor: str | None, wanted: Mapping[str, Any]

@@ -26,6 +26,7 @@ class Quotas:
     queued: int | None = None
     requests_per_s: int | None = None
     batch_schedules: int | None = None
+    export_schedules: int | None = None
     share: Mapping[str, int] | None = None
 
 

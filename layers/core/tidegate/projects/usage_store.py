@@ -52,7 +52,7 @@ class UsageStore:
         self._table = table
 
     def of_project(self, project_id: str, channels: Sequence[str]) -> dict[str, Any]:
-        """`{stored_bytes, queued, batch_schedules, running: {channel: n}}`, without channels in which nothing runs."""
+        """Its counts, named as their quotas, and `running: {channel: n}`, without channels in which nothing runs."""
         found = self._table.get(keys.usage(project_id), consistent=True) or {}
         standings = self._table.batch_get([keys.standing(name, project_id) for name in channels], consistent=True)
         names = {keys.standings(name): name for name in channels}
@@ -61,6 +61,7 @@ class UsageStore:
             "stored_bytes": int(found.get("stored_bytes", 0)),
             "queued": int(found.get("queued", 0)),
             "batch_schedules": int(found.get("batch_schedules", 0)),
+            "export_schedules": int(found.get("export_schedules", 0)),
             "running": {name: count for name, count in sorted(running.items()) if count > 0},
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import python_calamine
 from tests.support.exports.samples import SEED_TABLE, mixed_rows, seed_rows
 from tidegate.exports.rendering.columns import keys_of
 from tidegate.exports.rendering.table import SheetTable
+from tidegate.exports.rendering.template_parser import parse_template
 from tidegate.exports.rendering.xlsx.writer import TableRows, xlsx_chunks
 
 ROWS = 1500
@@ -86,3 +88,29 @@ def test_the_frame_needs_no_lxml(tmp_path: Path) -> None:
     assert by_calamine(path) == by_calamine(with_lxml)
     merged = [openpyxl.load_workbook(each).worksheets[0].merged_cells.ranges for each in (path, with_lxml)]
     assert {str(m) for m in merged[0]} == {str(m) for m in merged[1]}
+
+
+def shown_by_libreoffice(path: Path) -> Grid:
+    """As it is drawn, and not only as it is stored."""
+    command = ["soffice", f"-env:UserInstallation=file://{path.parent}/profile", "--headless"]
+    command += ["--convert-to", "html", "--outdir", str(path.parent), str(path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    text = path.with_suffix(".html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr.*?</tr>", text, re.DOTALL)
+    return [[re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "read", [*READERS, *([shown_by_libreoffice] if shutil.which("soffice") else [])], ids=lambda reader: reader.__name__
+)
+def test_booleans_are_booleans_in_every_reader(tmp_path: Path, read: Callable[[Path], Grid]) -> None:
+    first = {"plain": True, "mixed": True, "number": False, "typed": "yes"}
+    second = {"plain": False, "mixed": "text", "number": 2.5, "typed": False}
+    kinds = {"number": {"type": "number", "format": "0.0"}, "typed": {"type": "boolean"}}
+    template = parse_template([{"name": name, "title": name, "style": kinds.get(name, {})} for name in first])
+    untyped = TableRows(SheetTable(), list(first), [first | {"typed": True}, second])
+    typed = TableRows(SheetTable(template=template), list(first), [first, second])
+    path = tmp_path / "booleans.xlsx"
+    path.write_bytes(b"".join(xlsx_chunks([untyped, typed])))
+    found = [[cell.upper() for cell in row] for row in read(path) if row[:1] and row[0].upper() in ("TRUE", "FALSE")]
+    assert found == [["TRUE", "TRUE", "FALSE", "TRUE"], ["FALSE", "TEXT", "2.5", "FALSE"]] * 2

@@ -15,7 +15,7 @@ from tidegate_client.cli.exits import Exit
 from tidegate_client.client import Client
 from tidegate_client.errors import ApiError, ConfigError, Unauthorized, UsageError
 
-_LIMITS = ("stored_bytes", "queued", "requests_per_s", "batch_schedules")
+_LIMITS = ("stored_bytes", "queued", "requests_per_s", "export_schedules", "batch_schedules")
 
 
 def register(subparsers: Subparsers) -> None:
@@ -64,8 +64,7 @@ def register(subparsers: Subparsers) -> None:
         action="append",
         default=[],
         metavar="NAME=N",
-        help="stored_bytes, queued, requests_per_s, batch_schedules, or share.CHANNEL (give all shares); "
-        "NAME=none removes it",
+        help=f"{', '.join(_LIMITS)}, or share.CHANNEL (give all shares); NAME=none removes it",
     )
     rotate = project.command(
         "rotate-secret", _rotate_secret, "create a new callback secret; callbacks carry both signatures"

@@ -1,4 +1,4 @@
-"""export submit, status, list, get, delete; schedules, runs, pause, resume, unschedule"""
+"""export submit, status, list, get, delete; schedules, runs, change, pause, resume, unschedule"""
 
 from __future__ import annotations
 
@@ -82,6 +82,17 @@ def register(subparsers: Subparsers) -> None:
         ("unschedule", _unschedule, "delete a recurring export; the exports that it ordered stay"),
     ):
         export.command(name, run, text).add_argument("schedule_id")
+
+    change = export.command("change", _change, "change when a recurring export runs, or what it orders")
+    change.add_argument("schedule_id")
+    change.add_argument("--schedule", metavar="WHEN", help="'rate(1 day)' or 'cron(0 6 ? * MON *)', in UTC")
+    change.add_argument("--name", help="2 to 60 characters")
+    change.add_argument("--file-name")
+    change.add_argument("--template", type=_json, metavar="JSON", help="columns: JSON, or @FILE")
+    change.add_argument(
+        "--fields", type=_json, metavar="JSON", help="other fields of the order: JSON, or @FILE; null takes one away"
+    )
+    change.add_argument("--revision", type=int, help="refuse if someone else has changed it since this one")
 
     listing = export.command("list", _list, "list exports, newest first")
     for option in ("--status", "--operator-id", "--merchant-id", "--name"):
@@ -204,6 +215,13 @@ def _runs(context: Context, args: argparse.Namespace) -> None:
         lambda cursor: context.client.exports.runs(args.schedule_id, limit=args.limit, cursor=cursor),
         ("due", "state", "task_id", "reason"),
     )
+
+
+def _change(context: Context, args: argparse.Namespace) -> None:
+    fields = {**given(args, "schedule", "name", "file_name", "template", "revision"), **(args.fields or {})}
+    if not set(fields) - {"revision"}:
+        raise UsageError("name what is to be changed, such as --schedule 'rate(1 day)'")
+    context.output.record(context.client.exports.update_schedule(args.schedule_id, fields))
 
 
 def _pause(context: Context, args: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.common.ids import iso
-from tidegate.exports.model import Delivery, ExportOptions
+from tidegate.exports.model import Delivery, ExportOptions, ExportSpec
 
 PREFIX = "xsc"
 ACTIVE, PAUSED = "active", "paused"
@@ -30,11 +30,37 @@ class ExportSchedule:
     # When it runs next, in seconds since 1970; None while it is paused, and after its last run.
     due_at: int | None = None
     last_task_id: str | None = None
+    # Rises with every change that someone makes.
+    revision: int = 0
+    # Whether the project's quota counts it; those made before there was one are not counted.
+    counted: bool = False
 
     def shown(self) -> dict[str, Any]:
-        names = ("schedule_id", "name", "type", "schedule", "status", "created_at", "created_by", "last_task_id")
+        names = (
+            *("schedule_id", "name", "type", "schedule", "status", "created_at", "created_by", "last_task_id"),
+            "revision",
+        )
         known = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return known | ({"next_run": _moment(self.due_at)} if self.due_at else {})
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledOrder:
+    """What each run orders. `multiple`: it was given as several tables, with a list for each field of a table."""
+
+    spec: ExportSpec
+    options: ExportOptions
+    multiple: bool = False
+
+    def as_data(self) -> dict[str, Any]:
+        return {"spec": self.spec.as_data(), "options": asdict(self.options), "multiple": self.multiple}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> ScheduledOrder:
+        """Of what `read_exact` read."""
+        spec = ExportSpec.from_data(data["spec"])
+        multiple = bool(data.get("multiple", len(spec.tables) > 1))
+        return cls(spec, options_from(data["options"]), multiple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +80,17 @@ def run_of(schedule: ExportSchedule, state: str, task_id: str | None = None, rea
     return Run(_moment(schedule.due_at or 0), state, task_id, reason)
 
 
-def options_as_data(options: ExportOptions) -> dict[str, Any]:
-    return asdict(options)
-
-
-def options_from(data: Mapping[str, Any], due_at: int) -> ExportOptions:
-    """What a run orders. `{date}` and `{time}` in its file name and the keys of its copies: when it was due, in UTC."""
+def options_from(data: Mapping[str, Any]) -> ExportOptions:
     known = {field.name for field in fields(ExportOptions)}
     options = ExportOptions(**{name: value for name, value in data.items() if name in known})
-    copies = tuple(Delivery(**{**each, "key": _dated(each["key"], due_at)}) for each in data.get("deliver") or ())
-    name = options.file_name and _dated(options.file_name, due_at)
-    return replace(options, deliver=copies, file_name=name, email=tuple(options.email))
+    copies = tuple(Delivery(**each) for each in data.get("deliver") or ())
+    return replace(options, deliver=copies, email=tuple(options.email))
+
+
+def dated(options: ExportOptions, due_at: int) -> ExportOptions:
+    """What a run orders. `{date}` and `{time}` in its file name and the keys of its copies: when it was due, in UTC."""
+    copies = tuple(replace(each, key=_dated(each.key, due_at)) for each in options.deliver)
+    return replace(options, deliver=copies, file_name=options.file_name and _dated(options.file_name, due_at))
 
 
 def _dated(text: str, due_at: int) -> str:

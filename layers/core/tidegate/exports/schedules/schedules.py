@@ -1,7 +1,8 @@
-"""Recurring exports: made, paused, deleted; and once a minute, those whose time has come are ordered."""
+"""Recurring exports: made, changed, paused, deleted; and once a minute, those whose time has come are ordered."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from tidegate.common.listing import Listed
 from tidegate.common.schedules import next_run, run_after
 from tidegate.errors import Conflict, DomainError, Invalid, QuotaExceeded, RecordNotFound
 from tidegate.exports import model as domain
-from tidegate.exports.model import ExportOptions, ExportSpec
 from tidegate.exports.schedules.model import (
     ACTIVE,
     MOST_BYTES,
@@ -22,8 +22,8 @@ from tidegate.exports.schedules.model import (
     SKIPPED,
     STARTED,
     ExportSchedule,
-    options_as_data,
-    options_from,
+    ScheduledOrder,
+    dated,
     run_of,
 )
 from tidegate.exports.schedules.store import ScheduleStore, schedule_from
@@ -33,44 +33,48 @@ from tidegate.queue.due_schedules import fire_all
 
 if TYPE_CHECKING:
     from tidegate.exports.exports import Exports
+    from tidegate.projects.store import ProjectStore
     from tidegate.queue.queue import RequestQueue
 
 logger = Logger(service="tidegate", child=True)
 
 
 class ExportSchedules:
-    def __init__(self, store: ScheduleStore, exports: Exports, queue: RequestQueue, clock: Clock) -> None:
+    def __init__(
+        self, store: ScheduleStore, exports: Exports, queue: RequestQueue, quotas: ProjectStore, clock: Clock
+    ) -> None:
         self._store = store
         self._exports = exports
         self._queue = queue
+        self._quotas = quotas
         self._clock = clock
 
-    def create(
-        self, project_id: str, schedule: str, spec: ExportSpec, options: ExportOptions, who: str
-    ) -> ExportSchedule:
+    def create(self, project_id: str, schedule: str, order: ScheduledOrder, who: str) -> ExportSchedule:
         """Refuses at once what each run would be refused for."""
-        self._exports.check_order(project_id, spec, options)
-        order = write_exact({"spec": spec.as_data(), "options": options_as_data(options)})
-        if len(order) > MOST_BYTES:
-            said = (
-                f"a recurring order may have {MOST_BYTES} bytes, this one has {len(order)}; name a source_url instead"
-            )
-            raise Invalid(said, errors=[{"loc": ["body", "source_data"], "msg": said}])
-        now = self._clock()
+        kept, now = self._checked(project_id, order), self._clock()
         made = ExportSchedule(
             schedule_id=new_id(PREFIX, now),
             project_id=project_id,
-            name=options.name,
-            type=spec.type,
+            name=order.options.name,
+            type=order.spec.type,
             schedule=schedule,
             status=ACTIVE,
             created_at=iso(now),
             created_by=who,
             due_at=int(next_run(schedule, now).timestamp()),
+            counted=True,
         )
         line = act(project_id, made.schedule_id, now, who, "export-schedule.create", f"{made.name}: {schedule}")
-        self._store.add(made, order, line)
+        self._store.add(made, kept, line, self._quotas.quotas(project_id).export_schedules)
         return made
+
+    def _checked(self, project_id: str, order: ScheduledOrder) -> bytes:
+        self._exports.check_order(project_id, order.spec, order.options)
+        kept = write_exact(order.as_data())
+        if len(kept) > MOST_BYTES:
+            said = f"a recurring order may have {MOST_BYTES} bytes, this one has {len(kept)}; name a source_url instead"
+            raise Invalid(said, errors=[{"loc": ["body", "source_data"], "msg": said}])
+        return kept
 
     def get(self, project_id: str, schedule_id: str) -> ExportSchedule:
         found = self._store.get(project_id, schedule_id)
@@ -80,6 +84,55 @@ class ExportSchedules:
 
     def list(self, project_id: str, limit: int, cursor: str | None) -> Listed[ExportSchedule]:
         return self._store.page(project_id, limit, cursor)
+
+    def change(
+        self,
+        project_id: str,
+        schedule_id: str,
+        who: str,
+        *,
+        schedule: str | None = None,
+        paused: bool | None = None,
+        revision: int | None = None,
+        reorder: Callable[[ScheduledOrder], ScheduledOrder] | None = None,
+    ) -> ExportSchedule:
+        """What is None stays. `revision` is the one that the caller has seen: Conflict if it is another by now.
+
+        A run that has begun goes on with what was ordered before.
+        """
+        old = self.get(project_id, schedule_id)
+        if revision is not None and revision != old.revision:
+            raise Conflict(
+                f"the schedule has revision {old.revision}, not {revision}: someone else has changed it; read it again"
+            )
+        now, new, kept = self._clock(), old, None
+        if reorder is not None:
+            order = reorder(self._order(old))
+            kept = self._checked(project_id, order)
+            new = replace(new, name=order.options.name, type=order.spec.type)
+        new = replace(
+            new,
+            schedule=schedule or old.schedule,
+            status=old.status if paused is None else PAUSED if paused else ACTIVE,
+        )
+        if new.status == PAUSED:
+            new = replace(new, due_at=None)
+        elif (new.schedule, new.status) != (old.schedule, old.status):
+            new = replace(new, due_at=int(next_run(new.schedule, now).timestamp()))
+        if kept is None and new == old:
+            return old
+        named = [name for name in ("name", "schedule", "status") if getattr(new, name) != getattr(old, name)]
+        told = ", ".join([*named, *(["order"] if kept else [])])
+        line = act(project_id, schedule_id, now, who, "export-schedule.change", told)
+        if not self._store.change(old, new, kept, line):
+            raise Conflict("the schedule was changed by someone else meanwhile; read it again")
+        return replace(new, revision=old.revision + 1)
+
+    def _order(self, schedule: ExportSchedule) -> ScheduledOrder:
+        kept = self._store.order(schedule.project_id, schedule.schedule_id)
+        if kept is None:
+            raise RecordNotFound("no such export schedule")
+        return _order_of(kept)
 
     def pause(self, project_id: str, schedule_id: str, who: str) -> ExportSchedule:
         """Pausing twice is pausing once."""
@@ -96,15 +149,17 @@ class ExportSchedules:
     def _set(self, old: ExportSchedule, status: str, due_at: int | None, who: str) -> ExportSchedule:
         action = "export-schedule.pause" if status == PAUSED else "export-schedule.resume"
         line = act(old.project_id, old.schedule_id, self._clock(), who, action)
-        if not self._store.set_state(old, status, due_at, line):
+        new = replace(old, status=status, due_at=due_at)
+        if not self._store.change(old, new, None, line):
             raise Conflict("the schedule was changed by someone else meanwhile; read it again")
-        return replace(old, status=status, due_at=due_at)
+        return replace(new, revision=old.revision + 1)
 
     def delete(self, project_id: str, schedule_id: str, who: str) -> None:
         """Exports that it has ordered stay: they are tasks like any other."""
-        self.get(project_id, schedule_id)
+        old = self.get(project_id, schedule_id)
         line = act(project_id, schedule_id, self._clock(), who, "export-schedule.delete")
-        self._store.remove(project_id, schedule_id, line)
+        if not self._store.remove(old, line):
+            raise RecordNotFound("no such export schedule")
 
     def runs(self, project_id: str, schedule_id: str, limit: int, cursor: str | None) -> Listed[dict[str, Any]]:
         """Newest first, each with its export as it is now. One that was deleted since has no `task`."""
@@ -132,15 +187,15 @@ class ExportSchedules:
         if kept is None:
             # Deleted meanwhile.
             return False
-        order = read_exact(kept)
+        order = _order_of(kept)
         # The same moment has the same id: a run that is repeated after a crash is the same export.
         task_id = f"{domain.PREFIX}-{digest(schedule.schedule_id, str(schedule.due_at), length=26)}"
         moved = self._store.run_writes(schedule, due_at, run_of(schedule, STARTED, task_id), now)
-        options = options_from(plain(order["options"]), schedule.due_at)
+        options = dated(order.options, schedule.due_at)
         try:
             self._exports.place(
                 schedule.project_id,
-                ExportSpec.from_data(order["spec"]),
+                order.spec,
                 options,
                 "schedule",
                 task_id=task_id,
@@ -168,3 +223,8 @@ class ExportSchedules:
             return not self._queue.get(schedule.project_id, schedule.last_task_id).is_over
         except RecordNotFound:
             return False
+
+
+def _order_of(kept: str) -> ScheduledOrder:
+    data = read_exact(kept)
+    return ScheduledOrder.from_data(data | {"options": plain(data["options"])})

@@ -9,36 +9,46 @@ from typing import Any
 
 from tidegate.aws import keys
 from tidegate.aws.serialization import Item
-from tidegate.aws.table import Table
+from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put, put_new, update
 from tidegate.common.listing import Listed
+from tidegate.errors import QuotaExceeded
 from tidegate.exports.schedules.model import ACTIVE, ExportSchedule, Run
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
+from tidegate.projects.usage_store import count_write
 from tidegate.queue.due_schedules import due_items
 
 _FIELDS = tuple(field.name for field in fields(ExportSchedule))
 _RUN_FIELDS = tuple(field.name for field in fields(Run))
 # As long as the exports themselves are listed.
 _RUNS_KEPT = timedelta(days=31)
+# Schedules are deleted by hand, not within seconds.
+_QUOTA_RETRY_SECONDS = 3600
 
 
 class ScheduleStore:
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def add(self, schedule: ExportSchedule, order: bytes, line: AuditLine) -> None:
+    def add(self, schedule: ExportSchedule, order: bytes, line: AuditLine, limit: int | None) -> None:
+        """QuotaExceeded if the project has `limit` of them already."""
         given = {name: value for name, value in asdict(schedule).items() if value is not None}
         place = {"gsi1pk": keys.export_schedules_list(schedule.project_id), "gsi1sk": schedule.schedule_id}
         due = keys.export_schedule_due(schedule.due_at) if schedule.due_at else {}
         here = schedule.project_id, schedule.schedule_id
-        self._table.transact(
-            [
-                put_new(keys.export_schedule(*here) | given | place | due),
-                put(keys.export_schedule_order(*here) | {"order": order.decode()}),
-                audit_write(line),
-            ]
-        )
+        writes = [
+            put_new(keys.export_schedule(*here) | given | place | due),
+            put(keys.export_schedule_order(*here) | {"order": order.decode()}),
+            count_write(schedule.project_id, "export_schedules", 1, limit),
+            audit_write(line),
+        ]
+        try:
+            self._table.transact(writes)
+        except ConditionFailed as error:
+            if 2 not in error.failed:
+                raise
+            raise QuotaExceeded.of("export_schedules", limit, _QUOTA_RETRY_SECONDS) from error
 
     def get(self, project_id: str, schedule_id: str) -> ExportSchedule | None:
         item = self._table.get(keys.export_schedule(project_id, schedule_id), consistent=True)
@@ -56,17 +66,24 @@ class ScheduleStore:
         """Records as the index has them, which may be behind."""
         return due_items(self._table, keys.EXPORT_SCHEDULES_DUE, now)
 
-    def set_state(self, old: ExportSchedule, status: str, due_at: int | None, line: AuditLine) -> bool:
-        """False if it was paused, resumed or deleted meanwhile."""
-        sets: dict[str, Any] = {"status": status} | (keys.export_schedule_due(due_at) if due_at else {})
+    def change(self, old: ExportSchedule, new: ExportSchedule, order: bytes | None, line: AuditLine) -> bool:
+        """Sets what may be changed, and the order if one is given. False if it was changed or deleted meanwhile."""
+        here = old.project_id, old.schedule_id
+        sets: dict[str, Any] = {name: getattr(new, name) for name in ("name", "type", "schedule", "status")}
+        if new.due_at != old.due_at and new.due_at:
+            sets |= keys.export_schedule_due(new.due_at)
         write = update(
-            keys.export_schedule(old.project_id, old.schedule_id),
-            sets,
-            removes=() if due_at else keys.DUE_ATTRIBUTES,
-            condition="#status = :was",
+            keys.export_schedule(*here),
+            sets | {"revision": old.revision + 1},
+            removes=() if new.due_at else keys.DUE_ATTRIBUTES,
+            # One made before there were revisions has none.
+            condition="#status = :was AND "
+            + ("(attribute_not_exists(#revision) OR #revision = :seen)" if not old.revision else "#revision = :seen"),
             was=old.status,
+            seen=old.revision,
         )
-        return self._table.try_write(write, audit_write(line))
+        orders = [put(keys.export_schedule_order(*here) | {"order": order.decode()})] if order is not None else []
+        return self._table.try_write(write, *orders, audit_write(line))
 
     def run_writes(self, schedule: ExportSchedule, due_at: int | None, run: Run, now: datetime) -> list[Write]:
         """Moves the schedule on and notes the run, in one transaction: of two who try, one does both."""
@@ -94,11 +111,16 @@ class ScheduleStore:
         runs = [Run(**{name: item[name] for name in _RUN_FIELDS if name in item}) for item in page.items]
         return Listed(runs, page.cursor)
 
-    def remove(self, project_id: str, schedule_id: str, line: AuditLine) -> None:
-        """Its runs go by themselves: they expire."""
-        here = project_id, schedule_id
-        writes = [delete(keys.export_schedule(*here)), delete(keys.export_schedule_order(*here)), audit_write(line)]
-        self._table.transact(writes)
+    def remove(self, schedule: ExportSchedule, line: AuditLine) -> bool:
+        """False if it was deleted meanwhile. Its runs go by themselves: they expire."""
+        here = schedule.project_id, schedule.schedule_id
+        counted = [count_write(schedule.project_id, "export_schedules", -1)] if schedule.counted else []
+        return self._table.try_write(
+            delete(keys.export_schedule(*here), "attribute_exists(#pk)"),
+            delete(keys.export_schedule_order(*here)),
+            *counted,
+            audit_write(line),
+        )
 
 
 def schedule_from(item: Item) -> ExportSchedule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from aws_lambda_powertools.event_handler import Response
@@ -152,11 +153,15 @@ def exact_data() -> Any:
 
 
 def _from_query(model: type[B]) -> B:
-    given = dict(router.current_event.query_string_parameters or {})
+    return validated(model, dict(router.current_event.query_string_parameters or {}), "query")
+
+
+def validated(model: type[B], given: Mapping[str, Any], place: str = "body") -> B:
+    """What the model makes of fields that were put together here; Invalid names those that are wrong."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        fields = field_errors([{**entry, "loc": ("query", *entry["loc"])} for entry in error.errors()])
+        fields = field_errors([{**entry, "loc": (place, *entry["loc"])} for entry in error.errors()])
         named = ", ".join(".".join(str(part) for part in field["loc"]) for field in fields)
         raise Invalid(f"not valid: {named}", errors=fields) from error
 

@@ -317,7 +317,7 @@ class DeliveredCopy(Answer):
 
 class SentEmail(Answer):
     to: str
-    state: Literal["sent", "failed"]
+    state: Literal["sent", "failed", "unknown"]
     error: str | None = None
 
 

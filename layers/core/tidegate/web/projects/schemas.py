@@ -36,6 +36,7 @@ class QuotasBody(Body):
     stored_bytes: Annotated[int, Field(ge=0, le=2**53)] | None = None
     queued: Annotated[int, Field(ge=0, le=10**9)] | None = None
     requests_per_s: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    export_schedules: Annotated[int, Field(ge=0, le=10**6)] | None = None
     batch_schedules: Annotated[int, Field(ge=0, le=10**6)] | None = None
     share: Shares | None = None
 
@@ -71,6 +72,7 @@ class QuotasAnswer(Answer):
     stored_bytes: int | None = None
     queued: int | None = None
     requests_per_s: int | None = None
+    export_schedules: int | None = None
     batch_schedules: int | None = None
     share: dict[str, int] | None = None
 

@@ -42,6 +42,8 @@ class Column:
     summed: bool = False
     # Its width in characters, where its texts are broken into lines.
     wrapped: float = 0.0
+    # The style of its booleans, where it is another: they need a format of their own.
+    boolean_style: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ class ColumnWriter:
         self.blank = blank_cell(column.style)
         self._text = (f'<c s="{column.style}" t="inlineStr"><is><t>', "</t></is></c>")
         self._number = (f'<c s="{column.style}"><v>', "</v></c>")
-        self._bools = {value: f'<c s="{column.style}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
+        of_booleans = column.style if column.boolean_style is None else column.boolean_style
+        self._bools = {value: f'<c s="{of_booleans}" t="b"><v>{value:d}</v></c>' for value in (True, False)}
+        self._typed_style = of_booleans if column.kind == "boolean" else column.style
         self._known = _KnownCells(self)
         self._was_text = False
         self.sum = Decimal(0) if column.summed else None
@@ -109,7 +113,7 @@ class ColumnWriter:
         if value is None:
             return self.blank
         if self._kind in TYPED:
-            typed = TYPED[self._kind](value, self._style)
+            typed = TYPED[self._kind](value, self._typed_style)
             if typed is not None:
                 return typed
         if isinstance(value, str):

@@ -23,7 +23,7 @@ from openpyxl.worksheet.worksheet import Worksheet
 from tidegate.exports.rendering.header_tree import LeafStyle
 from tidegate.exports.rendering.table import Layout, SheetTable
 from tidegate.exports.rendering.xlsx.cells import Column
-from tidegate.exports.rendering.xlsx.typed_cells import FORMATS
+from tidegate.exports.rendering.xlsx.typed_cells import BOOLEAN_FORMAT, FORMATS
 from tidegate.exports.rendering.xlsx.widths import DEFAULT_WIDTH
 from tidegate.exports.rendering.xlsx.xml_text import clean, literal
 
@@ -150,6 +150,7 @@ class _Draft:
                 leaf.style.type,
                 leaf.style.total,
                 (widths[layout.row_head_width + col - 1] or DEFAULT_WIDTH) if leaf.style.wrap else 0.0,
+                self._data_style(row + 4, col, replace(leaf.style, format=_boolean_format(leaf.style))),
             )
             for col, leaf in enumerate(layout.columns, 1)
         )
@@ -207,6 +208,11 @@ def _font(size: int = 11, *, bold: bool, color: str | None = None, link: bool = 
     """Of the workbook's own family: a font without a name is drawn in another."""
     underline: Literal["single"] | None = "single" if link else None
     return Font(name="Calibri", family=2, size=size, bold=bold, color=color, underline=underline)
+
+
+def _boolean_format(style: LeafStyle) -> str:
+    """That of a column of booleans may be the caller's own; a format of numbers would show them as 1 and 0."""
+    return (style.format if style.type == "boolean" else None) or BOOLEAN_FORMAT
 
 
 def _is_frozen(table: SheetTable, layout: Layout) -> bool:

@@ -116,6 +116,7 @@ FORMATS = {
     "percent": "0.00%",
     "date": "yyyy-mm-dd",
     "datetime": "yyyy-mm-dd hh:mm:ss",
-    # Excel shows TRUE in any format; LibreOffice would show 1.
-    "boolean": '[=1]"TRUE";[=0]"FALSE";General',
 }
+# Of cells that are booleans, in whichever column. Excel shows TRUE in any format. LibreOffice shows 1 in a format of
+# numbers; this one it takes for its own format of booleans.
+BOOLEAN_FORMAT = '"TRUE";"TRUE";"FALSE"'

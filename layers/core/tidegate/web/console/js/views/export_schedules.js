@@ -1,12 +1,13 @@
 // Recurring exports: when each runs next, what its last run made, and the history of one.
 import { h } from "../dom.js";
-import { at, get, post, remove } from "../api.js";
+import { at, get, patch, post, remove } from "../api.js";
 import { moment } from "../format.js";
 import { t } from "../i18n.js";
 import { exportTabs } from "../parts/area_tabs.js";
 import { badge, button, card, code, copyable, crumbs, empty, facts, link, pageHead, titled, when } from "../parts/basics.js";
-import { act, confirm } from "../parts/dialog.js";
-import { LastRuns, nextRun, schedulePast, scheduleText } from "../parts/schedule.js";
+import { act, confirm, dialog, toast } from "../parts/dialog.js";
+import { field, form, readJson } from "../parts/form.js";
+import { LastRuns, nextRun, scheduleFields, scheduleOf, schedulePast, scheduleText } from "../parts/schedule.js";
 import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
@@ -59,8 +60,24 @@ function tools(item, refresh, kind, after) {
     item.status === "paused"
       ? button(t("action.resume"), () => act(() => post(`${path}/resume`), t("queue.resumed"), refresh), { kind, key: "toggle" })
       : button(t("action.pause"), () => act(() => post(`${path}/pause`), t("queue.paused"), refresh), { kind, key: "toggle" }),
+    button(t("action.change"), () => changeDialog(item, path, refresh), { kind, key: "change" }),
     button(t("action.delete"), () => confirm(t("schedules.deleteExports", { name: item.name }), t("action.delete"), () => act(async () => { await remove(path); after?.(); }, t("exports.deleted"), refresh)), { kind: `${kind} danger-quiet`, key: "delete" }),
   ];
+}
+
+// The revision goes along: whoever has an old page open does not undo what others have changed since.
+function changeDialog(item, path, refresh) {
+  const close = dialog(t("schedules.change"), () => form([
+    field("name", t("field.name"), { required: true, value: item.name }),
+    ...scheduleFields(item.schedule),
+    field("fields", t("schedules.fields"), { rows: 4, hint: t("schedules.fieldsHint"), placeholder: '{"file_name": "orders-{date}", "template": null}' }),
+  ], t("action.save"), async (given) => {
+    const more = readJson("fields", given.fields) || {};
+    await patch(path, { ...more, name: given.name, schedule: scheduleOf(given), revision: item.revision });
+    close();
+    toast(t("action.saved"));
+    refresh();
+  }));
 }
 
 export function exportSchedule(root, { id, go }) {

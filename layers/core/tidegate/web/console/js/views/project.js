@@ -57,6 +57,7 @@ function quotas({ quotas: limits, usage }) {
     [t("projects.queued"), usage.queued, limits.queued, count],
     [t("projects.batch_schedules"), usage.batch_schedules, limits.batch_schedules, count],
     [t("projects.requests_per_s"), undefined, limits.requests_per_s, count],
+    [t("projects.export_schedules"), usage.export_schedules, limits.export_schedules, count],
     ...Object.keys({ ...shares, ...usage.running }).map((channel) => [named("channel", channel), usage.running?.[channel] || 0, shares[channel], count]),
   ];
   return h("ul", { class: "rows" }, rows.map(([label, used, limit, shown]) => {
@@ -95,7 +96,7 @@ function changeDialog(record, path, refresh) {
   }));
 }
 
-const LIMITS = ["stored_bytes", "queued", "batch_schedules", "requests_per_s"];
+const LIMITS = ["stored_bytes", "queued", "export_schedules", "batch_schedules", "requests_per_s"];
 
 function quotaDialog(record, path, refresh) {
   const shares = Object.entries(record.quotas.share || {}).map(([channel, slots]) => `${channel} ${slots}`).join("\n");

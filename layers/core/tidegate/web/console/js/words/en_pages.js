@@ -12,7 +12,7 @@ export const enPages = {
   projects: {
     lead: "Tenants: each sees only its own records.", new: "New project", none: "No projects yet", noneAdvice: "Make the first one, then a key for it.", group: "Group", groupHint: "Optional; for your own order.",
     private: "Private addresses", privateHint: "Its sources and callbacks may be at private addresses (10.…, 127.0.0.1). Only for projects that you trust.", made: "{name} is there; make a key for it", change: "Change project",
-    quotas: "Quotas and usage", stored_bytes: "Stored bytes", queued: "Requests in the queue", batch_schedules: "Schedules of batches", requests_per_s: "Requests a second", share: "Slots by channel", shareHint: "One a line: the channel, then how many slots it may hold while others wait.",
+    quotas: "Quotas and usage", stored_bytes: "Stored bytes", queued: "Requests in the queue", export_schedules: "Recurring exports", batch_schedules: "Recurring batches", requests_per_s: "Requests a second", share: "Slots by channel", shareHint: "One a line: the channel, then how many slots it may hold while others wait.",
     limitHint: "Empty: no limit.", noLimit: "no limit", swarm: "Hosts feed each other", swarmMode: "Swarm", swarmAuto: "Automatic", swarmOff: "Off", peerNetworks: "Networks of peers", freeSites: "Sites without traffic cost", perLine: "One a line.",
     secret: "Callback secret", secretWhat: "Signs every callback. A new one is used beside the present one until that is retired.", newSecret: "New secret", secretOnce: "Shown this once. Give it to the receivers, then retire the old one.", endSecret: "Retire the old one", secretEnded: "The old secret is retired",
   },

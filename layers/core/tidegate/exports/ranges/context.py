@@ -11,7 +11,7 @@ from tidegate.errors import RecordNotFound
 from tidegate.exports.model import EXCEL, JSONL, PARQUET, ExportSpec, page_object
 from tidegate.exports.objects import ExportBucket
 from tidegate.exports.paging import TablePages
-from tidegate.exports.range_plan import (
+from tidegate.exports.ranges.plan import (
     RangePlan,
     RangeRecord,
     given_up_object,

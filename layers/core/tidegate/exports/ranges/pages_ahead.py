@@ -18,7 +18,7 @@ from tidegate.exports.source_page import Page, Place
 
 if TYPE_CHECKING:
     from tidegate.exports.pull import Puller
-    from tidegate.exports.range_context import TableContext
+    from tidegate.exports.ranges.context import TableContext
 
 _LOOK_SECONDS = 5.0
 # Pages that wait to be rendered while as many are asked for: a slow page holds up no other request.
@@ -48,7 +48,10 @@ class PagesAhead:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def side_by_side(self, first: int, past: int) -> Iterator[tuple[int, Page | None]]:
-        """Stops where the time is up. None: the page past the plan could not be had, which may be the source's way."""
+        """Pages in order. The first ones are asked for by this call, before the caller takes one.
+
+        Stops where the time is up. None: the page past the plan could not be had, which may be the source's way.
+        """
         ahead: deque[tuple[int, Future[bytes]]] = deque()
         numbers = iter(range(first, past))
 
@@ -61,6 +64,11 @@ class PagesAhead:
                 ahead.append((number, self._threads.submit(self._body, number)))
 
         ask_for_more()
+        return self._in_order(ahead, ask_for_more)
+
+    def _in_order(
+        self, ahead: deque[tuple[int, Future[bytes]]], ask_for_more: Callable[[], None]
+    ) -> Iterator[tuple[int, Page | None]]:
         while ahead:
             number, future = ahead.popleft()
             try:

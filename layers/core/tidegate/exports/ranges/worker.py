@@ -9,16 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
 from tidegate.errors import DomainError, FetchError, SourceBroken
 from tidegate.exports.model import ExportSpec, progress_of
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.pages_ahead import PagesAhead
 from tidegate.exports.pull import Puller
-from tidegate.exports.range_context import JoinedFile, RangeContext, TableContext
-from tidegate.exports.range_plan import (
+from tidegate.exports.ranges.context import JoinedFile, RangeContext, TableContext
+from tidegate.exports.ranges.pages_ahead import PagesAhead
+from tidegate.exports.ranges.plan import (
     RANGE_SECONDS,
     RangePlan,
     RangeRecord,
@@ -27,6 +28,7 @@ from tidegate.exports.range_plan import (
     given_up_object,
     record_object,
 )
+from tidegate.exports.ranges.process_settings import set_up_process
 from tidegate.exports.rendering.blocks import BLOCK_ROWS
 from tidegate.exports.rendering.columns import Row, keys_of
 from tidegate.exports.rendering.fragments import FragmentWriter, Measure
@@ -47,6 +49,7 @@ class RangeWorker:
     def __init__(self, objects: ExportBucket, puller: Puller) -> None:
         self._objects = objects
         self._puller = puller
+        set_up_process()
 
     def work(
         self,
@@ -95,7 +98,6 @@ class _Range:
         self._nonce = token_hex(6)
         self._writer: FragmentWriter | None = None
         self._sheet = -1
-        self._file: JoinedFile | None = None
 
     def run(self, first: int, before: int | None, cursor: str | None) -> RangeRecord:
         """`before` and `cursor` are what the record before this one says, where pages come one by one."""
@@ -136,11 +138,9 @@ class _Range:
             raise failure
         return kept
 
-    @property
+    @cached_property
     def _rendering(self) -> JoinedFile:
-        if self._file is None:
-            self._file = self._context.file()
-        return self._file
+        return self._context.file()
 
     def _one_by_one(self, ahead: PagesAhead, first: int, cursor: str | None) -> None:
         """Each page tells of the next, which is on its way while this one is rendered; a record about every minute."""
@@ -161,17 +161,23 @@ class _Range:
         count, full = max(1, past - first), True
         # A full last page means that more may follow: that page is asked for with the others.
         more = last and first < past and pages.total == past * pages.size
-        for number, page in ahead.side_by_side(first, past + 1 if more else past):
+        coming = ahead.side_by_side(first, past + 1 if more else past)
+        # A workbook's frame takes some time to make: it is made now, while the first pages are on their way.
+        _ = self._rendering
+        for number, page in coming:
             if number == past:
-                if full and page is not None and page.rows:
+                if full and page is not None and page.rows and not pages.is_last_again(number, page):
                     self._take(number, page, final=True)
                     record.past = number + 1
                     full = len(page.rows) >= pages.size
+                    pages.refuse_repeats(number, page)
                 else:
                     full = False
                 break
             if page is None:
                 continue
+            if last and number == past - 1:
+                pages.last_crc = page.crc
             self._take(number, page, final=last and number == past - 1)
             self._tell(number - first + 1, count)
             record.past = number + 1
@@ -191,10 +197,14 @@ class _Range:
                 if number != past:
                     raise
                 break
+            if pages.is_last_again(number, page):
+                break
             self._take(number, page, final=True)
             self._tell(1, 1)
             record.past = number + 1
             full = len(page.rows) >= pages.size
+            if full:
+                pages.refuse_repeats(number, page)
         else:
             if full:
                 return

@@ -9,9 +9,9 @@ from tidegate.aws.part_plan import Stored, plan_parts
 from tidegate.errors import WorkerLost
 from tidegate.exports.model import ExportSpec, file_name_for, output_object, output_prefix
 from tidegate.exports.objects import ExportBucket
-from tidegate.exports.range_context import JoinedFile, RangeContext
-from tidegate.exports.range_plan import RangeRecord, given_up_object, record_object
-from tidegate.exports.ranges import sums_of
+from tidegate.exports.ranges.context import JoinedFile, RangeContext
+from tidegate.exports.ranges.plan import RangeRecord, given_up_object, record_object
+from tidegate.exports.ranges.worker import sums_of
 from tidegate.exports.render import MAX_WARNINGS, Rendered, output_of
 from tidegate.exports.rendering.files import content_type
 from tidegate.exports.rendering.fragments import Measure

@@ -1,0 +1,157 @@
+"""What an export costs its own processor when S3 is really called: pages staged, and pages rendered as they come.
+
+    python -m tests.bench.bench_s3_calls [--quick]
+
+The product's own services call S3 by boto3; the bucket is MiniStack's, in another process, so that its work is not
+counted. Processor seconds are those of this process with all its threads: building, signing, sending and reading
+requests are part of what staging costs. `former staged` is the way before ranges existed: the same calls, with the
+former parser and cells. The source hands out ready pages without a wait. How long S3 takes to answer is not part of
+the ratio; the calls are counted, so that a latency can be set against them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from zlib import DEFLATED
+
+from isal import isal_zlib
+
+from local.emulator import Emulator
+from local.place import Place
+from tests.bench.bench_cells import KEYS
+from tests.bench.bench_ranges import REQUEST, STEP, Source, spec
+from tests.bench.figures import Figure, table
+from tests.support.deployed import free_port
+from tests.support.exports import former_cells
+from tidegate.aws.s3 import Bucket
+from tidegate.exports.model import output_object, page_object, pages_prefix
+from tidegate.exports.objects import ExportBucket
+from tidegate.exports.pull import Puller
+from tidegate.exports.ranges.join import Joiner
+from tidegate.exports.ranges.plan import RangePlan
+from tidegate.exports.ranges.worker import RangeWorker
+from tidegate.exports.render import Renderer
+from tidegate.exports.rendering.columns import keys_of
+from tidegate.exports.source_page import Place as PagePlace
+
+SECTION = "Exports with S3 calls by boto3, Excel, ten columns, pages of 1,000 rows, one processor"
+NAME = "files"
+HERE = REQUEST.project_id, REQUEST.request_id
+
+
+@contextmanager
+def s3_server() -> Iterator[Any]:
+    """A client of an emulator in another process."""
+    with tempfile.TemporaryDirectory() as home:
+        emulator = Emulator(Place(home=Path(home), port=free_port()))
+        emulator.start()
+        try:
+            yield emulator.client("s3")
+        finally:
+            emulator.stop()
+
+
+class Store:
+    """The product's bucket, with every request counted."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.client.create_bucket(Bucket=NAME)
+        self.objects = ExportBucket(self.client, Bucket(self.client, NAME))
+        self.calls = 0
+        self.client.meta.events.register("before-send.s3", self._count)
+
+    def _count(self, **_: Any) -> None:
+        self.calls += 1
+
+    def clear(self) -> None:
+        for prefix in (pages_prefix(*HERE), output_object(*HERE, REQUEST.attempt)):
+            self.objects.remove(prefix)
+
+
+def _source(rows: int) -> Any:
+    return Source(rows, 0)
+
+
+def former_staged(store: Store, rows: int) -> None:
+    """Each page parsed and staged; then each fetched, parsed again and rendered with the former cells."""
+    objects, read = store.objects, _source(rows).reader()
+    for number in range(rows // STEP):
+        body = read("", PagePlace(number), STEP)
+        keys_of(json.loads(body)["data"]["data"])
+        objects.put_first(page_object(*HERE, 0, number), body)
+    writer = former_cells.RowWriter([former_cells.Column(key, 1) for key in KEYS])
+    packer = isal_zlib.compressobj(1, DEFLATED, -15)
+    sink = objects.sink(output_object(*HERE, REQUEST.attempt), "application/octet-stream")
+    for number in range(rows // STEP):
+        page = json.loads(objects.get(page_object(*HERE, 0, number)) or b"")["data"]["data"]
+        for start in range(0, len(page), 500):
+            sink.write(packer.compress(writer.xml(page[start : start + 500]).encode()))
+    sink.write(packer.flush())
+    sink.close()
+
+
+def staged(store: Store, rows: int) -> None:
+    """The present way for what cannot be in ranges, such as row heads."""
+    if Puller(store.objects, _source(rows)).pull(REQUEST, spec(4), lambda _: None, 900) is not True:
+        raise SystemExit("not all pages were staged")
+    Renderer(store.objects).render(REQUEST, spec(4), lambda _: None)
+
+
+def fused(store: Store, rows: int) -> None:
+    """One range worker and the joiner."""
+    puller = Puller(store.objects, _source(rows), most_lanes=8)
+    plan = puller.pull(REQUEST, spec(4), lambda _: None, 900)
+    if not isinstance(plan, RangePlan):
+        raise SystemExit("the export was not planned in ranges")
+    RangeWorker(store.objects, puller).work(REQUEST, spec(4), 0, lambda _: None, 900, plan)
+    made = Joiner(store.objects).join(REQUEST, spec(4))
+    if made is None or made.rows != rows:
+        raise SystemExit(f"{rows} rows were expected: {made}")
+
+
+WAYS: dict[str, Callable[[Store, int], None]] = {"former staged": former_staged, "staged": staged, "fused": fused}
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    rows, rounds = 100_000, 3 if quick else 7
+    dice, seconds, calls = random.Random(7), {name: list[float]() for name in WAYS}, dict[str, int]()
+    with s3_server() as client:
+        store = Store(client)
+        for turn in range(rounds + 1):
+            for name in dice.sample(list(WAYS), len(WAYS)):
+                store.clear()
+                store.calls, began = 0, time.process_time()
+                WAYS[name](store, rows)
+                # The first turn imports openpyxl and opens connections.
+                if turn:
+                    seconds[name].append(time.process_time() - began)
+                calls[name] = store.calls
+    for name in WAYS:
+        speed = rows / statistics.median(seconds[name])
+        yield Figure(SECTION, f"{name}, with S3 calls", round(speed), "rows/s", note=f"{calls[name]} calls")
+    for theirs, bar in (("former staged", 3.0), ("staged", None)):
+        ratio = statistics.median(a / b for a, b in zip(seconds[theirs], seconds["fused"], strict=True))
+        yield Figure(SECTION, f"fused : {theirs}, with S3 calls", round(ratio, 2), "×", bar, at_least=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    figures = list(measure(parser.parse_args().quick))
+    print(table(figures))
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

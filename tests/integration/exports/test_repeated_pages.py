@@ -1,0 +1,80 @@
+"""Sources that answer the same rows whichever page they are asked for: stopped; honest ones that look alike: not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.exports.paged_source import PagedSource, honest, numbered
+from tests.support.exports.running import ExportWorld, read_csv
+from tidegate.exports.ranges import plan
+
+
+@pytest.fixture(params=["ranges", "staged"], autouse=True)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MIN_PAGES", 2 if request.param == "ranges" else 10**9)
+
+
+def same_page(source: PagedSource, _page: int, size: int) -> Any:
+    return {"status": 200, "data": {"data": source.rows[:size], **source.more}}
+
+
+def moving_cursor(source: PagedSource, page: int, size: int) -> Any:
+    """A cursor that moves on, and rows that do not."""
+    return {"status": 200, "data": {"data": source.rows[:size], "next": f"after-{page}"}}
+
+
+def clamped(source: PagedSource, page: int, size: int) -> Any:
+    """Every page past the last is the last one, as some frameworks do it."""
+    return honest(source, min(page, (len(source.rows) - 1) // size), size)
+
+
+@pytest.mark.parametrize(
+    ("answer", "more"),
+    [
+        pytest.param(same_page, {}, id="no total"),
+        pytest.param(same_page, {"total": 400}, id="total of whole pages"),
+        pytest.param(same_page, {"total": 450}, id="total of a part of a page"),
+        pytest.param(moving_cursor, {}, id="cursor"),
+    ],
+)
+def test_source_that_ignores_page_ends_the_export(world: ExportWorld, answer: Any, more: dict[str, Any]) -> None:
+    world.source.rows, world.source.answer, world.source.more = numbered(1000), answer, more
+    task_id = world.submit(step=100, parallel=4)
+
+    shown = world.attempt(task_id)
+
+    assert (shown["status"], shown["attempts"]) == ("failed", 1)
+    assert "hold the same 100 rows" in shown["failed_reason"]
+    assert "has to answer other rows for every page" in shown["failed_reason"]
+    assert len(world.source.asked) <= 14
+    request = world.get(f"/v1/requests/{task_id}").json()
+    assert request["error"]["code"] == "source_broken"
+
+
+@pytest.mark.parametrize("total", [True, False])
+def test_table_of_one_value_is_exported_whole(world: ExportWorld, total: bool) -> None:
+    def answer(source: PagedSource, page: int, size: int) -> Any:
+        page_of_rows = honest(source, page, size)
+        if not total:
+            del page_of_rows["data"]["total"]
+        return page_of_rows
+
+    world.source.rows, world.source.answer = [{"state": "paid"}] * 1250, answer
+    _, data = world.export(step=100, parallel=8)
+    assert len(read_csv(data)) == 1250
+
+
+def test_pages_alike_within_the_total_are_exported_whole(world: ExportWorld) -> None:
+    world.source.rows = numbered(100) * 12
+    _, data = world.export(step=100, parallel=8)
+    assert [int(row["id"]) for row in read_csv(data)] == [*range(100)] * 12
+
+
+@pytest.mark.parametrize("count", [800, 850])
+def test_last_page_answered_for_every_later_one_comes_once(world: ExportWorld, count: int) -> None:
+    world.source.rows, world.source.answer = numbered(count), clamped
+    shown, data = world.export(step=100, parallel=8)
+    assert [int(row["id"]) for row in read_csv(data)] == list(range(count))
+    assert not shown["warnings"]

@@ -1,0 +1,219 @@
+"""Recurring exports are changed: when they run, what they order, whether they run at all; and how many there may be."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.integration.exports.test_schedules import call, fired, made, runs
+from tests.support.exports.killing import Killed, killed_at
+from tests.support.exports.paged_source import numbered
+from tests.support.exports.running import ExportWorld, read_csv
+from tests.support.moto.cloud import Answer
+from tidegate.aws import keys
+from tidegate.aws.writes import update
+
+
+@pytest.fixture
+def world(world: ExportWorld) -> ExportWorld:
+    world.source.rows = numbered(150)
+    return world
+
+
+def change(world: ExportWorld, schedule_id: str, key: str | None = None, **fields: Any) -> Answer:
+    return call(world, "PATCH", f"/{schedule_id}", key=key, json=fields)
+
+
+def changed(world: ExportWorld, schedule_id: str, **fields: Any) -> dict[str, Any]:
+    answer = change(world, schedule_id, **fields)
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+def test_new_schedule_decides_the_next_run(world: ExportWorld) -> None:
+    record = made(world)
+    shown = changed(world, record["schedule_id"], schedule="rate(1 day)")
+    assert (shown["schedule"], shown["revision"]) == ("rate(1 day)", 1)
+    assert shown["next_run"] > record["next_run"]
+    assert fired(world) == 0
+    assert fired(world, 86_400) == 1
+
+
+def test_other_fields_of_the_order_change_the_next_file(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    shown = changed(
+        world, schedule_id, name="other", delimiter=";", template=[{"name": "id", "title": "No"}], csv_header="titles"
+    )
+    assert shown["name"] == "other"
+    assert fired(world) == 1
+    (run,) = runs(world, schedule_id)
+    world.run(run["task_id"])
+    data = world.file(run["task_id"])
+    assert data.startswith(b"No;")
+    assert world.shown(run["task_id"])["name"] == "other"
+
+
+def test_what_is_not_named_stays_and_null_takes_away(world: ExportWorld) -> None:
+    schedule_id = made(world, file_name="orders-{date}", delimiter=";", priority=2)["schedule_id"]
+    changed(world, schedule_id, delimiter=None)
+    fired(world)
+    (run,) = runs(world, schedule_id)
+    shown = world.run(run["task_id"])
+    assert shown["file_name"].startswith("orders-20")
+    assert shown["priority"] == 2
+    assert len(read_csv(world.file(run["task_id"]))) == 150
+
+
+def test_paused_and_resumed_by_change(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    shown = changed(world, schedule_id, paused=True)
+    assert shown["status"] == "paused"
+    assert shown.get("next_run") is None
+    assert fired(world) == 0
+    # A paused one gets its schedule and stays paused.
+    assert changed(world, schedule_id, schedule="rate(2 hours)").get("next_run") is None
+    assert changed(world, schedule_id, paused=False)["status"] == "active"
+    assert fired(world, 7201) == 1
+
+
+def test_rows_given_with_the_order_keep_their_digits(world: ExportWorld) -> None:
+    rows = '[{"amount": 100.00, "n": 12345678901234567.89}]'
+    order = f'{{"name": "given", "source_data": {rows}, "schedule": "rate(1 hour)"}}'
+    answer = call(world, "POST", body=order)
+    assert answer.status == 201, answer.body
+    schedule_id = answer.json()["schedule_id"]
+    changed(world, schedule_id, file_name="renamed")
+    fired(world)
+    (run,) = runs(world, schedule_id)
+    world.run(run["task_id"])
+    assert b"100.00,12345678901234567.89" in world.file(run["task_id"])
+
+
+def test_another_source_takes_the_place_of_given_rows(world: ExportWorld) -> None:
+    answer = call(world, "POST", json={"name": "given", "source_data": [{"a": 1}], "schedule": "rate(1 hour)"})
+    schedule_id = answer.json()["schedule_id"]
+    changed(world, schedule_id, source_url=world.source.url, step=100)
+    fired(world)
+    (run,) = runs(world, schedule_id)
+    world.run(run["task_id"])
+    assert len(read_csv(world.file(run["task_id"]))) == 150
+
+
+def test_several_tables_are_changed_by_lists(world: ExportWorld) -> None:
+    order = {"name": "two", "type": "excel", "source_url": [world.source.url] * 2, "schedule": "rate(1 hour)"}
+    answer = call(world, "POST", "/multiple", json=order)
+    schedule_id = answer.json()["schedule_id"]
+    assert change(world, schedule_id, title="one text").status == 422
+    assert changed(world, schedule_id, title=["A", "B"], multi_type="tab")["revision"] == 1
+    kept = json.loads(str(world.cloud.app.exports.schedules._store.order(world.project.id, schedule_id)))
+    assert [table["title"] for table in kept["spec"]["tables"]] == ["A", "B"]
+    assert kept["spec"]["multi_type"] == "tab"
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"schedule": "hourly"}, "schedule"),
+        ({"step": 7}, "step"),
+        ({"type": "pdf"}, "type"),
+        ({"type": "excel", "compression": "gzip"}, "compression"),
+        ({"template": [{"title": "t", "oops": 1}]}, "template"),
+        ({"source_url": "http://169.254.169.254/"}, "source_url"),
+        ({"name": None}, "name"),
+        ({"email": ["a@b.example"]}, "email"),
+        ({"project_id": "prj-x"}, "project_id"),
+        ({"interval": 5}, "interval"),
+    ],
+)
+def test_what_each_run_would_be_refused_for_is_refused_and_named(
+    world: ExportWorld, fields: dict[str, Any], named: str
+) -> None:
+    schedule_id = made(world)["schedule_id"]
+    answer = change(world, schedule_id, **fields)
+    assert answer.status == 422, answer.body
+    assert named in str(answer.body)
+    assert call(world, "GET", f"/{schedule_id}").json()["revision"] == 0
+
+
+def test_change_of_a_revision_that_is_gone_is_refused(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    assert changed(world, schedule_id, name="first", revision=0)["revision"] == 1
+    answer = change(world, schedule_id, name="second", revision=0)
+    assert answer.status == 409
+    assert "revision 1, not 0" in answer.json()["detail"]
+    assert call(world, "GET", f"/{schedule_id}").json()["name"] == "first"
+    # Pausing is a change as well.
+    call(world, "POST", f"/{schedule_id}/pause")
+    assert change(world, schedule_id, name="third", revision=1).status == 409
+
+
+def test_two_who_change_at_once_do_not_mix_their_orders(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule_id = made(world)["schedule_id"]
+    schedules = world.cloud.app.exports.schedules
+    checked = type(schedules)._checked
+
+    def interrupted(self: Any, *given: Any) -> bytes:
+        monkeypatch.setattr(type(schedules), "_checked", checked)
+        changed(world, schedule_id, name="between")
+        return checked(self, *given)
+
+    monkeypatch.setattr(type(schedules), "_checked", interrupted)
+    answer = change(world, schedule_id, name="late")
+    assert (answer.status, answer.json()["code"]) == (409, "conflict")
+    assert call(world, "GET", f"/{schedule_id}").json()["name"] == "between"
+
+
+def test_schedule_made_before_revisions_is_changed(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    old = update(keys.export_schedule(world.project.id, schedule_id), removes=("revision", "counted"))
+    world.cloud.app.table.write(old)
+    assert changed(world, schedule_id, name="renamed")["revision"] == 1
+    assert call(world, "DELETE", f"/{schedule_id}").status == 204
+
+
+def test_change_that_changes_nothing_writes_nothing(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    assert changed(world, schedule_id, paused=False, schedule="rate(1 hour)")["revision"] == 0
+
+
+def test_stranger_cannot_change_it(world: ExportWorld) -> None:
+    schedule_id = made(world)["schedule_id"]
+    stranger = world.cloud.project("stranger")
+    assert change(world, schedule_id, key=stranger.key, paused=True).status == 404
+
+
+def test_crash_at_any_call_of_a_change_leaves_it_old_or_new(world: ExportWorld) -> None:
+    for call_number in range(1, 30):
+        schedule_id = made(world)["schedule_id"]
+        with killed_at(call_number) as died, suppress(Killed):
+            changed(world, schedule_id, name="renamed", schedule="rate(1 day)")
+        record = call(world, "GET", f"/{schedule_id}").json()
+        kept = json.loads(str(world.cloud.app.exports.schedules._store.order(world.project.id, schedule_id)))
+        state = record["name"], record["schedule"], kept["options"]["name"], record["revision"]
+        assert state in (("orders", "rate(1 hour)", "orders", 0), ("renamed", "rate(1 day)", "renamed", 1))
+        call(world, "DELETE", f"/{schedule_id}")
+        if not died():
+            assert state[0] == "renamed"
+            return
+    raise AssertionError("a change makes fewer calls than that")
+
+
+def test_quota_of_schedules_is_refused_and_named(world: ExportWorld) -> None:
+    path = f"/v1/projects/{world.project.id}"
+    limits = {"quotas": {"export_schedules": 2}}
+    assert world.cloud.http("PATCH", path, json=limits, key=world.cloud.admin_key).status == 200
+    first = made(world)["schedule_id"]
+    made(world)
+    order = {"name": "orders", "source_url": world.source.url, "schedule": "rate(1 hour)"}
+    answer = call(world, "POST", json=order)
+    assert (answer.status, answer.json()["code"]) == (429, "quota_exceeded")
+    assert "export_schedules is 2" in answer.json()["detail"]
+
+    usage = world.cloud.http("GET", path, key=world.cloud.admin_key).json()["usage"]
+    assert usage["export_schedules"] == 2
+    assert call(world, "DELETE", f"/{first}").status == 204
+    assert call(world, "DELETE", f"/{first}").status == 404
+    assert call(world, "POST", json=order).status == 201
