@@ -12,6 +12,7 @@ from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.fleet.hosts import Fleet
 from tidegate.distribution.fleet.inbox import InboxEntry
+from tidegate.distribution.fleet.model import LastJob
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
@@ -64,12 +65,12 @@ class Agents:
 
     def inbox(self, project_id: str, agent_id: str, wait: int = 0) -> list[OfferedTransfer]:
         """Answers at once if there is something, else looks again until `wait` seconds have passed."""
-        self._fleet.polled(project_id, agent_id)
         looks = 1 + int(wait / _LOOK_EVERY)
         for look in range(looks):
             if look:
                 self._sleep(_LOOK_EVERY)
             offered = self._open_entries(project_id, agent_id)
+            self._fleet.polled(project_id, agent_id, self._newest_job(offered))
             if offered:
                 objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
                 return [self._offer(entry, objects[entry.signature]) for entry in offered]
@@ -91,6 +92,14 @@ class Agents:
         for entry in over:
             self._inbox.withdraw(project_id, entry.transfer_id, [entry.target])
         return found
+
+    def _newest_job(self, offered: Sequence[InboxEntry]) -> LastJob | None:
+        """The inbox is in the order of windows, so the last one is the newest."""
+        for entry in reversed(offered):
+            if entry.job_id is not None:
+                at, container_id = iso(self._clock()), entry.target.container_id
+                return LastJob(entry.job_id, entry.file_name, entry.transfer_id, container_id, at)
+        return None
 
     def _offer(self, entry: InboxEntry, key: str) -> OfferedTransfer:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))

@@ -32,7 +32,7 @@ export const zhPages = {
   system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "自", parameters: "参数", noAlarm: "没有正在响的告警。", quiet: "安静的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
   fleet: {
     peers: "互传", listens: "其他主机可访问 {where}", unreached: "近期没有主机能访问 {where}", onlyFetches: "只从其他主机获取",
-    lead: "接收文件的主机，以及现在能否到达。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
+    lead: "接收文件的主机，以及现在能否到达。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastJob: "最近 Job", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
     noneAdvice: "生成令牌，在主机上用它启动 tidegate agent。", noneAsk: "请管理员生成令牌，在主机上用它启动 tidegate agent。", enrolWhat: "新主机凭令牌获得各自的密钥。", uses: "可用主机数", groupsHint: "用逗号分隔。", labelsHint: "name=value，用逗号分隔。", makeToken: "生成令牌", token: "令牌",
     tokenOnce: "只显示这一次，{until} 前有效。", onTheHost: "在主机上", change: "分组与标签", forget: "移除主机", forgetSure: "移除 {name}？它注册所得的密钥随之失效。", forgotten: "已移除", now: "正在获取", idle: "没有待获取的内容", idleAdvice: "发给此主机的传输都已结束。",
   },
