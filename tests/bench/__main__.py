@@ -17,6 +17,7 @@ from tests.bench import (
     bench_ranges,
     calls,
     cold_start,
+    first_paint,
     fleet,
     fleet_live,
     latency,
@@ -40,6 +41,11 @@ def _deployed(quick: bool) -> Iterator[Figure]:
         yield from load.measure(cloud, quick)
 
 
+def _first_paint(quick: bool) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as home, deployed_at(Path(home)) as cloud:
+        yield from first_paint.measure(cloud, quick)
+
+
 def _cold(quick: bool) -> Iterator[Figure]:
     yield from cold_start.measure(quick)
     # What `make build` made for AWS, else what `make build-test` made for this machine.
@@ -61,6 +67,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "small_batches": small_batches.measure,
     "swarm": swarm.measure,
     "deployed": _deployed,
+    "first_paint": _first_paint,
 }
 
 

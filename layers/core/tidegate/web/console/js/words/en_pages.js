@@ -2,7 +2,7 @@
 export const enPages = {
   nav: { fleet: "Fleet", ingest: "Ingest", operate: "Operate" },
   polite: { title: "How gently it is read", connections: "Connections at once", bytes_per_s: "Bytes a second", delay_s: "Seconds between requests" },
-  unknown: { title: "No such page", what: "Nothing is at {address}", advice: "The link may be old or mistyped. The areas at the side and the search (/) lead on." },
+  unknown: { title: "No such page", what: "Nothing is at {address}", advice: "The link may be old or mistyped. The areas at the side and the search (/) lead on.", otherProject: "A link of another project", linkNames: "This link leads to the project {project}", otherAdvice: "The key that you are signed in with is of {name}, and keys see their own project only.", signIn: "Sign in with another key", stay: "Go on in {name}", needsOther: "Sign in with a key of the project that the link names, or with an admin key." },
   find: { title: "Search", short: "Search", keys: "Search: / or ⌘K", placeholder: "A name, an id, a host, a file or a page", hint: "↑ ↓ choose, Enter opens, Esc closes. The newest hundred of each kind are searched as you type, older ones by their whole id.", none: "Nothing has this name or id.", page: "Page" },
   error: { requestId: "request id" },
   action: { copy: "Press to copy", create: "Create", change: "Change", saved: "Saved", yes: "yes", no: "no" },

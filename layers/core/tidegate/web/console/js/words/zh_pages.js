@@ -1,7 +1,7 @@
 export const zhPages = {
   nav: { fleet: "主机", ingest: "采集", operate: "运维" },
   polite: { title: "读取数据源的限度", connections: "并发连接数", bytes_per_s: "每秒字节数", delay_s: "请求间隔秒数" },
-  unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。可用侧边导航或搜索（/）继续。" },
+  unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。可用侧边导航或搜索（/）继续。", otherProject: "其他项目的链接", linkNames: "此链接指向项目 {project}", otherAdvice: "当前密钥属于 {name}，密钥只能看到自己的项目。", signIn: "换一个密钥登录", stay: "继续使用 {name}", needsOther: "请用链接所属项目的密钥或管理密钥登录。" },
   find: { title: "搜索", short: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
   error: { requestId: "请求编号" },
   action: { copy: "点击复制", create: "创建", change: "修改", saved: "已保存", yes: "是", no: "否" },
