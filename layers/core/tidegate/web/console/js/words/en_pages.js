@@ -44,6 +44,7 @@ export const enPages = {
     windowClosing: "The window has closed; the Job is being sent.", windowIsOpen: "The window is open", groupsAndWaves: "Groups, waves and more", groupsHint: "Instead of targets: every host of these groups.", wavesHint: "One a line: percent of the hosts, seconds to wait, percent that may fail. The last is 100.", mode: "File mode", asProject: "As the project says",
   },
   ingest: {
+    concurrency: "Downloads at once", concurrencyHint: "Its files are fetched one after another unless you allow more.",
     lead: "Sources that are looked at on a schedule; what is new comes into the library.", new: "New source", none: "No sources yet", noneAdvice: "Name a list, a feed, a web directory or a bucket; you see what it would bring before you save it.", source: "Source", schedule: "Schedule", byHand: "by hand", next: "Next run", lastScan: "Last looked at",
     formLead: "Preview it first: nothing is fetched before you save.", preview: "Preview", previewHint: "Press Preview to see which files the source has and which of them would come.", url: "Address", urlHint: "A JSON list, an RSS or Atom feed, an HTML directory, a SHA256SUMS file, a sitemap or s3://bucket/prefix.", format: "Format",
     format_auto: "Tell by itself", format_json: "JSON list", format_html: "HTML directory", format_rss: "RSS", format_atom: "Atom", format_s3: "S3 listing", format_sums: "SHA256SUMS", format_sitemap: "Sitemap", other: "another …",
