@@ -62,7 +62,7 @@ VALUES = {
     "encoding": "gb18030",
     "type": "csv",
 }
-EXPORT = ({}, {"source_data": "", "source_url": "https://files.example/rows"}, {"source_kind": "dynamodb"})
+EXPORT = ({}, {"source_data": "", "source_url": "https://files.example/rows"}, {"source_kind": "dynamodb"}, {"type": "excel"})
 HOURLY = {"schedule": "rate(1 hour)"}
 
 
@@ -110,7 +110,7 @@ FORMS = [
         "ingest/{subscription}/change",
         fillings=({"source_url": "https://a.example/list"} | HOURLY,),
     ),
-    Form("PUT /v1/credentials/{name}", "operate/credentials", ("Store credentials",)),
+    Form("PUT /v1/credentials/{name}", "operate/credentials", ("Store a credential",)),
     Form("POST /v1/requests", "queue", ("New request",), fillings=({"type": "check"}, {"type": "scan"})),
 ]
 

@@ -47,7 +47,7 @@ export const en = {
     closesIn: "closes in {n} s", closing: "closing", filling: "Window", targetsSoFar: "{n} targets so far", channels: "Channels", byType: "By type, last hour",
     noStats: "Nothing finished in the last hour", noStatsAdvice: "Success rates and times show here as work ends.", nEnded: "{n} finished", recent: "Lately",
     nothing: "Nothing yet", nothingAdvice: "Upload a file, then distribute it, or ask for an export.", compensation: "Compensation",
-    compensationWhat: "Finds work that should have started and starts it.", interval: "Interval", lastPoll: "Last poll", nextPoll: "Next poll", in: "in {time}",
+    compensationWhat: "Finds work that should have started and starts it.", interval: "Interval", lastPoll: "Last poll", nextPoll: "Next poll", in: "in {time}", anyMoment: "any moment now",
     never: "never", overdue: "Due now", compensated: "Put right so far", pollNow: "Poll now", polled: "Polling",
   },
   jobs: {

@@ -6,7 +6,7 @@ export const enSchedules = {
     exportsLead: "Exports that are made again and again.", exportsAdvice: "Make the first one: describe the export, then choose when it is made.", batchesLead: "Batches that are made and started again and again.", batchesAdvice: "Make the first one: describe the batch, then choose when it is made and started.",
     noRuns: "It has not run yet", noRunsAdvice: "Its first run is due at {time}.", noRunsPaused: "It is paused: resume it, and it runs at its next moment.", deleteExports: "Delete the schedule “{name}”? Its exports stay.", deleteBatches: "Delete the schedule “{name}”? Its batches stay.",
     repeatExport: "Repeat this export", repeatBatch: "Repeat this batch", once: "no: once, now", onceBatch: "no: once, when you start it", formLead: "Describe the export and choose when it is made. Each run reads its source anew.", exportHint: "Each run reads its source anew; rows typed here stay the same. {date} and {time} in the file name become those of the run.", batchHint: "Each moment makes a batch and starts it, unless the one before still runs.",
-    every15: "every 15 minutes", hourly: "every hour", daily2: "daily, 02:00 UTC", weekly: "Mondays, 06:00 UTC", monthly: "on the 1st of the month, 02:00 UTC",
+    every15: "every 15 minutes", hourly: "every hour", dailyAt: "daily, {time} UTC", onDays: "{days}, {time} UTC", daily2: "daily, 02:00 UTC", weekly: "Mondays, 06:00 UTC", monthly: "on the 1st of the month, 02:00 UTC",
   },
   exports: {
     schedule: "Made by the schedule", openSchedule: "Its schedule", copies: "Copies", emails: "Mail", advanced: "Advanced: direct source, mail, rate",

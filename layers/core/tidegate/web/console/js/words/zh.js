@@ -47,7 +47,7 @@ export const zh = {
     closesIn: "{n} 秒后关闭", closing: "正在关闭", filling: "窗口", targetsSoFar: "已收集 {n} 个目标", channels: "通道", byType: "按类型，最近一小时",
     noStats: "最近一小时没有结束的任务", noStatsAdvice: "任务结束后，成功率与耗时会显示在这里。", nEnded: "{n} 个已结束", recent: "最近",
     nothing: "还没有记录", nothingAdvice: "先上传文件再分发，或提交一个导出。", compensation: "补偿",
-    compensationWhat: "找出该开始却没开始的任务，并启动它。", interval: "间隔", lastPoll: "上次轮询", nextPoll: "下次轮询", in: "{time}后",
+    compensationWhat: "找出该开始却没开始的任务，并启动它。", interval: "间隔", lastPoll: "上次轮询", nextPoll: "下次轮询", in: "{time}后", anyMoment: "即将进行",
     never: "从未", overdue: "当前到期", compensated: "累计补偿", pollNow: "立即轮询", polled: "正在轮询",
   },
   jobs: {
