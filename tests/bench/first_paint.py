@@ -24,7 +24,9 @@ def measure(cloud: Deployed, quick: bool) -> Iterator[Figure]:
     for count, project in projects.items():
         fill(cloud, project.id, requests=count * 4 // 10, jobs=count * 3 // 10, files=count * 3 // 10)
     with chromium() as browser, console(browser, cloud) as opened:
-        times = {count: [first_paint(opened, project.key) for _ in range(ROUNDS)] for count, project in projects.items()}
+        times = {
+            count: [first_paint(opened, project.key) for _ in range(ROUNDS)] for count, project in projects.items()
+        }
     for count, measured in times.items():
         worst = f"slowest {max(measured):,.0f} ms, with cold functions"
         yield Figure(SECTION, f"{count:,} records", min(measured), "ms", BAR, note=worst)

@@ -62,7 +62,12 @@ VALUES = {
     "encoding": "gb18030",
     "type": "csv",
 }
-EXPORT = ({}, {"source_data": "", "source_url": "https://files.example/rows"}, {"source_kind": "dynamodb"}, {"type": "excel"})
+EXPORT = (
+    {},
+    {"source_data": "", "source_url": "https://files.example/rows"},
+    {"source_kind": "dynamodb"},
+    {"type": "excel"},
+)
 HOURLY = {"schedule": "rate(1 hour)"}
 
 
@@ -139,9 +144,7 @@ def records(deployed: Deployed) -> tuple[DeployedProject, dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def office(
-    browser: Browser, deployed: Deployed, records: tuple[DeployedProject, dict[str, str]]
-) -> Iterator[Console]:
+def office(browser: Browser, deployed: Deployed, records: tuple[DeployedProject, dict[str, str]]) -> Iterator[Console]:
     project, _ = records
     with console(browser, deployed) as opened:
         opened.sign_in(deployed.admin_key)

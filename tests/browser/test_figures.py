@@ -91,7 +91,7 @@ def test_waves_move_on_as_their_hosts_report(desk: Console, project: DeployedPro
     expect(waves.nth(1)).to_contain_text("Success")
 
 
-def test_bytes_of_a_job_are_told_by_source_and_its_speed_is_drawn(desk: Console, project: DeployedProject) -> None:
+def test_bytes_of_a_job_are_shown_by_source_with_its_speed(desk: Console, project: DeployedProject) -> None:
     hosts = [Host(project, f"peer-{number}") for number in range(3)]
     desk.go(job_of(project, hosts))
     until(lambda: waiting(hosts), lambda found: len(found) == 3)

@@ -107,8 +107,8 @@ def test_a_link_of_another_project_says_so_to_a_projects_key(
         opened.page.goto(f"{deployed.api_url}/?project={other.id}#/exports")
         opened.page.locator("input[name=key]").fill(project.key)
         opened.page.locator("form button[type=submit]").click()
-        expect(opened.page.get_by_role("heading", name="A link of another project")).to_be_visible()
+        expect(opened.page.get_by_role("heading", name="A link to another project")).to_be_visible()
         expect(opened.page.locator(".state")).to_contain_text(other.id)
-        opened.page.get_by_role("button", name=re.compile("Go on in")).click()
+        opened.page.get_by_role("button", name=re.compile("Stay in")).click()
         expect(opened.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
         assert other.id not in opened.page.url

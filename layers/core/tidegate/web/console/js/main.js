@@ -32,7 +32,7 @@ import { changeSubscription, newSubscription } from "./views/subscription_form.j
 import { subscriptions } from "./views/subscriptions.js";
 import { submit } from "./views/submit.js";
 import { task } from "./views/task.js";
-import { otherProject, unknown } from "./views/unknown.js";
+import { notAllowed, otherProject, unknown } from "./views/unknown.js";
 
 const root = document.getElementById("app");
 const VIEWS = {
@@ -95,8 +95,8 @@ function viewOf(area, id) {
   const views = Object.hasOwn(VIEWS, area) ? VIEWS[area] : null;
   if (!views) return unknown;
   if (!id) return views.list;
-  if (id === "new" && views.new) return session.can("write") ? views.new : unknown;
-  if (id.endsWith("/change") && views.change) return views.change;
+  const writes = (id === "new" && views.new) || (id.endsWith("/change") && views.change);
+  if (writes) return session.can("write") ? writes : notAllowed("write");
   return views.one || unknown;
 }
 

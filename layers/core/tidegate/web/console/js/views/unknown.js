@@ -17,3 +17,12 @@ export function otherProject(root) {
     button(t("unknown.stay", { name: name || id }), () => { addressProject(null, { hash: "#/" }); location.reload(); })));
   return { stop() {} };
 }
+
+// A page that is there, for other keys.
+export function notAllowed(scope) {
+  return (root) => {
+    draw(root, pageHead(t("unknown.notAllowed")), empty(t(`unknown.needs_${scope}`, { scopes: session.me.scopes.join(", ") }), t("unknown.askAdmin"),
+      button(t("unknown.signIn"), () => session.end("unknown.needsScope"), { kind: "primary" }), link(t("nav.overview"), "#/", "button")));
+    return { stop() {} };
+  };
+}

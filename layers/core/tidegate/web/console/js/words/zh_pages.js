@@ -1,7 +1,7 @@
 export const zhPages = {
   nav: { fleet: "主机", ingest: "采集", operate: "运维" },
   polite: { title: "读取数据源的限度", connections: "并发连接数", bytes_per_s: "每秒字节数", delay_s: "请求间隔秒数" },
-  unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。可用侧边导航或搜索（/）继续。", otherProject: "其他项目的链接", linkNames: "此链接指向项目 {project}", otherAdvice: "当前密钥属于 {name}，密钥只能看到自己的项目。", signIn: "换一个密钥登录", stay: "继续使用 {name}", needsOther: "请用链接所属项目的密钥或管理密钥登录。" },
+  unknown: { title: "没有此页面", what: "{address} 处没有内容", advice: "链接可能已失效或有误。可用侧边导航或搜索（/）继续。", otherProject: "其他项目的链接", linkNames: "此链接指向项目 {project}", otherAdvice: "当前密钥属于 {name}，密钥只能看到自己的项目。", signIn: "换一个密钥登录", stay: "继续使用 {name}", notAllowed: "此密钥无权访问", needs_write: "此页面需要可写的密钥；当前密钥的权限：{scopes}", needs_admin: "此页面需要管理密钥；当前密钥的权限：{scopes}", askAdmin: "请向管理员索取相应的密钥并登录。", needsScope: "请用具有相应权限的密钥登录。", needsOther: "请用链接所属项目的密钥或管理密钥登录。" },
   find: { title: "搜索", short: "搜索", keys: "搜索：/ 或 ⌘K", placeholder: "名称、编号、主机、文件或页面", hint: "↑ ↓ 选择，Enter 打开，Esc 关闭。边输入边搜索每类最新的一百条，更早的请输入完整编号。", none: "没有此名称或编号。", page: "页面" },
   error: { requestId: "请求编号" },
   action: { copy: "点击复制", create: "创建", change: "修改", saved: "已保存", yes: "是", no: "否" },
@@ -12,7 +12,7 @@ export const zhPages = {
     lead: "租户：各自只能看到自己的记录。", new: "新建项目", none: "还没有项目", noneAdvice: "先建一个项目，再为它生成密钥。", group: "分组", groupHint: "可选，便于归类。",
     private: "私有地址", privateHint: "其数据源和回调可位于私有地址（10.…、127.0.0.1）。仅用于可信项目。", made: "{name} 已创建，请为它生成密钥", change: "修改项目",
     quotas: "配额与用量", stored_bytes: "存储字节", queued: "排队请求", requests_per_s: "每秒请求数", share: "各通道名额", shareHint: "每行一个：通道名，再写他人等待时最多可占的名额。",
-    limitHint: "留空表示不限。", noLimit: "不限", swarm: "主机互传", swarmMode: "互传", swarmAuto: "自动", swarmOff: "关闭", peerNetworks: "互传网段", freeSites: "免流量费站点", perLine: "每行一个。",
+    limitHint: "留空表示不限。", noLimit: "不限", swarm: "主机互传文件", swarmMode: "互传", swarmAuto: "自动", swarmOff: "关闭", peerNetworks: "互传网段", freeSites: "免流量费站点", perLine: "每行一个。",
     secret: "回调密钥", secretWhat: "为每个回调签名。新密钥与旧密钥同时使用，直到停用旧密钥。", newSecret: "生成新密钥", secretOnce: "只显示这一次。请先交给接收方，再停用旧密钥。", endSecret: "停用旧密钥", secretEnded: "旧密钥已停用",
   },
   keys: {
@@ -29,7 +29,7 @@ export const zhPages = {
     lead: "结束的请求到期后离开数据表，按日归档于此。", day: "日期", clean: "立即清理", cleanSure: "清理所有到期内容？", cleaned: "已清理 {n} 条记录和 {objects} 个对象", none: "{day} 没有归档内容", noneAdvice: "请选择其他日期。清理在每天 02:00 运行。",
     kept: "保留期限", requests: "请求", requestsKept: "保留期过后由清理移入此归档", exports: "导出文件", exportsKept: "7 天", distribution: "Job 与 Task", distributionKept: "最后变更后 RecordTtlSeconds（默认 30 分钟）", audit: "审计记录", auditKept: "60 天",
   },
-  system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "自", parameters: "参数", noAlarm: "没有正在响的告警。", quiet: "安静的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
+  system: { lead: "堆栈 {stack}，版本 {version}", alarms: "告警", means: "含义", since: "自", parameters: "参数", noAlarm: "没有触发的告警。", quiet: "未触发的告警：{n}", parametersWhat: "部署时的取值；用 sam deploy 修改。" },
   fleet: {
     peers: "互传", listens: "其他主机可访问 {where}", unreached: "近期没有主机能访问 {where}", onlyFetches: "只从其他主机获取",
     lead: "接收文件的主机，以及现在能否到达。", filter: "按状态筛选主机", group: "分组", goTo: "主机编号", groups: "分组", zone: "可用区", version: "Agent 版本", host: "主机", free: "剩余空间", lastJob: "最近 Job", lastSeen: "最近在线", labels: "标签", enrol: "添加主机", none: "还没有主机",
@@ -44,20 +44,20 @@ export const zhPages = {
   },
   ingest: {
     concurrency: "并发下载数", concurrencyHint: "默认逐个获取；填写更大的数可同时获取。",
-    lead: "按计划查看的数据源，新内容进入文件库。", new: "新建数据源", none: "还没有数据源", noneAdvice: "填写列表、订阅源、网页目录或存储桶；保存前可预览会带来什么。", source: "数据源", schedule: "计划", byHand: "手动", next: "下次运行", lastScan: "最近查看",
+    lead: "按计划扫描的数据源，新文件自动入库。", new: "新建数据源", none: "还没有数据源", noneAdvice: "填写列表、订阅源、网页目录或存储桶；保存前可预览会带来什么。", source: "数据源", schedule: "计划", byHand: "手动", next: "下次运行", lastScan: "最近扫描",
     formLead: "请先预览：保存前不会获取任何内容。", preview: "预览", previewHint: "点击“预览”，查看数据源有哪些文件、其中哪些会被获取。", url: "地址", urlHint: "JSON 列表、RSS 或 Atom、HTML 目录、SHA256SUMS、站点地图，或 s3://bucket/prefix。", format: "格式",
     format_auto: "自动识别", format_json: "JSON 列表", format_html: "HTML 目录", format_rss: "RSS", format_atom: "Atom", format_s3: "S3 列表", format_sums: "SHA256SUMS", format_sitemap: "站点地图", other: "其他……",
     scheduleOther: "计划表达式", scheduleHint: "rate(n minutes) 或 cron(分 时 日 月 周 年)，UTC。", include: "只要这些", exclude: "排除这些", globHint: "每行一个，如 *.iso", path: "库中路径", pathHint: "留空则与数据源一致。", credential: "凭证", credentialHint: "已保存的名称。", found: "{format}：{listed} 个文件中将获取 {chosen} 个。",
-    nothing: "不会获取任何文件", nothingAdvice: "请检查地址、格式和匹配规则。", made: "已保存", when: "时间", id: "订阅编号", requests: "它的请求", noRequests: "还没有请求", noRequestsAdvice: "立即查看数据源，或等待计划运行。", scanNow: "立即查看", scanning: "正在查看数据源", deleteSure: "删除“{name}”并取消其排队内容？",
+    nothing: "不会获取任何文件", nothingAdvice: "请检查地址、格式和匹配规则。", made: "已保存", when: "时间", id: "订阅编号", requests: "它的请求", noRequests: "还没有请求", noRequestsAdvice: "立即扫描数据源，或等待计划运行。", scanNow: "立即扫描", scanning: "正在扫描数据源", deleteSure: "删除“{name}”并取消其排队内容？",
   },
   log: { title: "执行日志", none: "还没有步骤", noneAdvice: "采集请求的每一步都会写一行日志。", attempt: "第 {n} 次", stack: "堆栈" },
   callbacks: { body: "发送内容" },
-  queue: { newRequest: "新建请求", requestMade: "已进入队列", needed: "此项必填。", channelHint: "留空则用该类型的默认通道。", notBefore: "不早于", notBeforeHint: "按您所在的时区。留空则立即。", dedupeKey: "去重词", dedupeHint: "带此词的请求未结束时，再次提交得到同一个。", does_check: "重新读取已存文件并比对 SHA-256", does_extract: "解包库中的归档", does_associate: "让已存内容多一个路径", does_download: "从地址取回文件", does_scan: "立即查看数据源", week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
+  queue: { newRequest: "新建请求", requestMade: "已进入队列", needed: "此项必填。", channelHint: "留空则用该类型的默认通道。", notBefore: "不早于", notBeforeHint: "按您所在的时区。留空则立即。", dedupeKey: "去重键", dedupeHint: "去重键相同的请求未结束时，再次提交会返回该请求。", does_check: "重新读取已存文件并比对 SHA-256", does_extract: "解包库中的归档", does_associate: "让已存内容多一个路径", does_download: "从地址取回文件", does_scan: "立即扫描数据源", week: "最近七天", mean: "平均", retryAll: "重试全部失败", firstAll: "全部置顶", cancelAll: "全部取消", cancelAllSure: "取消筛选到的全部请求？", bulkDone: "已处理 {n} 个", openSubscription: "所属数据源" },
   batches: {
-    rowsOf: "数据项取自文件的行", noFile: "不用文件：按编号", rowsOfHint: "文件库中的 CSV 或 NDJSON，逐行发送。", retryDelay: "重试前等待秒数", priority: "优先级", runners: "执行者数量", runnersHint: "共同分担数据项与速率的函数。", concurrencyKey: "互斥词", concurrencyKeyHint: "同一个词的批次一个接一个运行。", pauses: "暂停时段（UTC）", pausesHint: "每天不调用的时段，每行一个：22:00-06:00", progressUrl: "进度通知地址", progressUrlHint: "按下面两项的间隔收到签名的 batch.progress。", everyItems: "每处理多少项", everyPercent: "每完成百分之几", jobDataHint: "JSON。留空则不变。", change: "修改批次", changed: "已修改", dryRun: "试运行", dryRunWhat: "业务对前几项的应答。不计数，也不写日志。", redriveOf: "重做自", redriveAbandoned: "重做已放弃的项",
+    rowsOf: "数据项取自文件的行", noFile: "不用文件：按编号", rowsOfHint: "文件库中的 CSV 或 NDJSON，逐行发送。", retryDelay: "重试前等待秒数", priority: "优先级", runners: "执行者数量", runnersHint: "共同分担数据项与速率的函数。", concurrencyKey: "互斥键", concurrencyKeyHint: "互斥键相同的批次依次运行。", pauses: "暂停时段（UTC）", pausesHint: "每天不调用的时段，每行一个：22:00-06:00", progressUrl: "进度通知地址", progressUrlHint: "按下面两项的间隔收到签名的 batch.progress。", everyItems: "每处理多少项", everyPercent: "每完成百分之几", jobDataHint: "JSON。留空则不变。", change: "修改批次", changed: "已修改", dryRun: "试运行", dryRunWhat: "业务对前几项的应答。不计数，也不写日志。", redriveOf: "重做自", redriveAbandoned: "重做已放弃的项",
     businesses: "业务登记", businessesLead: "谁来处理数据项：接收签名 POST 的地址。", noBusinesses: "还没有业务", sharedRate: "全部批次共用速率", sharedRateHint: "合计每秒项数。留空则各批次各自限速。", hooks: "其他通知", authCodeAgain: "请再次填写，否则将被清除。", filter: "按状态筛选批次", onFailure: "数据项失败时",
-    failureStop: "停止批次", failureSkip: "跳过该项", retries: "每项尝试次数", maxFailed: "允许失败项数", maxFailedPercent: "允许失败百分比", concurrency: "并发调用", itemsPerCall: "每次调用项数", itemTimeout: "应答时限（秒）", ack: "应答方式", ackSync: "立即", ackAsync: "稍后通过 POST …/result", totalHint: "批次依次调用序号 0 至总数 − 1。",
-    item: "数据项", answer: "应答", noOutcomes: "目前每项都直接成功", noOutcomesAdvice: "失败、放弃或重试后成功的数据项列在这里。", chartHint: "打开本页以来的每秒项数；虚线为设定速率。", id: "批次编号", exportLogs: "日志导出 CSV", eta: "预计结束",
+    failureStop: "停止批次", failureSkip: "跳过该项", retries: "每项尝试次数", maxFailed: "允许失败项数", maxFailedPercent: "允许失败百分比", concurrency: "并发调用", itemsPerCall: "每次调用项数", itemTimeout: "应答时限（秒）", ack: "数据项结果", ackSync: "随应答返回", ackAsync: "稍后通过 POST …/result", totalHint: "批次依次调用序号 0 至总数 − 1。",
+    item: "数据项", answer: "应答", noOutcomes: "目前每项都一次成功", noOutcomesAdvice: "失败、放弃或重试后成功的数据项列在这里。", chartHint: "打开本页以来的每秒项数；虚线为设定速率。", id: "批次编号", exportLogs: "日志导出 CSV", eta: "预计结束",
   },
   exports: {
     asUsual: "默认", compression: "压缩", noCompression: "不压缩", compressionHint: "用于 CSV 和 JSONL。", delimiter: "CSV 分隔符", tab: "制表符", csvHeader: "CSV 首行", headKeys: "行的键", headTitles: "列标题", headNone: "无", lineEnd: "换行", csvGuard: "防公式注入", csvGuardHint: "在电子表格会执行的单元格前加 '。", freeze: "冻结表头", autofilter: "表头筛选", auto_width: "按内容列宽",
