@@ -46,7 +46,7 @@ class IndexOrder:
         members = self._members(table)
         data = getattr(self._asked, "data", None) or {}
         partition = _partition_asked_for(data)
-        name = data.get("IndexName")
+        name = str(data.get("IndexName"))
         if partition is None or not data.get("Limit") or partition not in members.get(name, ()):
             return members
         with self._lock:

@@ -10,7 +10,7 @@ EXPORTS, BATCHES = "StartScheduledExports", "ScanSubscriptionsFunction"
 
 
 def fire(deployed: Deployed, schedule_id: str, function: str) -> None:
-    """Runs the schedule as if it were due. Its function also runs every minute by itself; whichever is first fires it."""
+    """Runs the schedule as if it were due. Its function also runs every minute by itself; the first one fires it."""
     dynamodb, table = deployed.client("dynamodb"), deployed.outputs["TableName"]
     pages = dynamodb.get_paginator("scan").paginate(
         TableName=table,

@@ -62,7 +62,7 @@ VALUES = {
     "encoding": "gb18030",
     "type": "csv",
 }
-EXPORT = (
+EXPORT: tuple[dict[str, str], ...] = (
     {},
     {"source_data": "", "source_url": "https://files.example/rows"},
     {"source_kind": "dynamodb"},
@@ -82,7 +82,7 @@ class Form:
     fillings: tuple[Mapping[str, str | None], ...] = field(default=({},))
 
 
-def _exports(operation: str, *opens: str, schedule: Mapping[str, str] | None = None) -> Form:
+def _exports(operation: str, *opens: str, schedule: dict[str, str] | None = None) -> Form:
     return Form(operation, "exports/new", opens, fillings=tuple(each | (schedule or {}) for each in EXPORT))
 
 
@@ -176,7 +176,7 @@ def sent_by(office: Console, form: Form, filling: Mapping[str, str | None], reco
             page.locator(form.inside).get_by_role("button", name=name, exact=True).first.click()
         asked = page.locator("dialog form" if form.opens and TABLES not in form.opens else "#view form").first
         asked.wait_for()
-        page.evaluate(FILL, [asked.element_handle(), VALUES | filling])
+        page.evaluate(FILL, [asked.element_handle(), {**VALUES, **filling}])
         page.locator(".form-error", has_text="only looked at").wait_for(timeout=15_000)
     finally:
         page.unroute("**/v1/**", refuse)

@@ -22,6 +22,6 @@ def test_overview_with_10_000_records_paints_almost_as_soon_as_with_few(browser:
             for key, measured in times.items():
                 measured.append(first_paint(opened, key))
     print("first paint, ms:", [[round(time) for time in measured] for measured in times.values()])
-    # The first round meets cold functions. About 1.6 times was measured with 100,000 records (tests/bench, first_paint),
+    # The first round meets cold functions. About 1.6 times was measured with 100,000 records (bench: first_paint),
     # and 2.3 times with 10,000 while the emulator still sorted all of a list for each page of it.
     assert min(times[many.key]) < 2 * min(times[few.key]) + 100

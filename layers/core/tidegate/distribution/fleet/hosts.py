@@ -93,11 +93,11 @@ class Fleet:
                     if len(found) == limit:
                         last = agent is page.items[-1] and page.next_cursor is None
                         shown = self._shown(project_id, found)
-                        return Listed(shown, None if last else self._store.cursor_after(agent))
+                        return Listed([*shown], None if last else self._store.cursor_after(agent))
             cursor = page.next_cursor
             if cursor is None:
                 break
-        return Listed(self._shown(project_id, found), cursor)
+        return Listed([*self._shown(project_id, found)], cursor)
 
     def _shown(self, project_id: str, agents: Sequence[FleetAgent]) -> Sequence[dict[str, Any]]:
         now, last_jobs = self._clock(), self._last_jobs.of(project_id, agents)
