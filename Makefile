@@ -53,7 +53,7 @@ $(STAMP):
 	  [ -x $(BIN)/python ] || $$python -m venv $(VENV) || { echo "  → python's venv module is needed (Debian: apt install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip install -q --disable-pip-version-check uv==$(UV_VERSION) \
 	  && $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r .lock/dev.txt \
-	  && $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e . \
+	  && TMPDIR=$(CURDIR)/$(VENV) $(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e . \
 	  || { echo "The dependencies could not be installed." >&2; echo "  → check that PyPI (or PIP_INDEX_URL) is reachable, then run make again" >&2; exit 1; }
 	@rm -f $(VENV)/.locked-* && touch $@
 	@echo "  ✓ $(VENV) ready"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from local.index_order import IndexOrder
 from local.large_objects import LargeObjects, streamed
 from local.place import API_ID, DEFAULT_PORT, SHORT_PATH
 
@@ -180,12 +181,13 @@ def stop_with(parent: int) -> None:
 def main() -> None:
     from ministack import app
     from ministack.core import iam_actions
-    from ministack.services import lambda_svc, s3, sqs
+    from ministack.services import dynamodb, lambda_svc, s3, sqs
 
     lambda_svc._execute_function_warm = name_errors(lambda_svc._execute_function_warm)
     iam_actions.extract_iam_action = single_actions(iam_actions.extract_iam_action)
     app._send_response = streamed(bodiless(app._send_response))
     LargeObjects(s3).install()
+    IndexOrder(dynamodb).install()
     app.app = prompt(fronted(app.app, API_ID))
     keep_queue_names(sqs)
     sqs._receive_messages_for_esm = gathering(

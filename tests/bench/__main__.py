@@ -18,6 +18,7 @@ from tests.bench import (
     bench_s3_calls,
     calls,
     cold_start,
+    first_paint,
     fleet,
     fleet_live,
     latency,
@@ -39,6 +40,11 @@ def _deployed(quick: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as home, deployed_at(Path(home)) as cloud:
         yield from latency.measure(cloud, quick)
         yield from load.measure(cloud, quick)
+
+
+def _first_paint(quick: bool) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as home, deployed_at(Path(home)) as cloud:
+        yield from first_paint.measure(cloud, quick)
 
 
 def _cold(quick: bool) -> Iterator[Figure]:
@@ -63,6 +69,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "small_batches": small_batches.measure,
     "swarm": swarm.measure,
     "deployed": _deployed,
+    "first_paint": _first_paint,
 }
 
 

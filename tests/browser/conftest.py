@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    with deployed_at(tmp_path_factory.mktemp("cloud"), CollectWindowSeconds="5") as made:
+    with deployed_at(tmp_path_factory.mktemp("cloud"), CollectWindowSeconds="5", JobTimeoutSeconds="600") as made:
         yield made
 
 

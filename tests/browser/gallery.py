@@ -110,7 +110,7 @@ def shop(server: HTTPServer) -> None:
         server.expect_request(f"/f/{number}.bin").respond_with_data(f"file {number}" * 1000)
 
 
-def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> Shown:
+def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer, hosts: int = 320) -> Shown:
     """Some of everything: done, failed, running and waiting."""
 
     def made(path: str, body: Mapping[str, object]) -> dict[str, str]:
@@ -122,8 +122,8 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> 
     shop(server)
     fill(deployed, project.id, requests=150, jobs=60, files=20)
     deployed.store(project, "/releases/2.5/firmware-2.5.img", CONTENT, SIGNATURE)
-    hosts = [f"edge-{number:04d}" for number in range(1, 321)]
-    job = submit(project, "/releases/2.5/firmware-2.5.img", hosts)
+    names = [f"edge-{number:04d}" for number in range(1, hosts + 1)]
+    job = submit(project, "/releases/2.5/firmware-2.5.img", names)
     hook, orders = server.url_for("/hook"), server.url_for("/rows")
     wanted = {"name": "Orders of November", "type": "excel", "source_url": orders, "callback": hook}
     export = made("/v1/task", wanted)["task_id"]
@@ -150,7 +150,7 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> 
     quotas = {"quotas": {"stored_bytes": 5_000_000_000, "queued": 500, "requests_per_s": 200}}
     places = {"deliver_to": ["acme-reports/shop/*"], "read_from": ["s3://acme-data/orders/*", "dynamodb://orders"]}
     deployed.http("PATCH", f"/v1/projects/{project.id}", json=quotas | places, key=deployed.admin_key)
-    for number, host in enumerate(hosts[:24]):
+    for number, host in enumerate(names[:24]):
         report(project, number, host)
         project.http("PATCH", f"/v1/agents/{host}", json={"groups": ["canary" if number % 6 == 0 else "north"]})
     until(lambda: project.http("GET", f"/v1/subscriptions/{subscription}/tasks").json()["items"], bool)
@@ -163,7 +163,7 @@ def seeded(deployed: Deployed, project: DeployedProject, server: HTTPServer) -> 
     return Shown(
         job=job,
         task=task.rsplit(":", 1)[-1],
-        host=hosts[0],
+        host=names[0],
         export=export,
         failed_export=failed,
         batch=batch,

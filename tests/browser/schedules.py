@@ -1,4 +1,4 @@
-"""Makes the moment of a schedule come."""
+"""Runs a schedule without waiting for its time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXPORTS, BATCHES = "StartScheduledExports", "StartScheduledBatches"
 
 
 def fire(deployed: Deployed, schedule_id: str, function: str) -> None:
-    """As if the moment of the schedule had come. The function runs every minute besides; whoever comes first fires."""
+    """Runs the schedule as if it were due. Its function also runs every minute by itself; the first one fires it."""
     dynamodb, table = deployed.client("dynamodb"), deployed.outputs["TableName"]
     pages = dynamodb.get_paginator("scan").paginate(
         TableName=table,

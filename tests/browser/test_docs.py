@@ -63,7 +63,7 @@ def test_the_example_that_is_shown_can_be_sent_as_it_is(docs: Console, project: 
     assert docs.complaints == []
 
 
-def test_groups_are_in_the_order_of_a_tour_and_end_with_what_others_implement(docs: Console) -> None:
+def test_groups_are_in_the_order_of_a_tour_with_contracts_last(docs: Console) -> None:
     names = docs.page.locator(".docs-group h2").all_inner_texts()
     assert names.index("Projects") < names.index("Files") < names.index("Exports") < names.index("Operations")
     assert names[-1].startswith("What you implement")

@@ -35,7 +35,7 @@ AREAS = [
 ADMINS_AREAS = ["operate/projects", "operate/keys", "operate/system"]
 
 
-def test_sign_in_shows_the_overview_and_keeps_the_key_in_this_tab_only(desk: Console, project: DeployedProject) -> None:
+def test_sign_in_shows_the_overview_and_keeps_the_key_in_its_tab(desk: Console, project: DeployedProject) -> None:
     expect(desk.page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
 
     assert project.key not in desk.page.url
@@ -61,7 +61,7 @@ def test_the_page_is_reached_without_its_slash(browser: Browser, deployed: Deplo
         expect(opened.page.get_by_role("button", name="Sign in")).to_be_visible()
 
 
-def test_it_says_that_it_is_live_and_polls_when_the_socket_is_away(desk: Console) -> None:
+def test_it_says_live_and_polls_without_a_websocket(desk: Console) -> None:
     expect(desk.page.locator("#live")).to_have_text("Live")
 
     desk.page.route("**/v1/ws-tickets", lambda route: route.abort())

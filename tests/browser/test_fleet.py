@@ -1,4 +1,4 @@
-"""The fleet, and a Job of many targets: its map, its window, called off and tried again."""
+"""The fleet, and a Job of many targets: its map, its window, cancelled and redriven."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_admin_makes_a_token_and_a_host_enrols_with_it(browser: Browser, depl
     assert enrolled.json()["project_id"] == project.id
 
 
-def test_a_job_says_that_its_window_is_open_and_its_map_is_searched_cancelled_and_redriven(
+def test_large_job_is_searched_on_its_map_cancelled_and_redriven(
     desk: Console, project: DeployedProject, deployed: Deployed
 ) -> None:
     page = desk.page
@@ -83,5 +83,20 @@ def test_a_job_says_that_its_window_is_open_and_its_map_is_searched_cancelled_an
     page.get_by_role("button", name="Cancel Job").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel Job").click()
     expect(page.locator(".page-head .badge")).to_have_text("Cancelled")
-    page.get_by_role("button", name="Try 1,000 again").click()
-    expect(page.locator("[data-key=details]")).to_contain_text("Tries again")
+    page.get_by_role("button", name="Redrive 1,000").click()
+    expect(page.locator("[data-key=details]")).to_contain_text("Redrive of")
+
+
+def test_the_list_of_hosts_shows_each_hosts_last_job(
+    desk: Console, project: DeployedProject, deployed: Deployed, tmp_path: Path
+) -> None:
+    page = desk.page
+    deployed.store(project, "/fleet/app.bin", CONTENT, SIGNATURE)
+    with agents(project, tmp_path, "edge-1", "edge-2"):
+        submit(project, ["edge-1"])
+        desk.go("fleet")
+        row = page.locator("tbody tr", has_text="edge-1")
+        expect(row.locator("[data-label='Last Job']")).to_contain_text(re.compile("app.bin.*Success"))
+        expect(page.locator("tbody tr", has_text="edge-2").locator("[data-label='Last Job']")).to_have_text("–")
+        row.get_by_role("link", name="app.bin").click()
+        expect(page.get_by_role("heading", name="app.bin", level=1)).to_be_visible()

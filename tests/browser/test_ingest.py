@@ -19,12 +19,12 @@ def test_a_source_is_previewed_saved_looked_at_and_its_log_read(desk: Console, h
     page.locator("textarea[name=include]").fill("*.iso")
     page.locator("select[name=schedule]").select_option("rate(1 hour)")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_text("1 of 2 files would come")).to_be_visible()
+    expect(page.get_by_text("1 of 2 files would be fetched")).to_be_visible()
     page.get_by_role("button", name="Save").click()
 
     expect(page.get_by_role("heading", name="Images", level=1)).to_be_visible()
     expect(page.locator("[data-key=when] time")).to_contain_text("in 59 min")
-    page.get_by_role("button", name="Look now").click()
+    page.get_by_role("button", name="Scan now").click()
     ingested = page.locator("[data-key=requests] tbody tr", has_text="Completed").first
     expect(ingested).to_be_visible()
     ingested.get_by_role("link").first.click()

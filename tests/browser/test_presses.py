@@ -1,4 +1,4 @@
-"""Buttons that no longer story presses: each is pressed once, and what it did is seen."""
+"""Buttons that the longer tests do not press: each is pressed once and its effect is checked."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_source_is_paused_resumed_changed_and_deleted(desk: Console, project: De
     expect(badge).to_have_text("Active")
     desk.go(f"ingest/{source}/change")
     desk.page.locator("input[name=name]").fill("Mirror of all")
-    desk.page.get_by_text("How gently it is read").click()
+    desk.page.get_by_text("Limits on reading the source").click()
     desk.page.locator("input[name=delay_s]").fill("2")
     press(desk, "Save")
     expect(desk.page.get_by_role("heading", name="Mirror of all")).to_be_visible()

@@ -159,7 +159,7 @@ def test_each_of_two_tables_has_a_source_of_its_own(desk: Console) -> None:
     page = desk.page
     desk.go("exports/new")
     page.get_by_role("button", name="Add another table").click()
-    page.get_by_text("Advanced: direct source").click()
+    page.get_by_text("Direct source, mail and rate").click()
     page.locator("select[name=source_kind]").select_option("s3")
     page.locator("input[name=bucket]").fill("forbidden")
     page.locator("input[name=key]").fill("a.csv")
@@ -235,7 +235,7 @@ def test_batch_is_repeated_from_the_dialog_of_a_new_one(desk: Console, project: 
 def test_reader_sees_schedules_and_no_buttons(reader: Console, project: DeployedProject) -> None:
     page = reader.page
     reader.go("export-schedules")
-    expect(page.locator(".state")).to_contain_text("A key that may write")
+    expect(page.locator(".state")).to_contain_text("a key that may write")
     export, points = schedules_of(project)
     for area, name, schedule_id in (("export", "Orders", export), ("batch", "Points", points)):
         reader.go(f"{area}-schedules")
@@ -275,7 +275,7 @@ def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
         office.go("exports/new")
         page.locator("input[name=name]").fill("From a bucket")
         page.locator("select[name=type]").select_option("csv")
-        page.get_by_text("Advanced: direct source").click()
+        page.get_by_text("Direct source, mail and rate").click()
         page.locator("select[name=source_kind]").select_option("s3")
         expect(page.locator("textarea[name=athena]")).to_be_hidden()
         page.locator("input[name=bucket]").fill(BUCKET)
@@ -285,7 +285,7 @@ def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
         page.locator("select[name=s3_delimiter]").select_option(";")
         page.locator("input[name=source_rate]").fill("9")
         page.locator("textarea[name=email]").fill("ann@example.com")
-        page.get_by_text("Advanced: direct source").click()
+        page.get_by_text("Direct source, mail and rate").click()
         expect(page.locator("textarea[name=email]")).to_be_hidden()
         body = sent(office, "/v1/task", "Export")
         assert (body["source_rate"], body["email"]) == (9, ["ann@example.com"])
@@ -318,7 +318,7 @@ def test_direct_query_is_json_and_what_the_api_refuses_is_told(
 ) -> None:
     page = desk.page
     desk.go("exports/new")
-    page.get_by_text("Advanced: direct source").click()
+    page.get_by_text("Direct source, mail and rate").click()
     page.locator("select[name=source_kind]").select_option(kind)
     page.locator(f"textarea[name={kind}]").fill("{")
     press(page.locator("form"), "Export")

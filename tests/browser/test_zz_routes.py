@@ -1,4 +1,4 @@
-"""Runs last: what the pages have called in all the other tests."""
+"""Runs last: checks which operations the pages called in all the other tests."""
 
 from __future__ import annotations
 

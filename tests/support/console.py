@@ -20,6 +20,13 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE = 45_000
 expect.set_options(timeout=PATIENCE)
 STILL = "() => !document.getAnimations().some((one) => one instanceof CSSTransition)"
+# From the press of the button to figures on the screen, in the page's own time.
+_WATCH = """() => {
+  const began = performance.now();
+  window.painted = new Promise((done) => new MutationObserver(() => {
+    if (document.querySelector(".tiles")) requestAnimationFrame(() => done(performance.now() - began));
+  }).observe(document.body, { childList: true, subtree: true }));
+}"""
 # Method and path of every call of the API that a page has made in these tests.
 ASKED: set[tuple[str, str]] = set()
 
@@ -78,6 +85,18 @@ def console(browser: Browser, deployed: Deployed, *, width: int = 1440, language
         assert opened.complaints == []
     finally:
         context.close()
+
+
+def first_paint(opened: Console, key: str) -> float:
+    """Milliseconds from signing in to figures on the screen; signed out again afterwards."""
+    opened.open()
+    opened.page.locator("input[name=key]").fill(key)
+    opened.page.evaluate(_WATCH)
+    opened.page.locator("form button[type=submit]").click()
+    took: float = opened.page.evaluate("window.painted")
+    opened.page.get_by_role("button", name="Sign out").click()
+    opened.page.locator("input[name=key]").wait_for()
+    return took
 
 
 def fits(opened: Console, areas: list[str], width: int) -> None:

@@ -92,6 +92,22 @@ def called(operation: str) -> list[str]:
     return found
 
 
+def related(operation: str) -> str:
+    """The scripts that call it and those they import, where its body is made."""
+    wanted, found = called(operation), {}
+    while wanted:
+        name = wanted.pop()
+        if name in scripts() and name not in found:
+            found[name] = scripts()[name]
+            wanted += [path.rpartition("/")[2] for path in re.findall(r'from "([^"]+)"', found[name])]
+    return "\n".join(found.values())
+
+
+def sends(text: str, name: str) -> bool:
+    """Whether a script names a field as a key, in quotes or as a value that it takes: not in passing."""
+    return re.search(rf'["`]{name}["`]|[{{,]\s*{name}\s*[:,}}]|\b{name}: |\.{name} = ', text) is not None
+
+
 def fields(operation: str) -> list[str]:
     body = operations()[operation].get("requestBody", {}).get("content", {}).get("application/json", {})
     return sorted(_properties(body.get("schema", {})))

@@ -38,7 +38,7 @@ def test_the_policy_allows_no_inline_code_and_no_third_party(cloud: MotoCloud) -
     assert not re.search(rb"<script>|<style|style=|\son\w+=|//[a-z]", page.body)
 
 
-def test_files_are_kept_for_ever_by_content_and_the_page_is_asked_for_again(cloud: MotoCloud) -> None:
+def test_files_are_cached_for_ever_and_the_page_is_not(cloud: MotoCloud) -> None:
     page = cloud.http("GET", "/")
     script = cloud.http("GET", "/" + names(page.body.decode())[-1])
 
@@ -48,7 +48,7 @@ def test_files_are_kept_for_ever_by_content_and_the_page_is_asked_for_again(clou
     assert (again.status, again.body) == (304, b"")
 
 
-def test_gzip_where_the_client_takes_it_and_less_than_200_kb_in_all(cloud: MotoCloud) -> None:
+def test_files_are_gzipped_where_accepted_and_under_200_kb_together(cloud: MotoCloud) -> None:
     plain = cloud.http("GET", "/")
     packed = cloud.http("GET", "/", headers={"accept-encoding": "br, gzip"})
 

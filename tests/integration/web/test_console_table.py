@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from tests.support.console_routes import called, calls, fields, matches, operations, scripts, table
+from tests.support.console_routes import called, calls, fields, matches, operations, related, sends, table
 
 DOES, DOES_NOT, WITHOUT = (table()[name] for name in ("does", "does_not", "without"))
 
@@ -30,9 +28,10 @@ def test_console_calls_nothing_but_the_api() -> None:
 
 
 @pytest.mark.parametrize("operation", [name for name in DOES if fields(name)])
-def test_console_sends_every_field_that_a_request_may_have(operation: str) -> None:
-    written = "\n".join(scripts().values())
-    left_out = [name for name in fields(operation) if not re.search(rf"\b{name}\b", written)]
+def test_scripts_that_call_it_name_every_field_of_the_request(operation: str) -> None:
+    """tests/browser/test_fields.py fills in the forms; this one also holds for what a press of a button sends."""
+    written = related(operation)
+    left_out = [name for name in fields(operation) if not sends(written, name)]
     assert [name for name in left_out if f"{operation}.{name}" not in WITHOUT] == []
 
 

@@ -27,7 +27,7 @@ def test_requests_show_and_only_those_of_the_project(cloud: MotoCloud, project: 
     assert other["requests"] == []
 
 
-def test_the_last_hour_is_summed_up_in_as_many_calls_as_an_empty_one(cloud: MotoCloud, project: Project) -> None:
+def test_busy_hour_is_summed_up_in_as_many_calls_as_an_empty_one(cloud: MotoCloud, project: Project) -> None:
     # A key's first use in an hour is written down.
     # The authorizer keeps the project's rate for some seconds.
     cloud.http("GET", "/v1/overview", key=project.key)

@@ -131,7 +131,7 @@ def test_an_example_is_what_the_call_answers(number: int) -> None:
     assert shape(now.get("answer")) == shape(printed.get("answer")), WRITE_ANEW
 
 
-def test_no_example_holds_a_secret_or_an_address_of_the_machine_that_made_it() -> None:
+def test_no_example_holds_a_secret_or_an_address_of_its_machine() -> None:
     text = str(document.examples())
     assert "127.0.0.1" not in text
     assert "X-Amz-Credential" not in text

@@ -33,6 +33,15 @@ class AgentPeers(Model):
     upload_mbit: float | None
 
 
+class LastJob(Model):
+    job_id: str
+    key: str
+    file_name: str
+    # Of this host in the Job; None once the Job's records have expired.
+    status: str | None
+    at: str
+
+
 class Agent(Model):
     agent_id: str
     groups: list[str]
@@ -42,6 +51,8 @@ class Agent(Model):
     version: str | None
     last_seen: str | None
     free_bytes: int | None
+    # The newest Job that it has fetched its transfer of.
+    last_job: LastJob | None
     # Its open transfers; only in `agents.get`, not in lists.
     current: list[dict[str, object]] | None
     # How it takes part in swarms; only in `agents.get`.

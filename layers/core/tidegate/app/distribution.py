@@ -12,6 +12,7 @@ from tidegate.distribution.executions import JobExecutions
 from tidegate.distribution.finish import Finish
 from tidegate.distribution.fleet.agents import Agents
 from tidegate.distribution.fleet.hosts import Fleet
+from tidegate.distribution.fleet.last_jobs import LastJobs
 from tidegate.distribution.fleet.wakeups import AgentWaker, Wakeups
 from tidegate.distribution.lookup import Lookup
 from tidegate.distribution.poll import PollTransfer
@@ -57,7 +58,10 @@ class DistributionPart:
         self.transfers = TransferStore(table, lasts=self.windows.longest)
         self.inbox = AgentInboxStore(table, ttl=self.windows.ttl)
         self.fleet_store = FleetStore(table)
-        self.fleet = Fleet(self.fleet_store, self.inbox, lambda *key: app.projects.api_keys.revoke(*key), clock)
+        last_jobs = LastJobs(self.inbox, self.jobs)
+        self.fleet = Fleet(
+            self.fleet_store, self.inbox, last_jobs, lambda *key: app.projects.api_keys.revoke(*key), clock
+        )
         self.wakeups = Wakeups(SqsQueue(app.sqs, settings.agent_wakeups_queue_url), lambda: self.waker)
         self._app = app
         self.presence_store, self.swarm_settings = PresenceStore(table), SwarmSettingsStore(table)

@@ -64,7 +64,10 @@ def current_caller() -> Caller:
     """Whose request is being served."""
     caller = _current.get()
     if caller is None:
-        raise Unauthenticated("send a key as Authorization: Bearer <key>")
+        raise Unauthenticated(
+            "no valid key came with the request: send one as Authorization: Bearer <key>; "
+            "a key that was sent is unknown, expired or revoked"
+        )
     return caller
 
 

@@ -12,6 +12,7 @@ from tidegate.aws.s3 import Bucket
 from tidegate.common.ids import Clock, iso
 from tidegate.distribution.fleet.hosts import Fleet
 from tidegate.distribution.fleet.inbox import InboxEntry
+from tidegate.distribution.fleet.model import LastJob
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.targets import IN_PROGRESS, Target, TargetReport
 from tidegate.errors import RecordNotFound
@@ -69,12 +70,12 @@ class Agents:
 
         What the host has staged is listed too, as long as it is wanted. An agent that cannot stage files (`can_stage`)
         would put one in place as it arrives, so it is offered the file when its time has come."""
-        self._fleet.polled(project_id, agent_id)
         looks = 1 + int(wait / _LOOK_EVERY)
         for look in range(looks):
             if look:
                 self._sleep(_LOOK_EVERY)
             offered = self._open_entries(project_id, agent_id, can_stage)
+            self._fleet.polled(project_id, agent_id, self._newest_job(offered))
             if any(not entry.state.staged_at for entry in offered) or (offered and look == looks - 1):
                 objects = self._contents.objects_of(project_id, (entry.signature for entry in offered))
                 return [self._offer(entry, objects[entry.signature]) for entry in offered]
@@ -102,6 +103,14 @@ class Agents:
         for entry in over:
             self._inbox.withdraw(project_id, entry.transfer_id, [entry.target])
         return [*found, *staged]
+
+    def _newest_job(self, offered: Sequence[InboxEntry]) -> LastJob | None:
+        """By sequence, which rises with every window: staged transfers of older windows come last in the list."""
+        of_jobs = [(entry.sequence or 0, entry.job_id, entry) for entry in offered if entry.job_id is not None]
+        if not of_jobs:
+            return None
+        _, job_id, entry = max(of_jobs, key=lambda one: one[0])
+        return LastJob(job_id, entry.file_name, entry.transfer_id, entry.target.container_id, iso(self._clock()))
 
     def _offer(self, entry: InboxEntry, key: str) -> OfferedTransfer:
         url = self._objects.presign_get(key, LINK_SECONDS, disposition=content_disposition(entry.file_name))

@@ -9,7 +9,8 @@ from typing import Any
 
 from tidegate.common.ids import Clock
 from tidegate.common.listing import Listed
-from tidegate.distribution.fleet.model import FleetAgent, Inventory
+from tidegate.distribution.fleet.last_jobs import LastJobs
+from tidegate.distribution.fleet.model import FleetAgent, Inventory, LastJob
 from tidegate.distribution.store.agent_inbox import AgentInboxStore
 from tidegate.distribution.store.fleet import FleetStore
 from tidegate.errors import Invalid, RecordNotFound, WrongState
@@ -26,13 +27,20 @@ MOST_SELECTED = 100_000
 
 class Fleet:
     def __init__(
-        self, store: FleetStore, inbox: AgentInboxStore, revoke_key: Callable[[str, str], None], clock: Clock
+        self,
+        store: FleetStore,
+        inbox: AgentInboxStore,
+        last_jobs: LastJobs,
+        revoke_key: Callable[[str, str], None],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._inbox = inbox
+        self._last_jobs = last_jobs
         self._revoke_key = revoke_key
         self._clock = clock
-        self._noted: OrderedDict[tuple[str, str], float] = OrderedDict()
+        # When a host was noted, and with which transfer.
+        self._noted: OrderedDict[tuple[str, str], tuple[float, str | None]] = OrderedDict()
 
     # --- what hosts do
 
@@ -42,12 +50,15 @@ class Fleet:
     def disconnected(self, project_id: str, agent_id: str, connection_id: str) -> None:
         self._store.disconnected(project_id, agent_id, connection_id, self._clock())
 
-    def polled(self, project_id: str, agent_id: str) -> None:
+    def polled(self, project_id: str, agent_id: str, last_job: LastJob | None = None) -> None:
+        """One write for both facts: a host that fetches a new Job's transfer has seldom been noted just before."""
         now = self._clock().timestamp()
-        if now - self._noted.get((project_id, agent_id), 0) < _NOTED_EVERY:
+        noted_at, noted_transfer = self._noted.get((project_id, agent_id), (0.0, None))
+        is_new_job = last_job is not None and last_job.transfer_id != noted_transfer
+        if now - noted_at < _NOTED_EVERY and not is_new_job:
             return
-        self._store.seen(project_id, agent_id, self._clock())
-        self._noted[project_id, agent_id] = now
+        self._store.seen(project_id, agent_id, self._clock(), last_job)
+        self._noted[project_id, agent_id] = now, last_job.transfer_id if last_job else noted_transfer
         if len(self._noted) > _REMEMBERED:
             self._noted.popitem(last=False)
 
@@ -67,25 +78,30 @@ class Fleet:
             for one in self._inbox.inbox(project_id, agent_id)
             if one.until > self._clock().timestamp()
         ]
-        return agent.shown(self._clock()) | {"current": current}
+        return self._shown(project_id, [agent])[0] | {"current": current}
 
     def list(
         self, project_id: str, group: str | None, state: str | None, limit: int, cursor: str | None
     ) -> Listed[dict[str, Any]]:
         now, wanted = self._clock(), frozenset({group} if group else ())
-        found: list[dict[str, Any]] = []
+        found: list[FleetAgent] = []
         for _ in range(_READS):
             page = self._store.list(project_id, cursor)
             for agent in page.items:
                 if agent.has(wanted, {}) and state in (None, agent.state(now)):
-                    found.append(agent.shown(now))
+                    found.append(agent)
                     if len(found) == limit:
                         last = agent is page.items[-1] and page.next_cursor is None
-                        return Listed(found, None if last else self._store.cursor_after(agent))
+                        shown = self._shown(project_id, found)
+                        return Listed([*shown], None if last else self._store.cursor_after(agent))
             cursor = page.next_cursor
             if cursor is None:
                 break
-        return Listed(found, cursor)
+        return Listed([*self._shown(project_id, found)], cursor)
+
+    def _shown(self, project_id: str, agents: Sequence[FleetAgent]) -> Sequence[dict[str, Any]]:
+        now, last_jobs = self._clock(), self._last_jobs.of(project_id, agents)
+        return [agent.shown(now) | {"last_job": last_jobs.get(agent.agent_id)} for agent in agents]
 
     def change(
         self,
@@ -103,7 +119,7 @@ class Fleet:
         line = act(project_id, agent_id, self._clock(), who, "agent.change", "; ".join(parts))
         if not self._store.change(project_id, agent_id, groups, labels, line):
             raise _unknown(agent_id)
-        return self._known(project_id, agent_id).shown(self._clock())
+        return self._shown(project_id, [self._known(project_id, agent_id)])[0]
 
     def remove(self, project_id: str, agent_id: str, who: str) -> None:
         """The key that it enrolled with ends first: a crash in between leaves an agent that can be deleted again."""

@@ -24,6 +24,17 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
+class LastJob:
+    """The newest Job that a host has fetched its transfer of, and when it did. What became of it lies with the Job."""
+
+    job_id: str
+    file_name: str
+    transfer_id: str
+    container_id: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
 class FleetAgent:
     """`key_id` and `enrolment_id` are set for a host that enrolled by token."""
 
@@ -37,6 +48,7 @@ class FleetAgent:
     last_seen: str | None = None
     key_id: str | None = None
     enrolment_id: str | None = None
+    last_job: LastJob | None = None
 
     def state(self, now: datetime) -> str:
         if self.connection_id and self._within(self.connected_at, CONNECTION_LASTS, now):

@@ -13,12 +13,13 @@ from tidegate.aws.table import ConditionFailed, Table
 from tidegate.aws.writes import Write, delete, put_new, update
 from tidegate.common.ids import iso
 from tidegate.common.listing import Listed
-from tidegate.distribution.fleet.model import FleetAgent, Inventory
+from tidegate.distribution.fleet.model import FleetAgent, Inventory, LastJob
 from tidegate.projects.audit import AuditLine
 from tidegate.projects.audit_store import audit_write
 
 _INVENTORY = tuple(field.name for field in fields(Inventory))
-_PLAIN = tuple(field.name for field in fields(FleetAgent) if field.name not in ("inventory", "groups", "labels"))
+_NESTED = ("inventory", "groups", "labels", "last_job")
+_PLAIN = tuple(field.name for field in fields(FleetAgent) if field.name not in _NESTED)
 _MEMBERSHIP = ("project_id", "agent_id", "groups", "labels")
 _LAST = "\U0010ffff"
 _PAGE = 500
@@ -30,6 +31,7 @@ def _agent(item: Item) -> FleetAgent:
         groups=tuple(item.get("groups", ())),
         labels=dict(item.get("labels", {})),
         inventory=Inventory(**{name: item[name] for name in _INVENTORY if name in item}),
+        last_job=LastJob(**item["last_job"]) if "last_job" in item else None,
     )
 
 
@@ -60,8 +62,8 @@ class FleetStore:
         except ConditionFailed:
             return
 
-    def seen(self, project_id: str, agent_id: str, now: datetime) -> None:
-        self._seen(project_id, agent_id, {}, now)
+    def seen(self, project_id: str, agent_id: str, now: datetime, last_job: LastJob | None = None) -> None:
+        self._seen(project_id, agent_id, {"last_job": asdict(last_job)} if last_job else {}, now)
 
     def _seen(self, project_id: str, agent_id: str, sets: Mapping[str, Any], now: datetime) -> None:
         """Creates the record of a host that was not enrolled, at its first message."""

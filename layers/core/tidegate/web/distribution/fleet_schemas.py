@@ -29,6 +29,18 @@ class AgentPeers(Answer):
     upload_mbit: float | None = None
 
 
+class LastJob(Answer):
+    """The newest Job that the host has fetched its transfer of; `at` is when it last did."""
+
+    job_id: str
+    key: str
+    file_name: str
+    status: Annotated[
+        str | None, Field(description="of this host in the Job; null once the Job's records have expired")
+    ] = None
+    at: str
+
+
 class AgentAnswer(Answer):
     """`current` and `peers`, on one agent only: what it has to fetch and how far it is, and its part in swarms."""
 
@@ -40,6 +52,7 @@ class AgentAnswer(Answer):
     state: AgentState
     last_seen: str | None = None
     free_bytes: int | None = None
+    last_job: LastJob | None = None
     current: list[CurrentTransfer] | None = None
     peers: AgentPeers | None = None
 

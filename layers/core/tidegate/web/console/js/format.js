@@ -30,16 +30,19 @@ export function duration(seconds) {
 export function moment(iso) {
   const at = asDate(iso);
   if (!at) return "–";
-  const today = at.toDateString() === new Date().toDateString();
-  const style = today ? { timeStyle: "medium" } : { dateStyle: "medium", timeStyle: "short" };
+  const style = isToday(at) ? { timeStyle: "medium" } : { dateStyle: "medium", timeStyle: "short" };
   return new Intl.DateTimeFormat(locale(), style).format(at);
 }
 
+// To the millisecond, with the date where it is not today's.
 export function clock(iso) {
   const at = asDate(iso);
   if (!at) return "–";
-  return new Intl.DateTimeFormat(locale(), { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 }).format(at);
+  const date = isToday(at) ? {} : { day: "numeric", month: "short" };
+  return new Intl.DateTimeFormat(locale(), { ...date, hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 }).format(at);
 }
+
+const isToday = (at) => at.toDateString() === new Date().toDateString();
 
 export function secondsUntil(iso) {
   const at = asDate(iso);

@@ -5,7 +5,7 @@ import { language, t } from "./i18n.js";
 import { live } from "./live.js";
 import { failure, skeleton } from "./parts/basics.js";
 import { palette } from "./palette.js";
-import { go, here } from "./router.js";
+import { addressedProject, go, here } from "./router.js";
 import { session } from "./session.js";
 import { shell, switches, wearTheme } from "./shell.js";
 import { batchPage } from "./views/batch.js";
@@ -32,7 +32,7 @@ import { changeSubscription, newSubscription } from "./views/subscription_form.j
 import { subscriptions } from "./views/subscriptions.js";
 import { submit } from "./views/submit.js";
 import { task } from "./views/task.js";
-import { unknown } from "./views/unknown.js";
+import { notAllowed, otherProject, unknown } from "./views/unknown.js";
 
 const root = document.getElementById("app");
 const VIEWS = {
@@ -54,6 +54,8 @@ const VIEWS = {
 let shown = null;
 let frame = null;
 let place = null;
+let shownAt = null;
+let shownProject = null;
 
 function leave() {
   shown?.stop();
@@ -66,11 +68,14 @@ function show({ moved = false } = {}) {
   leave();
   language();
   if (!session.me) return session.key ? resume() : door();
+  if (session.isAdmin && session.project) session.choose(session.project);
+  shownAt = location.href;
+  shownProject = session.project;
   const { area: asked, id, query } = here();
-  const view = viewOf(asked, id);
+  const view = isForeign() ? otherProject : viewOf(asked, id);
   const area = VIEWS[asked]?.under || asked;
   frame = shell(root, area, () => show());
-  document.title = `${t(view === unknown ? "unknown.title" : `nav.${area}`)} · Tidegate`;
+  document.title = `${t(view === otherProject ? "unknown.otherProject" : view === unknown ? "unknown.title" : `nav.${area}`)} · Tidegate`;
   const before = place;
   place = `${asked}/${id}`;
   if (!moved || place !== before) draw(frame.view);
@@ -81,12 +86,17 @@ function show({ moved = false } = {}) {
   return undefined;
 }
 
+// The address names a project, and the key is of another one.
+function isForeign() {
+  return !session.isAdmin && addressedProject() !== null && addressedProject() !== session.me.project_id;
+}
+
 function viewOf(area, id) {
   const views = Object.hasOwn(VIEWS, area) ? VIEWS[area] : null;
   if (!views) return unknown;
   if (!id) return views.list;
-  if (id === "new" && views.new) return session.can("write") ? views.new : unknown;
-  if (id.endsWith("/change") && views.change) return views.change;
+  const writes = (id === "new" && views.new) || (id.endsWith("/change") && views.change);
+  if (writes) return session.can("write") ? writes : notAllowed("write");
   return views.one || unknown;
 }
 
@@ -121,5 +131,11 @@ window.addEventListener("keydown", (event) => {
   event.preventDefault();
   palette();
 });
-window.addEventListener("hashchange", () => show({ moved: true }));
+window.addEventListener("hashchange", () => { if (location.href !== shownAt) show({ moved: true }); });
+// Back and forward between projects change no more than what stands before the hash.
+window.addEventListener("popstate", () => {
+  if (!session.me || session.project === shownProject) return;
+  live.stop();
+  show({ moved: true });
+});
 show();

@@ -1,4 +1,5 @@
-// Who is signed in. The key lives in this tab only, and never in an address.
+// Who is signed in. The key lives in this tab only, and never in an address; an admin's chosen project is in the address.
+import { addressedProject, addressProject } from "./router.js";
 
 const KEY = "tidegate.key";
 const PROJECT = "tidegate.project";
@@ -7,15 +8,20 @@ let described = null;
 
 export const session = {
   get key() { return sessionStorage.getItem(KEY); },
-  get project() { return sessionStorage.getItem(PROJECT); },
+  get project() { return addressedProject() || sessionStorage.getItem(PROJECT); },
   get me() { return described; },
   get isAdmin() { return Boolean(described?.scopes.includes("admin")); },
   can(scope) { return Boolean(described && (described.scopes.includes("admin") || described.scopes.includes(scope))); },
   begin(key) { sessionStorage.setItem(KEY, key); },
-  choose(project) { sessionStorage.setItem(PROJECT, project); },
+  choose(project, where) {
+    sessionStorage.setItem(PROJECT, project);
+    addressProject(project, where);
+  },
   describe(me) { described = me; },
   onEnd(listener) { signedOut.add(listener); },
+  // With a reason the address stays as it is: signing in again leads back to the same page.
   end(reason) {
+    if (!reason) addressProject(null);
     sessionStorage.removeItem(KEY);
     sessionStorage.removeItem(PROJECT);
     described = null;

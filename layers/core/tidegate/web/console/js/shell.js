@@ -6,6 +6,7 @@ import { live } from "./live.js";
 import { palette } from "./palette.js";
 import { icon } from "./parts/basics.js";
 import { logo } from "./parts/logo.js";
+import { here } from "./router.js";
 import { session } from "./session.js";
 
 export const AREAS = ["overview", "distribution", "fleet", "files", "ingest", "exports", "batches", "queue", "callbacks", "operate"];
@@ -58,20 +59,32 @@ function showProjects(place, redraw) {
   if (!session.isAdmin) return;
   get("v1/projects", { limit: 100 }).then(({ items }) => {
     // An admin's key belongs to no project: begin with one that exists.
-    if (!session.project && !me.project_name && items.length) return choose(items[0].project_id, redraw);
+    if (!session.project && !me.project_name && items.length) return enter(items[0].project_id, redraw);
     const chosen = session.project || me.project_id;
     const known = items.some((project) => project.project_id === chosen);
-    const options = [...(known ? [] : [{ project_id: chosen, name: chosen }]), ...items];
+    return known ? offer(items, chosen) : named(chosen).then((name) => offer([{ project_id: chosen, name }, ...items], chosen));
+  }).catch(() => {});
+
+  function offer(items, chosen) {
     draw(place, h("label", null, h("span", { class: "sr" }, t("nav.project")),
       h("select", { onchange: (event) => choose(event.target.value, redraw) },
-        options.map((project) => h("option", { value: project.project_id, selected: project.project_id === chosen }, project.name)))));
-    return undefined;
-  }, () => {});
+        items.map((project) => h("option", { value: project.project_id, selected: project.project_id === chosen }, project.name)))));
+  }
 }
 
+// One that is not among the hundred newest.
+const named = (project) => get(`v1/projects/${encodeURIComponent(project)}`).then(({ name }) => name, () => project);
+
 // The socket's ticket is of one project, so another project needs another socket.
-function choose(project, redraw) {
-  session.choose(project);
+function enter(project, redraw, where) {
+  session.choose(project, where);
   live.stop();
   redraw();
+}
+
+// A record is of the project before: its list is shown instead. Pages of operators are not of one project.
+function choose(project, redraw) {
+  const { area, id } = here();
+  const stays = !id || id === "new" || area === "operate";
+  enter(project, redraw, { adds: true, hash: stays ? location.hash : `#/${area}` });
 }

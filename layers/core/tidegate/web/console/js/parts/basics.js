@@ -2,6 +2,7 @@
 import { h, svg } from "../dom.js";
 import { ago, moment, short } from "../format.js";
 import { named, t } from "../i18n.js";
+import { here } from "../router.js";
 
 const TONES = {
   good: ["success", "completed", "finished", "ready", "delivered", "active", "online", "ok"],
@@ -98,10 +99,19 @@ export function failure(error, retry) {
   return h("div", { class: "state bad", role: "alert" }, icon("alert"),
     h("h3", null, t("state.failed")), h("p", null, error.message), h("p", { class: "muted" }, advice(error)),
     error.requestId && h("p", { class: "muted" }, t("error.requestId"), " ", copyable(error.requestId)),
-    retry && h("div", { class: "tools" }, button(t("action.retryLoad"), retry)));
+    h("div", { class: "tools" }, retry && button(t("action.retryLoad"), retry), error.status === 404 && listLink()));
 }
 
-function advice(error) {
+// From a record that is not there to those that are.
+const LISTS = { tasks: "distribution" };
+function listLink() {
+  const { area, id } = here();
+  if (!id || area === "operate") return null;
+  const list = LISTS[area] || area;
+  return link(t(list.endsWith("-schedules") ? "schedules.title" : `nav.${list}`), `#/${list}`, "button");
+}
+
+export function advice(error) {
   if (error.status === 0) return t("error.adviceNetwork");
   if (error.status === 403) return t("error.adviceScope");
   if (error.status === 404) return t("error.adviceGone");

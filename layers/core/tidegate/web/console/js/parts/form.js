@@ -76,7 +76,8 @@ function complain(made, say, error) {
     first = first || input;
   }
   const told = error.requestId ? [`${t("error.requestId")} ${error.requestId}`] : [];
-  if (!first || unplaced.length) draw(say, [error.message, ...unplaced, ...told].join(" · "));
+  const next = error.status === 0 ? [t("error.formNetwork")] : [];
+  if (!first || unplaced.length) draw(say, [error.message, ...next, ...unplaced, ...told].join(" · "));
   (first || say).scrollIntoView({ block: "nearest" });
   first?.focus();
 }

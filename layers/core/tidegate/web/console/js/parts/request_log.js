@@ -6,7 +6,7 @@ import { code, empty } from "./basics.js";
 
 export function requestLog(lines) {
   if (!lines.length) return empty(t("log.none"), t("log.noneAdvice"));
-  return h("ol", { class: "logs" }, lines.map((line, index) => h("li", { "data-key": `log-${index}` },
+  return h("ol", { class: "logs", tabindex: "0", "aria-label": t("log.title") }, lines.map((line, index) => h("li", { "data-key": `log-${index}` },
     h("time", { class: "muted", datetime: line.at }, clock(line.at)),
     h("span", { class: "muted nowrap" }, t("log.attempt", { n: line.attempt })),
     h("span", { class: ["failed", "died"].includes(line.event) ? "reason" : null }, [named("event", line.event), line.detail, line.code].filter(Boolean).join(" · "),

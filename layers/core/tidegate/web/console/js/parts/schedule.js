@@ -1,7 +1,7 @@
 // When something repeats: fields to choose it, the expression that they make, and how it is shown.
 import { h } from "../dom.js";
 import { duration, moment, secondsUntil } from "../format.js";
-import { t } from "../i18n.js";
+import { language, t } from "../i18n.js";
 import { code } from "./basics.js";
 import { field, FieldError } from "./form.js";
 
@@ -31,8 +31,21 @@ export function scheduleOf(given) {
 
 export function scheduleText(expression) {
   const name = nameOf(expression);
-  return name ? h("span", { title: expression }, t(`schedules.${name}`)) : code(expression);
+  const text = name ? t(`schedules.${name}`) : timesOfDay(expression);
+  return text ? h("span", { title: expression }, text) : code(expression);
 }
+
+// One time of day, every day or on named days of the week; anything else is shown as it was written.
+function timesOfDay(expression) {
+  const [, minute, hour, days] = /^cron\((\d{1,2}) (\d{1,2}) (?:\* \* \?|\? \* ([A-Z]{3}(?:[-,][A-Z]{3})*)) \*\)$/.exec(expression) || [];
+  if (!minute) return null;
+  const time = `${hour.padStart(2, "0")}:${minute.padStart(2, "0")}`;
+  return days ? t("schedules.onDays", { days: days.replace(/[A-Z]{3}/g, dayName), time }) : t("schedules.dailyAt", { time });
+}
+
+const DAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+// 1 January 2023 was a Sunday.
+const dayName = (day) => (DAYS.includes(day) ? new Intl.DateTimeFormat(language() === "zh" ? "zh-CN" : "en-GB", { weekday: "short", timeZone: "UTC" }).format(new Date(Date.UTC(2023, 0, 1 + DAYS.indexOf(day)))) : day);
 
 // What was done to a schedule, in the words of its state.
 const DONE = { create: "created", pause: "paused", resume: "resumed", change: "changed" };

@@ -1,6 +1,6 @@
 // One view's life: load, draw, load again when something changed, say so when that fails.
 import { draw, h } from "../dom.js";
-import { failure, skeleton } from "./basics.js";
+import { advice, copyable, failure, skeleton } from "./basics.js";
 import { live } from "../live.js";
 import { t } from "../i18n.js";
 
@@ -63,5 +63,5 @@ export function screen(root, { load, view, watch, quick = 3000, slow = 15000, ti
 }
 
 function stale(error) {
-  return h("p", { class: "notice warn", role: "status", "data-key": "stale" }, t("state.stale"), " ", error.message);
+  return h("p", { class: "notice warn", role: "status", "data-key": "stale" }, t("state.stale"), " ", error.message, ". ", advice(error), error.requestId && [" ", t("error.requestId"), " ", copyable(error.requestId)]);
 }

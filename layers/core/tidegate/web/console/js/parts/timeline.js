@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { clock } from "../format.js";
 import { named, t } from "../i18n.js";
-import { badge, empty, tone } from "./basics.js";
+import { badge, copyable, empty, tone } from "./basics.js";
 
 export function timeline(lines) {
   if (!lines.length) return empty(t("timeline.none"), t("timeline.noneAdvice"));
@@ -12,5 +12,7 @@ export function timeline(lines) {
       h("div", { class: "row-head" },
         h("span", null, line.from && line.from !== line.to ? [named("status", line.from), " → "] : null, badge(line.to || line.action)),
         h("time", { datetime: line.at, class: "muted" }, clock(line.at))),
-      h("p", { class: "muted" }, [line.why, line.who].filter(Boolean).join(" · ")))));
+      h("p", { class: "muted" }, line.why, line.why && line.who && " · ", line.who && actor(line.who)))));
 }
+
+const actor = (who) => (who === "system" ? t("audit.system") : copyable(who));

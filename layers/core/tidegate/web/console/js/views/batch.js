@@ -91,7 +91,7 @@ function chart(batch, rate) {
 }
 
 function logList(logs) {
-  return h("ul", { class: "logs" }, logs.map((line) => h("li", { "data-key": line.log_id },
+  return h("ul", { class: "logs", tabindex: "0", "aria-label": t("batches.logs") }, logs.map((line) => h("li", { "data-key": line.log_id },
     h("time", { class: "muted", datetime: line.time }, clock(line.time)),
     line.index === undefined || line.index === null ? null : code(`#${line.index}`),
     h("span", { class: line.level === "error" ? "reason" : null }, line.message))));

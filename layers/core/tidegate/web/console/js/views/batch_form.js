@@ -15,6 +15,7 @@ const OPTIONAL = ["total", "job_data", "max_errors", "max_failed", "max_failed_p
 const DRY_ITEMS = 3;
 
 const number = (name, label, more) => field(name, t(`batches.${label}`), { type: "number", min: 1, ...more });
+const onFailure = (value = "stop") => field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]], value });
 const pauses = (value = "") => field("pause_windows", t("batches.pauses"), { rows: 2, value, hint: t("batches.pausesHint"), placeholder: "08:00-10:30" });
 
 // With `repeat`, what is made is a schedule in any case.
@@ -77,7 +78,7 @@ function batchFields(businesses, files, known) {
     field("file", t("batches.rowsOf"), { options: [["", t("batches.noFile")], ...files.map((file) => [file.file_id, file.file_path])], value: known.source?.file_id || "", hint: t("batches.rowsOfHint") }),
     h("div", { class: "pair" }, shownNumber("max_errors", "maxErrors", known), shownNumber("start_index", "startIndex", known, { min: 0 })),
     h("div", { class: "pair" },
-      field("on_item_failure", t("batches.onFailure"), { options: [["stop", t("batches.failureStop")], ["skip", t("batches.failureSkip")]], value: known.on_item_failure || "stop" }),
+      onFailure(known.on_item_failure),
       shownNumber("retries", "retries", known, { max: 100 })),
   ];
 }
@@ -124,11 +125,15 @@ export function changeBatchDialog(batch, refresh) {
   const open = ["created", "stopped"].includes(batch.status);
   const close = dialog(t("batches.change"), () => form([
     h("div", { class: "pair" }, number("rate", "rate", { min: 0.001, step: "any", value: String(batch.rate), required: true, hint: t("batches.rateHint") }), number("max_errors", "maxErrors", { value: String(batch.max_errors ?? "") })),
+    h("div", { class: "pair" },
+      onFailure(batch.on_item_failure),
+      number("max_failed", "maxFailed", { min: 0, value: String(batch.max_failed ?? "") }), number("max_failed_percent", "maxFailedPercent", { min: 0, max: 100, step: "any", value: String(batch.max_failed_percent ?? "") })),
     pauses(windows),
     open ? field("job_data", t("batches.jobData"), { rows: 3, class: "mono", hint: t("batches.jobDataHint") }) : null,
   ], t("action.save"), async (given) => {
     const body = { rate: Number(given.rate) };
-    if (given.max_errors) body.max_errors = Number(given.max_errors);
+    for (const name of ["max_errors", "max_failed", "max_failed_percent"]) if (given[name]) body[name] = Number(given[name]);
+    if (given.on_item_failure !== batch.on_item_failure) body.on_item_failure = given.on_item_failure;
     if (given.pause_windows.trim() !== windows) body.pause_windows = windowsOf(given.pause_windows);
     if (given.job_data?.trim()) body.job_data = readJson("job_data", given.job_data);
     await patch(`v1/batches/${at(batch.batch_id)}`, body);

@@ -55,7 +55,7 @@ async function attemptsDialog(listed) {
   dialog(t("callbacks.attempts"), () => [
     facts([[t("callbacks.to"), code(item.url)], [t("callbacks.id"), code(item.delivery_id)]]),
     item.attempts.length
-      ? h("ol", { class: "logs" }, item.attempts.map((attempt) => h("li", null, h("time", { class: "muted" }, clock(attempt.at)), code(duration(attempt.duration_ms / 1000)), h("span", null, outcome(attempt)))))
+      ? h("ol", { class: "logs", tabindex: "0", "aria-label": t("callbacks.attempts") }, item.attempts.map((attempt) => h("li", null, h("time", { class: "muted" }, clock(attempt.at)), code(duration(attempt.duration_ms / 1000)), h("span", null, outcome(attempt)))))
       : h("p", { class: "muted" }, t("callbacks.notTried")),
     item.body ? h("details", null, h("summary", null, t("callbacks.body")), h("pre", { class: "mono" }, item.body)) : null,
   ]);

@@ -6,7 +6,7 @@ import { t } from "../i18n.js";
 import { badge, card, copyable, facts, link, pageHead } from "../parts/basics.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
-import { exportActions, exportProgress } from "./exports.js";
+import { exportActions, exportProgress, TYPE_NAMES } from "./exports.js";
 
 export function exportPage(root, { id, go }) {
   return screen(root, {
@@ -23,7 +23,7 @@ export function exportPage(root, { id, go }) {
         card(t("jobs.timeline"), { id: "timeline" }, timeline(lines)),
         card(t("jobs.details"), { id: "details" }, facts([
           [t("exports.id"), copyable(task.task_id)],
-          [t("field.type"), task.type],
+          [t("field.type"), TYPE_NAMES[task.type] || task.type],
           [t("field.size"), bytes(task.size)],
           [t("field.attempts"), task.attempts],
           [t("exports.reason"), task.failed_reason],

@@ -12,7 +12,7 @@ import { screen } from "../parts/screen.js";
 import { Pages, table } from "../parts/table.js";
 import { timeline } from "../parts/timeline.js";
 import { session } from "../session.js";
-import { exportProgress } from "./exports.js";
+import { exportProgress, TYPE_NAMES } from "./exports.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired"];
 
@@ -102,7 +102,7 @@ export function exportSchedule(root, { id, go }) {
           [t("ingest.schedule"), code(record.schedule)],
           [t("ingest.next"), nextRun(record)],
           [t("schedules.id"), copyable(record.schedule_id)],
-          [t("field.type"), record.type],
+          [t("field.type"), TYPE_NAMES[record.type] || record.type],
           [t("field.created"), moment(record.created_at)],
         ]))),
     ],

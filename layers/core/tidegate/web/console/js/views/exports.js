@@ -14,6 +14,8 @@ import { searchBox } from "../parts/search.js";
 import { Pages, table } from "../parts/table.js";
 
 const STATUSES = ["", "running", "queued", "completed", "failed", "cancelled", "expired"];
+// Names of products and formats: the same in every language.
+export const TYPE_NAMES = { excel: "Excel", csv: "CSV", jsonl: "JSONL", parquet: "Parquet" };
 const MOVING = ["pending", "queued", "running"];
 
 export function exportsList(root, { query, go }) {

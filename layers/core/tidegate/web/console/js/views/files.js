@@ -37,7 +37,7 @@ export function files(root, { query, go }) {
 function list(items, refresh) {
   return table(t("nav.files"), [
     { title: t("field.name"), kind: "main", cell: (file) => [h("span", { class: "strong" }, file.file_name), h("span", { class: "under clip" }, file.file_path)] },
-    { title: t("field.status"), cell: (file) => badge(file.state) },
+    { title: t("field.status"), cell: (file) => h("div", null, badge(file.state), file.error && h("span", { class: "under reason" }, file.error)) },
     { title: t("files.place"), cell: (file) => `${file.biz_id} / ${file.app_id}` },
     { title: t("field.size"), cell: (file) => bytes(file.size) },
     { title: "SHA-256", cell: (file) => (file.signature ? copyable(file.signature) : "–") },
@@ -48,7 +48,7 @@ function list(items, refresh) {
 
 function actions(file, refresh) {
   const gone = session.can("write") && button(t("action.delete"), () => confirm(t("files.deleteSure", { name: file.file_name }), t("action.delete"), () => act(() => remove(`v1/files/${at(file.file_id)}`), t("exports.deleted"), refresh)), { kind: "small danger-quiet", key: "delete" });
-  if (file.state === "failed") return h("div", { class: "action-row" }, h("span", { class: "reason" }, file.error), gone);
+  if (file.state === "failed") return h("div", { class: "action-row" }, gone);
   if (file.state !== "ready") return null;
   return h("div", { class: "action-row" },
     button(t("action.download"), () => act(() => saveFrom(`v1/files/${at(file.file_id)}/url`)), { kind: "small", iconName: "download" }),

@@ -11,6 +11,8 @@ import { searchBox } from "../parts/search.js";
 import { Pages, table } from "../parts/table.js";
 import { session } from "../session.js";
 
+// A target that has not ended is shown as downloading, as on the page of its Job.
+const STATUS_NAMES = { Running: "downloading" };
 const STATES = ["", "online", "offline"];
 
 export function fleet(root, { query, go }) {
@@ -38,12 +40,19 @@ function list(items, filter) {
   return table(t("nav.fleet"), [
     { title: t("fleet.host"), kind: "main", cell: (agent) => link(agent.agent_id, `#/fleet/${at(agent.agent_id)}`, "strong") },
     { title: t("field.status"), cell: (agent) => badge(agent.state) },
+    { title: t("fleet.lastJob"), cell: (agent) => (agent.last_job ? lastJob(agent.last_job) : "–") },
     { title: t("fleet.groups"), cell: (agent) => (agent.groups.length ? h("span", { class: "chips" }, agent.groups.map((group) => h("button", { type: "button", class: "chip", onclick: () => filter({ group }) }, group))) : "–") },
     { title: t("fleet.zone"), cell: (agent) => agent.zone || "–" },
     { title: t("fleet.version"), cell: (agent) => agent.version || "–" },
     { title: t("fleet.free"), cell: (agent) => bytes(agent.free_bytes) },
     { title: t("fleet.lastSeen"), cell: (agent) => (agent.last_seen ? when(agent.last_seen) : t("overview.never")) },
   ], items, { keyOf: (agent) => agent.agent_id });
+}
+
+// Once the Job's records have expired there is no page to link to.
+export function lastJob({ key, file_name, status, at: taken }) {
+  if (!status) return h("div", null, h("span", null, file_name), h("span", { class: "under" }, when(taken)));
+  return h("div", null, link(file_name, `#/distribution/${at(key)}`, "strong"), h("span", { class: "under" }, badge(STATUS_NAMES[status] || status), " ", when(taken)));
 }
 
 // `name=value` a line.

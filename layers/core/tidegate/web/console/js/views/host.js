@@ -10,7 +10,7 @@ import { field, form } from "../parts/form.js";
 import { screen } from "../parts/screen.js";
 import { timeline } from "../parts/timeline.js";
 import { session } from "../session.js";
-import { labelsOf, wordsOf } from "./fleet.js";
+import { labelsOf, lastJob, wordsOf } from "./fleet.js";
 
 export function host(root, { id, go }) {
   const path = `v1/agents/${at(id)}`;
@@ -33,6 +33,7 @@ export function host(root, { id, go }) {
           [t("fleet.peers"), agent.peers && t(agent.peers.listen.length ? (agent.peers.reached ? "fleet.listens" : "fleet.unreached") : "fleet.onlyFetches", { where: agent.peers.listen.join(", ") })],
           [t("fleet.free"), bytes(agent.free_bytes)],
           [t("fleet.lastSeen"), agent.last_seen ? moment(agent.last_seen) : t("overview.never")],
+          [t("fleet.lastJob"), agent.last_job && lastJob(agent.last_job)],
           [t("fleet.groups"), agent.groups.join(", ")],
           [t("fleet.labels"), Object.entries(agent.labels).map(([name, value]) => `${name}=${value}`).join(", ")],
         ])),

@@ -58,11 +58,15 @@ class TasksOfTargets {
   }
 }
 
+// Those that download and those that have not begun: the API calls both Running.
+const unended = ({ total = 0, success = 0, failed = 0, timeout = 0, cancelled = 0 }) => total - success - failed - timeout - cancelled;
+const statusOf = (target) => (target.status === "Running" && (target.error_code ?? null) === null ? "waiting" : STATUSES[target.status] || target.status);
+
 const movedBytes = (record) => record.speed?.moved_bytes ?? (record.swarm ? record.swarm.origin_bytes + record.swarm.peer_bytes : null);
 
 function page({ record, shown, tasks }, { status, targets, refresh, choose, map, speed, go }) {
   const counts = record.counts || {};
-  const options = [["", t("action.any"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${name}`), count(counts[name] || 0)])];
+  const options = [["", t("action.any"), count(counts.total || 0)], ...Object.entries(STATUSES).map(([value, name]) => [value, t(`status.${value === "Running" ? "running" : name}`), count(value === "Running" ? unended(counts) : counts[name] || 0)])];
   return [
     crumbs(link(t("nav.distribution"), "#/distribution")),
     pageHead(record.file_name || record.file_path, record.file_path, badge(record.status), session.can("write") && actions(record, refresh, go)),
@@ -132,7 +136,7 @@ function waves(record) {
 function targetTable(items, tasks) {
   return table(t("jobs.targets"), [
     { title: t("jobs.agent"), kind: "main", cell: (target) => [link(target.agent_id, `#/fleet/${at(target.agent_id)}`, "strong"), target.container_id && h("span", { class: "under" }, target.container_id)] },
-    { title: t("field.status"), cell: (target) => badge(STATUSES[target.status] || target.status) },
+    { title: t("field.status"), cell: (target) => badge(statusOf(target)) },
     { title: t("jobs.code"), cell: (target) => (target.error_code === undefined || target.error_code === null ? "–" : code(target.error_code)) },
     { title: t("jobs.message"), kind: "grow", cell: (target) => target.error_msg || (target.status === "Running" && target.staged_at ? t("jobs.isStaged") : target.status === "Running" && target.progress !== undefined && target.progress !== null ? `${target.progress}%` : "–") },
     { title: t("jobs.task"), cell: (target) => taskLink(tasks.get(targetName(target.agent_id, target.container_id))) },

@@ -10,7 +10,7 @@ import { adminKeys } from "./keys.js";
 import { project } from "./project.js";
 import { projects } from "./projects.js";
 import { system } from "./system.js";
-import { unknown } from "./unknown.js";
+import { notAllowed, unknown } from "./unknown.js";
 
 const PAGES = { projects, keys: adminKeys, credentials, audit, archive, system };
 const ADMINS = ["projects", "keys", "system"];
@@ -24,6 +24,7 @@ export function operateTabs(chosen) {
 export function operate(root, given) {
   const [name = pages()[0], ...rest] = (here().id || "").split("/").filter(Boolean);
   if (name === "projects" && rest.length && session.isAdmin) return project(root, { ...given, id: rest.join("/"), tabs: operateTabs });
+  if (ADMINS.includes(name) && !session.isAdmin) return notAllowed("admin")(root);
   if (!pages().includes(name)) return unknown(root);
   return PAGES[name](root, { ...given, tabs: operateTabs });
 }

@@ -3,7 +3,7 @@ import { draw, h } from "../dom.js";
 import { call } from "../api.js";
 import { t } from "../i18n.js";
 import { session } from "../session.js";
-import { field, form } from "../parts/form.js";
+import { field, FieldError, form } from "../parts/form.js";
 import { logo } from "../parts/logo.js";
 
 export function signIn(root, entered, reason, switches) {
@@ -11,7 +11,9 @@ export function signIn(root, entered, reason, switches) {
     field("key", t("signin.key"), { type: "password", required: true, hint: t("signin.hint"), placeholder: "tg_…", autofocus: true }),
   ], t("signin.enter"), async ({ key }) => {
     const trimmed = key.trim();
-    const me = await call("GET", "v1/me", { key: trimmed });
+    // A header takes no other characters: the browser would not even send it.
+    if (!/^[!-~]+$/.test(trimmed)) throw new FieldError("key", t("signin.notAKey"));
+    const me = await call("GET", "v1/me", { key: trimmed }).catch(explain);
     session.begin(trimmed);
     session.describe(me);
     entered();
@@ -24,4 +26,10 @@ export function signIn(root, entered, reason, switches) {
       h("p", { class: "hint" }, t("signin.where")),
       h("div", { class: "door-foot" }, h("a", { href: "docs" }, t("nav.docs")), switches))));
   asked.querySelector("input").focus();
+}
+
+// The API says how a key is sent; here one was, and it is not a valid one.
+function explain(error) {
+  if (error.status === 401) error.message = t("signin.unknownKey");
+  throw error;
 }

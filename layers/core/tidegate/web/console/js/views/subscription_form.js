@@ -24,7 +24,7 @@ export function newSubscription(root, { go }) {
 export function changeSubscription(root, { id, go }) {
   draw(root, skeleton(5));
   get(`v1/subscriptions/${at(id)}`).then((known) => describe(root, known, known.name, async (body) => {
-    await patch(`v1/subscriptions/${at(id)}`, { ...body, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null, politeness: body.politeness ?? null });
+    await patch(`v1/subscriptions/${at(id)}`, { ...body, schedule: body.schedule ?? null, credentials: body.credentials ?? null, file_path: body.file_path ?? null, priority: body.priority ?? null, politeness: body.politeness ?? null });
     toast(t("action.saved"));
     go(`ingest/${at(id)}`);
   }), (error) => draw(root, failure(error)));
@@ -64,13 +64,17 @@ function fields(known) {
       field("biz_id", t("files.biz"), { type: "number", min: 0, value: String(known.biz_id ?? 0) }),
       field("app_id", t("files.app"), { type: "number", min: 0, value: String(known.app_id ?? 0) }),
       field("credentials", t("ingest.credential"), { value: known.credentials || "", hint: t("ingest.credentialHint") })),
+    h("div", { class: "pair" },
+      field("concurrency", t("ingest.concurrency"), { type: "number", min: 1, max: 16, value: String(known.concurrency ?? 1), required: true, hint: t("ingest.concurrencyHint") }),
+      field("priority", t("queue.priority"), { type: "number", min: 1, max: 10, value: String(known.priority ?? ""), hint: t("exports.priorityHint") })),
     h("details", null, h("summary", null, t("polite.title")), h("div", null, politenessFields(known.politeness))),
   ];
 }
 
 function bodyOf(given) {
   const schedule = scheduleOf(given);
-  const body = { name: given.name, source_url: given.source_url, format: given.format, include: globs(given.include), exclude: globs(given.exclude), biz_id: Number(given.biz_id), app_id: Number(given.app_id) };
+  const body = { name: given.name, source_url: given.source_url, format: given.format, include: globs(given.include), exclude: globs(given.exclude), biz_id: Number(given.biz_id), app_id: Number(given.app_id), concurrency: Number(given.concurrency) };
+  if (given.priority) body.priority = Number(given.priority);
   for (const [name, value] of [["schedule", schedule], ["file_path", given.file_path.trim()], ["credentials", given.credentials.trim()], ["politeness", politenessOf(given)]]) if (value) body[name] = value;
   return body;
 }

@@ -57,8 +57,10 @@ export function compensationCard(state, refresh, canTrigger = true) {
     facts([
       [t("overview.interval"), `${duration(state.interval_s)} (×${state.multiplier})`],
       [t("overview.lastPoll"), state.last_poll ? when(state.last_poll) : t("overview.never")],
-      [t("overview.nextPoll"), state.next_poll ? t("overview.in", { time: duration(Math.max(0, secondsUntil(state.next_poll))) }) : "–"],
-      [t("overview.overdue"), code(count(state.queue_size))],
-      [t("overview.compensated"), code(count(state.compensated_total))],
+      [t("overview.nextPoll"), state.next_poll ? soon(secondsUntil(state.next_poll)) : "–"],
+      [t("overview.overdue"), count(state.queue_size)],
+      [t("overview.compensated"), count(state.compensated_total)],
     ]));
 }
+
+const soon = (seconds) => (seconds < 1 ? t("overview.anyMoment") : t("overview.in", { time: duration(seconds) }));

@@ -5,10 +5,10 @@ export const zhSchedules = {
     exportsLead: "按计划反复生成的导出。", exportsAdvice: "创建第一个：填写导出内容，再选择何时生成。", batchesLead: "按计划反复创建并启动的批次。", batchesAdvice: "创建第一个：填写批次内容，再选择何时创建并启动。",
     noRuns: "还没有运行过", noRunsAdvice: "首次运行时间：{time}。", noRunsPaused: "已暂停：恢复后在下一个时间点运行。", deleteExports: "删除计划“{name}”？已生成的导出保留。", deleteBatches: "删除计划“{name}”？已创建的批次保留。",
     repeatExport: "重复此导出", repeatBatch: "重复此批次", once: "不重复：立即导出一次", onceBatch: "不重复：创建后手动启动", formLead: "填写导出内容并选择生成时间。每次运行都重新读取数据源。", exportHint: "每次运行都重新读取数据源；此处填写的数据行保持不变。文件名中的 {date} 和 {time} 替换为运行时间。", batchHint: "到点即创建并启动一个批次；上一批次仍在运行时跳过。",
-    every15: "每 15 分钟", hourly: "每小时", daily2: "每天 02:00 UTC", weekly: "每周一 06:00 UTC", monthly: "每月 1 日 02:00 UTC",
+    every15: "每 15 分钟", hourly: "每小时", dailyAt: "每天 {time} UTC", onDays: "{days} {time} UTC", daily2: "每天 02:00 UTC", weekly: "每周一 06:00 UTC", monthly: "每月 1 日 02:00 UTC",
   },
   exports: {
-    schedule: "由计划生成", openSchedule: "所属计划", copies: "副本", emails: "邮件", advanced: "高级：直接数据源、邮件、速率",
+    schedule: "由计划生成", openSchedule: "所属计划", copies: "副本", emails: "邮件", advanced: "直接数据源、邮件与速率",
     email: "邮件通知", emailHint: "每行一个地址，最多 5 个。文件就绪后各收到一个链接。", source_rate: "对数据源的每秒请求数", sourceRateHint: "项目内所有设置了速率的导出合计。留空则不限。",
     direct: "直接读取", directNone: "不使用：用上面的数据行或地址", directS3: "S3 中的文件", directHint: "须允许项目读取。此时上面填写的数据行仅用于预览。", bucket: "存储桶", key: "键", keyHint: "带表头行的 CSV，或 JSON Lines；不能是压缩文件。", byEnding: "按扩展名", s3Delimiter: "分隔符", s3Encoding: "编码",
     dynamodbQuery: "DynamoDB 查询", dynamodbHint: "JSON：table、key_condition、values；可选 index、names、filter、attributes、newest_first。", athenaQuery: "Athena 查询", athenaHint: "JSON：workgroup、sql；可选 database、catalog。", needed: "此项必填。", oneSource: "地址与直接数据源只能选一个。",
@@ -18,5 +18,5 @@ export const zhSchedules = {
     deliver_toHint: "每行一个：桶/键，* 代表任意内容。参数 DeliveryBucket 也须允许该桶。", read_fromHint: "每行一个：s3://桶/键、dynamodb://表 或 athena://工作组。键中 * 代表任意内容。参数 SourceBucket、SourceTable、SourceWorkgroup 也须允许。",
   },
   polite: { host_downloads: "对该主机的并发下载数" },
-  files: { mirrors: "其他地址", mirrorsHint: "每行一个，最多 10 个。首个地址失败或过慢时使用。" },
+  files: { mirrors: "镜像地址", mirrorsHint: "同一文件的其他地址，每行一个，最多 10 个。首个地址失败或过慢时使用。" },
 };

@@ -1,0 +1,154 @@
+"""Errors say what is wrong, what to do next, and by which id operators find the request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+from tests.support.console import Console, console
+from tests.support.deployed import Deployed, DeployedProject
+
+
+@pytest.fixture
+def door(browser: Browser, deployed: Deployed) -> Iterator[Console]:
+    with console(browser, deployed) as opened:
+        opened.open()
+        yield opened
+
+
+def try_key(door: Console, key: str) -> None:
+    door.page.locator("input[name=key]").fill(key)
+    door.page.get_by_role("button", name="Sign in").click()
+
+
+def fail(desk: Console, path: str, status: int) -> None:
+    def answer(route: Route) -> None:
+        headers = {"x-request-id": "req-of-the-failure", "content-type": "application/problem+json"}
+        route.fulfill(status=status, headers=headers, body='{"detail": "the store did not answer"}')
+
+    desk.page.route(path, answer)
+
+
+def test_an_unknown_key_is_said_to_be_unknown(door: Console) -> None:
+    try_key(door, "tg_unknown")
+    expect(door.page.locator(".form-error")).to_contain_text("This key is not known, has expired or was revoked")
+    expect(door.page.locator(".form-error")).to_contain_text(re.compile("request id [0-9a-f-]{20,}"))
+
+
+def test_text_that_cannot_be_a_key_is_named_beside_the_field(door: Console) -> None:
+    try_key(door, "ключ от дома")
+    expect(door.page.locator("[data-field=key] .field-error")).to_contain_text("begins with tg_")
+
+
+def test_a_hosts_key_is_told_which_scope_it_lacks(door: Console, project: DeployedProject) -> None:
+    try_key(door, project.agent_key("host-1"))
+    expect(door.page.locator(".form-error")).to_contain_text("needs the scope read; this key has agent")
+
+
+@pytest.mark.parametrize(
+    ("route", "needs"),
+    [
+        ("exports/new", "may write"),
+        ("ingest/sub-1/change", "may write"),
+        ("operate/projects", "admin key"),
+        ("operate/system", "admin key"),
+    ],
+)
+def test_a_read_key_learns_which_key_a_page_needs(
+    door: Console, deployed: Deployed, project: DeployedProject, route: str, needs: str
+) -> None:
+    try_key(door, str(deployed.make_key(project.id, ["read"])["key"]))
+    door.page.locator(".frame").wait_for()
+    door.go(route)
+    expect(door.page.get_by_role("heading", name="Not with this key")).to_be_visible()
+    expect(door.page.locator(".state")).to_contain_text(re.compile(f"{needs}.*yours has: read"))
+    door.page.get_by_role("button", name="Sign in with another key").click()
+    expect(door.page.locator("input[name=key]")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("record", "leads_to"),
+    [
+        ("exports/exp-1", "Exports"),
+        ("distribution/nothing", "Distribution"),
+        ("tasks/nothing", "Distribution"),
+        ("fleet/nobody", "Fleet"),
+        ("batches/bat-1", "Batches"),
+        ("ingest/sub-1", "Ingest"),
+        ("queue/req-1", "Queue"),
+        ("export-schedules/sch-1", "Schedules"),
+    ],
+)
+def test_a_record_that_is_not_there_leads_to_those_that_are(desk: Console, record: str, leads_to: str) -> None:
+    desk.go(record)
+    failed = desk.page.locator(".state.bad")
+    expect(failed).to_contain_text("It may have expired, or belongs to another project.")
+    expect(failed.locator(".copy")).to_be_visible()
+    failed.get_by_role("link", name=leads_to).click()
+    expect(failed).to_have_count(0)
+    expect(desk.page.locator("h1")).to_be_visible()
+
+
+def test_a_failing_server_is_named_with_the_request(desk: Console) -> None:
+    fail(desk, "**/v1/tasks**", 500)
+    desk.go("exports")
+    failed = desk.page.locator(".state.bad")
+    expect(failed).to_contain_text("the store did not answer")
+    expect(failed.locator(".copy")).to_have_attribute("title", re.compile("req-of-the-failure"))
+
+    desk.page.unroute("**/v1/tasks**")
+    failed.get_by_role("button", name="Try again").click()
+    expect(desk.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
+
+
+def test_what_was_loaded_stays_and_the_page_goes_on_by_itself(desk: Console) -> None:
+    expect(desk.page.locator(".tiles")).to_be_visible()
+    fail(desk, "**/v1/overview**", 502)
+    stale = desk.page.locator("[data-key=stale]")
+    expect(stale).to_contain_text("the store did not answer")
+    expect(stale.locator(".copy")).to_have_attribute("title", re.compile("req-of-the-failure"))
+    expect(desk.page.locator(".tiles")).to_be_visible()
+
+    desk.page.unroute("**/v1/overview**")
+    expect(stale).to_have_count(0)
+
+
+def test_without_a_connection_nothing_typed_is_lost_and_nothing_is_made_twice(
+    desk: Console, project: DeployedProject
+) -> None:
+    desk.go("exports/new")
+    desk.page.locator("input[name=name]").fill("Sent twice")
+
+    def lose_the_answer(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    desk.page.route("**/v1/task", lose_the_answer)
+    desk.page.get_by_role("button", name="Export", exact=True).click()
+    expect(desk.page.locator(".form-error")).to_contain_text("it will not be made twice")
+    desk.page.unroute("**/v1/task")
+    desk.page.get_by_role("button", name="Export", exact=True).click()
+    expect(desk.page.get_by_role("heading", name="Sent twice", level=1)).to_be_visible()
+    assert len(project.http("GET", "/v1/tasks").json()["items"]) == 1
+    desk.complaints.clear()
+
+
+def test_a_revoked_key_ends_the_visit_and_signing_in_leads_back(
+    door: Console, deployed: Deployed, project: DeployedProject
+) -> None:
+    made = deployed.make_key(project.id, ["read", "write"])
+    try_key(door, str(made["key"]))
+    door.page.locator(".frame").wait_for()
+    door.go("exports")
+    expect(door.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
+
+    assert deployed.http("DELETE", f"/v1/keys/{made['key_id']}", key=deployed.admin_key).status == 204
+
+    expect(door.page.locator(".notice")).to_contain_text("This key is not valid any more")
+    try_key(door, project.key)
+    expect(door.page.get_by_role("heading", name="Exports", level=1)).to_be_visible()
+    # The server closes the WebSocket of a revoked key, and the browser reports that.
+    door.complaints.clear()

@@ -1,0 +1,123 @@
+"""A host's last Job: noted with the write that its poll makes anyway, and judged by the Job's own records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.calls import count_calls
+from tests.support.fleet import Fleet
+from tidegate.aws import keys
+from tidegate.distribution.model import job_key
+
+
+def last_job(fleet: Fleet, agent_id: str) -> dict[str, Any] | None:
+    """As the list and the host's own page both show it."""
+    found = {item["agent_id"]: item["last_job"] for item in fleet.get("/v1/agents")["items"]}
+    assert found[agent_id] == fleet.get(f"/v1/agents/{agent_id}")["last_job"]
+    shown: dict[str, Any] | None = found[agent_id]
+    return shown
+
+
+def dispatched(fleet: Fleet, *agent_ids: str, **more: Any) -> str:
+    job_id = str(fleet.submit_many(agent_ids, **more)["job_id"])
+    fleet.run_until_dispatched(job_id)
+    return job_id
+
+
+def test_host_that_took_nothing_has_no_last_job(fleet: Fleet) -> None:
+    fleet.inbox("a-1")
+
+    assert last_job(fleet, "a-1") is None
+
+
+def test_fetched_transfer_is_the_hosts_last_job(fleet: Fleet) -> None:
+    job_id = dispatched(fleet, "a-1")
+
+    fleet.inbox("a-1")
+
+    shown = last_job(fleet, "a-1")
+    assert shown is not None
+    assert (shown["job_id"], shown["key"]) == (job_id, job_key(job_id))
+    assert (shown["file_name"], shown["status"]) == ("app.bin", "Running")
+    assert shown["at"] == fleet.get("/v1/agents/a-1")["last_seen"]
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, "Success"), (1002, "Failed"), (115, "Running")])
+def test_status_is_what_the_host_reported(fleet: Fleet, code: int, status: str) -> None:
+    dispatched(fleet, "a-1", "a-2")
+    fleet.report("a-1", code)
+
+    shown = last_job(fleet, "a-1")
+
+    assert shown is not None
+    assert shown["status"] == status
+
+
+def test_host_that_never_reported_has_the_status_of_its_ended_job(fleet: Fleet) -> None:
+    job_id = dispatched(fleet, "a-1")
+    fleet.inbox("a-1")
+    answer = fleet.post(f"/v1/jobs/{job_key(job_id)}/cancel", {})
+    assert answer.status == 202, answer.body
+    fleet.step("poll_transfer", job_id)
+    fleet.step("finish_job", job_id)
+
+    shown = last_job(fleet, "a-1")
+
+    assert shown is not None
+    assert shown["status"] == "Cancelled"
+
+
+def test_newer_job_replaces_the_older_within_the_same_minute(fleet: Fleet) -> None:
+    dispatched(fleet, "a-1")
+    fleet.report("a-1", 0)
+    newer = dispatched(fleet, "a-1", file_path="/data/b.bin", file_name="b.bin")
+    fleet.inbox("a-1")
+
+    shown = last_job(fleet, "a-1")
+
+    assert shown is not None
+    assert (shown["job_id"], shown["file_name"]) == (newer, "b.bin")
+
+
+def test_expired_job_keeps_its_name_and_loses_its_status(fleet: Fleet) -> None:
+    job_id = dispatched(fleet, "a-1")
+    fleet.report("a-1", 0)
+    fleet.cloud.app.table.batch_delete([keys.job(fleet.project.id, job_key(job_id))])
+
+    shown = last_job(fleet, "a-1")
+
+    assert shown is not None
+    assert (shown["file_name"], shown["status"]) == ("app.bin", None)
+
+
+def test_last_job_costs_no_write_of_its_own(fleet: Fleet) -> None:
+    """A host that was not noted in the last minutes is noted at its poll, with or without a transfer."""
+    fleet.inbox("a-1")  # notes the first use of the key too
+    fleet.cloud.clock.advance(300)
+    with count_calls(fleet.cloud.app) as idle:
+        fleet.inbox("a-1")
+    dispatched(fleet, "a-1")
+    fleet.cloud.clock.advance(300)
+
+    with count_calls(fleet.cloud.app) as busy:
+        offered = fleet.inbox("a-1")
+    with count_calls(fleet.cloud.app) as reported:
+        fleet.report("a-1", 0, items=offered)
+
+    assert idle["dynamodb.UpdateItem"] == busy["dynamodb.UpdateItem"] == 1
+    assert reported["dynamodb.UpdateItem"] == 1
+
+
+def test_list_of_a_hundred_hosts_reads_their_jobs_in_two_calls_more(fleet: Fleet) -> None:
+    names = [f"a-{number:03}" for number in range(100)]
+    dispatched(fleet, *names)
+    for name in names:
+        fleet.cloud.app.distribution.agents.inbox(fleet.project.id, name)
+
+    with count_calls(fleet.cloud.app) as calls:
+        items = fleet.get("/v1/agents", limit=100)["items"]
+
+    assert {item["last_job"]["status"] for item in items} == {"Running"}
+    assert calls["dynamodb.BatchGetItem"] == 2
