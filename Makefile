@@ -3,6 +3,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 # uv then trusts what this machine trusts, also behind a company's proxy.
 export UV_SYSTEM_CERTS := 1
+# Many containers set it. Every process would then compile all that it imports, which takes longer than most tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 UV_VERSION := 0.13.7
 VENV := .venv
@@ -38,7 +40,7 @@ test: $(STAMP)  ## everything that must hold; ends with the tests that needed a 
 	@$(MAKE) --no-print-directory --keep-going checks unit integration workflow faults e2e browser; ended=$$?; \
 	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 
-# Side by side: none of them watches the clock.
+# Side by side: none of them depends on the time it takes.
 checks: $(STAMP)
 	@$(MAKE) --no-print-directory -j 3 --output-sync=target lint types build-test
 
@@ -74,18 +76,19 @@ types: $(STAMP)  ## mypy, strict
 deployed: $(STAMP)
 	@$(BIN)/python -m local.deployed make
 
+# Three at a time on two cores: some tests wait for a rate or a time-out.
 unit: $(STAMP) deployed  ## pure rules, the template, single adapters
-	@$(TRY_TWICE) -n 2 tests/unit
+	@$(TRY_TWICE) -n 3 --dist worksteal tests/unit
 
 unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
-	@$(TRY_TWICE) -n 2 tests/integration
+	@$(TRY_TWICE) -n 3 --dist worksteal tests/integration
 
 workflow: $(STAMP)  ## the state machines on moto
-	@$(TRY_TWICE) -n 2 tests/workflow
+	@$(TRY_TWICE) -n 2 --dist worksteal tests/workflow
 
 faults: $(STAMP)  ## any AWS call fails, any function dies or is late
-	@$(TRY_TWICE) -n 2 tests/faults
+	@$(TRY_TWICE) -n 2 --dist worksteal tests/faults
 
 faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours; goes on where it stopped
 	@$(BIN)/python -m tests.faults --jobs 2

@@ -84,7 +84,7 @@ def test_a_callback_url_at_a_private_address_is_refused_at_submission(deployed: 
     assert (refused.status, refused.json()["code"]) == (422, "url_not_allowed")
 
 
-def test_gone_is_dead_with_a_letter_in_the_dead_letter_queue_and_can_be_redelivered(
+def test_410_goes_to_the_dead_letter_queue_and_can_be_redelivered(
     deployed: Deployed, project: DeployedProject
 ) -> None:
     with receiver(410, 200) as at:

@@ -114,7 +114,7 @@ def test_the_seeds_table_as_excel(deployed: Deployed, project: DeployedProject, 
     assert {"A1:L1", "A4:C8", "B18:B22", "A23:L23"} <= {str(merged) for merged in sheet.merged_cells.ranges}
 
 
-def test_a_source_that_answers_no_rows_fails_with_its_reason_and_tells_the_callback(
+def test_source_without_rows_fails_and_the_callback_says_why(
     deployed: Deployed, project: DeployedProject, source: PagedSource, httpserver: HTTPServer
 ) -> None:
     source.answer = lambda *_: {"status": 500, "msg": "closed for today"}

@@ -205,7 +205,7 @@ def whole_and_told(deployed: Deployed, project: DeployedProject, listener: Ear, 
     told_once(listener, task_id, "completed")
 
 
-def test_a_batch_killed_in_mid_slice_calls_every_item_and_repeats_a_second_at_most(
+def test_batch_killed_in_a_slice_repeats_one_second_at_most(
     deployed: Deployed, project: DeployedProject, listener: Ear
 ) -> None:
     calls: list[tuple[float, int]] = []
