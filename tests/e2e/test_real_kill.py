@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from pytest_httpserver import HTTPServer
+from tests.support.ear import Ear, ear
 
 from tests.support.deployed import Deployed, DeployedProject, until
-from tests.support.ear import Ear, ear
 from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import read_csv, read_sheet
 from tests.support.http_servers import Handler, serve

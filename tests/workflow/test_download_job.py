@@ -32,7 +32,7 @@ def execution(fleet: Fleet, job_id: str) -> str:
 
 
 def run(fleet: Fleet, job_id: str) -> list[str]:
-    """To its end; answers the names of the states that it went through."""
+    """Runs it to its end and returns the names of the states that it went through."""
     client = fleet.cloud.client("stepfunctions")
     arn = execution(fleet, job_id)
     ended = wait_for(client, arn, 60)
