@@ -17,7 +17,7 @@ DEPLOYED := .venv-deployed/bin
 # Runs a suite, what failed in it once more, and remembers what that was.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help run demo smoke clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo smoke clean test deployed checks on-the-stack lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -37,7 +37,7 @@ clean:  ## forget the local cloud and its state
 
 test: $(STAMP)  ## everything that must hold; ends with the tests that needed a second try
 	@$(BIN)/python -m tests.support.second_try forget
-	@$(MAKE) --no-print-directory --keep-going checks unit integration workflow faults e2e browser; ended=$$?; \
+	@$(MAKE) --no-print-directory --keep-going checks unit integration workflow faults on-the-stack; ended=$$?; \
 	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 
 # Side by side: none of them depends on the time it takes.
@@ -105,7 +105,11 @@ fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an 
 corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetched and read
 	@$(BIN)/python -m tests.corpora
 
-# Three at a time on two cores: they mostly wait.
+# Side by side, each on stacks of its own: they mostly wait.
+on-the-stack: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e browser
+
+# Three at a time on two cores for the same reason.
 e2e: $(STAMP)  ## over HTTP against the deployed stack
 	@$(TRY_TWICE) -n 3 --dist loadfile tests/e2e
 
