@@ -1,4 +1,4 @@
-"""Callbacks and SNS on the deployed stack: every right is enforced, every byte goes over HTTP."""
+"""Callbacks and SNS on the deployed stack: permissions are enforced, and all traffic is real HTTP."""
 
 from __future__ import annotations
 

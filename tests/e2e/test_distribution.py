@@ -33,7 +33,7 @@ def body(**more: Any) -> dict[str, Any]:
 
 
 class Agents:
-    """Play agents: each asks for its transfers, fetches the file and reports, by the admin's key."""
+    """Acts as the agents: each asks for its transfers, fetches the file and reports, by the admin's key."""
 
     def __init__(self, deployed: Deployed, project: DeployedProject, code: Callable[[str], int] = lambda _: 0) -> None:
         self._deployed = deployed

@@ -106,7 +106,7 @@ class MotoCloud:
         # How long functions slept, frozen, in the test so far.
         self.frozen_seconds = 0
         self._env = env
-        # What the outside world does while a machine waits: agents that report, queues that are delivered.
+        # Called while a state machine waits: agents report, queues are delivered.
         self.while_waiting: list[Callable[[], object]] = []
         self._mock = mock_aws(
             config={"stepfunctions": {"execute_state_machine": machines_run}, "lambda": {"use_docker": False}}
@@ -186,7 +186,7 @@ class MotoCloud:
         event["requestContext"]["authorizer"] = {"lambda": described["context"]}
         began, frozen = self.clock(), self.frozen_seconds
         answer = self.invoke("submit" if (method, path) in SUBMIT_ROUTES else "api", event)
-        # Machines that run move the clock meanwhile; a function's sleep before the call is no part of the call.
+        # Machines that run move the clock meanwhile; a function's sleep before the call does not count.
         took = (self.clock() - began).total_seconds() - (self.frozen_seconds - frozen)
         if not self.machines_run and took > aws_limits.API_SECONDS:
             return Answer(503, {"content-type": "application/json"}, b'{"message":"Service Unavailable"}')

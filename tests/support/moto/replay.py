@@ -58,16 +58,16 @@ class Recording(Generic[T]):
 
         def recorded(backend: Any, *args: Any, **kwargs: Any) -> Any:
             # A method may call that of its base class.
-            if self._inside or type(backend) is not kind:
+            if self._inside or not _is_exactly(backend, kind):
                 return call(backend, *args, **kwargs)
-            given = copy.deepcopy((args, kwargs))
+            where, given = (backend.account_id, backend.region_name), copy.deepcopy((args, kwargs))
             self._inside = True
             try:
                 made = call(backend, *args, **kwargs)
             finally:
                 self._inside = False
             arn = str(getattr(made, "arn", ""))
-            self._steps.append(_Step(kind, backend.account_id, backend.region_name, method, *given, arn))
+            self._steps.append(_Step(kind, *where, method, *given, arn))
             return made
 
         return recorded
@@ -76,14 +76,22 @@ class Recording(Generic[T]):
         return copy.deepcopy(self._made)
 
     def replay(self) -> T:
-        # moto draws the names of subscriptions by lot.
+        # moto gives subscriptions random names.
         renamed: dict[str, str] = {}
         for step in self._steps:
             backend = _BACKENDS[step.kind][0][step.account][step.region]
-            args, kwargs = copy.deepcopy((step.args, step.kwargs))
-            args = [renamed.get(one, one) if isinstance(one, str) else one for one in args]
-            kwargs = {name: renamed.get(one, one) if isinstance(one, str) else one for name, one in kwargs.items()}
+            args = [_own(one, renamed) for one in step.args]
+            kwargs = {name: _own(one, renamed) for name, one in step.kwargs.items()}
             made = getattr(backend, step.method)(*args, **kwargs)
             if step.arn:
                 renamed[step.arn] = str(made.arn)
         return self.made()
+
+
+def _own(argument: Any, renamed: dict[str, str]) -> Any:
+    """The argument for one replay: a copy, or the present name of what it names."""
+    return renamed.get(argument, argument) if isinstance(argument, str) else copy.deepcopy(argument)
+
+
+def _is_exactly(backend: Any, kind: type) -> bool:
+    return type(backend) is kind

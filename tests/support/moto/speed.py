@@ -11,9 +11,9 @@ from unittest.mock import patch as replace
 from botocore.loaders import JSONFileLoader, Loader
 from botocore.signers import RequestSigner
 from botocore.useragent import UserAgentString
-from moto.core import DEFAULT_ACCOUNT_ID, responses, utils
+from moto.core import responses, utils
 from moto.core.botocore_stubber import BotocoreStubber
-from moto.core.models import MockAWS, botocore_stubber, responses_mock
+from moto.core.models import DEFAULT_ACCOUNT_ID, MockAWS, botocore_stubber, responses_mock
 from moto.core.utils import camelcase_to_underscores, method_names_from_class
 from moto.dynamodb.exceptions import ItemSizeTooLarge
 from moto.dynamodb.models.dynamo_type import DynamoType, Item, LimitedSizeDict
@@ -36,7 +36,7 @@ _ITEM_CALLS = {
 _JSON = "application/x-amz-json-1.0"
 _TARGET = "DynamoDB_20120810."
 _TABLE_URL = "https://dynamodb.us-east-1.amazonaws.com/"
-# moto checks no signature. S3 is not among them: it answers a request without one as a stranger's.
+# moto checks no signature of these. S3 is not among them: there an unsigned request is an anonymous one.
 _UNSIGNED = {"dynamodb", "sqs", "sns", "states"}
 # As moto has it, between the documented limit and the one measured.
 _ITEM_BYTES = 405_000
@@ -114,13 +114,19 @@ def _enabled(self: MockAWS, reset: bool = True) -> None:
     """moto makes 1,300 objects, one for each method of each URL, for every cloud."""
     if not _URL_RESPONSES:
         _enable(self, reset)
-        _URL_RESPONSES.update({method: list(found) for method, found in responses_mock._registry._registered.items()})
+        _URL_RESPONSES.update({method: list(found) for method, found in _registered().items()})
         return
     botocore_stubber.enabled = True
     if reset:
         self.reset()
     responses_mock.start()
-    responses_mock._registry._registered.update({method: list(found) for method, found in _URL_RESPONSES.items()})
+    _registered().update({method: list(found) for method, found in _URL_RESPONSES.items()})
+
+
+def _registered() -> dict[str, list[Any]]:
+    registry: Any = responses_mock._registry
+    found: dict[str, list[Any]] = registry._registered
+    return found
 
 
 def _signed(self: RequestSigner, operation_name: Any = None, request: Any = None, **more: Any) -> Any:
@@ -130,7 +136,7 @@ def _signed(self: RequestSigner, operation_name: Any = None, request: Any = None
 
 
 def _request_id(headers: Any = None) -> str:
-    """moto draws its 52 characters one by one."""
+    """moto draws 52 random characters one by one."""
     made = uuid.uuid4().hex.upper()
     if isinstance(headers, dict):
         headers["x-amzn-requestid"] = made
@@ -142,7 +148,7 @@ def _cast_value(self: DynamoType) -> Any:
 
 
 def _query_of_a_partition(self: Table, hash_key: Any, *args: Any, **more: Any) -> Any:
-    """moto walks over the whole table."""
+    """moto goes through the whole table."""
     index_name = args[_INDEX_NAME] if len(args) > _INDEX_NAME else more.get("index_name")
     if index_name or hash_key is None or hash_key not in self.items:
         return _query(self, hash_key, *args, **more)
@@ -151,7 +157,7 @@ def _query_of_a_partition(self: Table, hash_key: Any, *args: Any, **more: Any) -
         return _query(self, hash_key, *args, **more)
 
 
-# For every process that imports it: moto makes a new session for each cloud, and each would read the models from disk.
+# These hold in every process that imports this. moto makes a session for each cloud, which would read the models anew.
 JSONFileLoader.load_file = lambda _, path: _model(path)  # type: ignore[method-assign, assignment]
 setattr(responses, "method_names_from_class", cache(method_names_from_class))  # noqa: B010
 setattr(responses, "camelcase_to_underscores", cache(camelcase_to_underscores))  # noqa: B010

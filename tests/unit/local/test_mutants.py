@@ -54,7 +54,7 @@ def test_fault_is_in_the_tree_only_during_the_trial(tree: Path) -> None:
     ],
 )
 def test_mutant_that_does_not_fit_the_source_is_an_error(tree: Path, change: dict[str, str], said: str) -> None:
-    mutant = SUM._replace(**change)
+    mutant = SUM._replace(**change)  # type: ignore[arg-type]
 
     with pytest.raises(DoesNotApply, match=said):
         changed(mutant, tree)
