@@ -3,6 +3,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 # uv then trusts what this machine trusts, also behind a company's proxy.
 export UV_SYSTEM_CERTS := 1
+# Many containers set it. Every process would then compile all that it imports, which takes longer than most tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 UV_VERSION := 0.13.7
 VENV := .venv
@@ -15,7 +17,7 @@ DEPLOYED := .venv-deployed/bin
 # Runs a suite, what failed in it once more, and remembers what that was.
 TRY_TWICE = $(dir $(firstword $(PYTEST)))python -m tests.support.second_try run
 
-.PHONY: help run demo smoke clean test deployed checks lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
+.PHONY: help run demo smoke clean test deployed checks on-the-stack lint format types unit integration workflow faults faults-all mutants fuzz corpora e2e build-test build deploy bench browser test-browser screenshots lock lock-check newcomer setup
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,10 +37,10 @@ clean:  ## forget the local cloud and its state
 
 test: $(STAMP)  ## everything that must hold; ends with the tests that needed a second try
 	@$(BIN)/python -m tests.support.second_try forget
-	@$(MAKE) --no-print-directory --keep-going checks unit integration workflow faults e2e browser; ended=$$?; \
+	@$(MAKE) --no-print-directory --keep-going checks unit integration workflow faults on-the-stack; ended=$$?; \
 	  $(BIN)/python -m local.deployed say; $(BIN)/python -m tests.support.second_try say; exit $$ended
 
-# Side by side: none of them watches the clock.
+# Side by side: none of them depends on the time it takes.
 checks: $(STAMP)
 	@$(MAKE) --no-print-directory -j 3 --output-sync=target lint types build-test
 
@@ -74,18 +76,19 @@ types: $(STAMP)  ## mypy, strict
 deployed: $(STAMP)
 	@$(BIN)/python -m local.deployed make
 
+# Three at a time on two cores: some tests wait for a rate or a time-out.
 unit: $(STAMP) deployed  ## pure rules, the template, single adapters
-	@$(TRY_TWICE) -n 2 tests/unit
+	@$(TRY_TWICE) -n 3 --dist worksteal tests/unit
 
 unit integration: PYTEST = $(shell [ -x $(DEPLOYED)/pytest ] && echo $(DEPLOYED) || echo $(BIN))/pytest -q
 integration: $(STAMP) deployed  ## services and routes on moto
-	@$(TRY_TWICE) -n 2 tests/integration
+	@$(TRY_TWICE) -n 3 --dist worksteal tests/integration
 
 workflow: $(STAMP)  ## the state machines on moto
-	@$(TRY_TWICE) -n 2 tests/workflow
+	@$(TRY_TWICE) -n 2 --dist worksteal tests/workflow
 
 faults: $(STAMP)  ## any AWS call fails, any function dies or is late
-	@$(TRY_TWICE) -n 2 tests/faults
+	@$(TRY_TWICE) -n 2 --dist worksteal tests/faults
 
 faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours; goes on where it stopped
 	@$(BIN)/python -m tests.faults --jobs 2
@@ -102,7 +105,11 @@ fuzz: $(STAMP)  ## made-up requests, rows and manifests by the thousand, for an 
 corpora: $(STAMP)  ## the feeds that public parsers ship for their tests, fetched and read
 	@$(BIN)/python -m tests.corpora
 
-# Three at a time on two cores: they mostly wait.
+# Side by side, each on stacks of its own: they mostly wait.
+on-the-stack: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 --output-sync=target e2e browser
+
+# Three at a time on two cores for the same reason.
 e2e: $(STAMP)  ## over HTTP against the deployed stack
 	@$(TRY_TWICE) -n 3 --dist loadfile tests/e2e
 

@@ -1,4 +1,4 @@
-"""Speed and memory of the writers, against the libraries a person would reach for.
+"""Speed and memory of the writers, against the libraries that are commonly used.
 
     python -m tests.bench.bench_export [--quick]
 
@@ -59,7 +59,7 @@ class _PartsOnDisk:
         return {"ETag": str(PartNumber)}
 
     def complete_multipart_upload(self, **_: Any) -> None:
-        """The parts are there."""
+        """Nothing to do: the parts are already written in order."""
 
 
 def tidegate_xlsx(rows: Rows, path: Path) -> None:

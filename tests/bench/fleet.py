@@ -1,4 +1,4 @@
-"""A fleet on paper: an idle host's month by count, and a Job to 10,000 and 100,000 hosts, with the real pacing code.
+"""A simulated fleet: an idle host's month by count, and a Job to 10,000 and 100,000 hosts, with the real pacing code.
 
 The simulation has a clock of its own. The hosts' moments come from what the product uses (`spread_seconds`, the alarm's
 follow-ups, the reporter's spread, the pace of polls); what a function takes is assumed, and said in the notes.

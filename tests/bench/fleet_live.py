@@ -92,7 +92,7 @@ class Crowd:
 
 
 def _say(text: str) -> None:
-    """For whoever waits: it takes minutes."""
+    """Prints progress: the run takes minutes."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 

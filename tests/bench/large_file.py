@@ -132,7 +132,7 @@ def watching() -> Iterator[dict[str, float]]:
 
 
 def _is_ours(process: Path) -> bool:
-    """Whether this process started it, or what started it."""
+    """Whether it is a descendant of this process."""
     number = process.name
     while number not in {"0", "1"}:
         if number == str(os.getpid()):

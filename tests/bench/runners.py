@@ -44,7 +44,7 @@ def _run(
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    """One, two, one, two: what else the machine does meanwhile is in both."""
+    """One runner and two in turn, so that other load on the machine affects both."""
     with MotoCloud() as cloud, receiver() as business, served_table(cloud.app.table) as address:
         lab = Lab(cloud.app.table, business.url)
         one = 0.0

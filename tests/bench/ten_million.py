@@ -51,13 +51,13 @@ def serve(port: int, rows: int) -> None:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Says nothing of single pages."""
+            """Logs nothing for single pages."""
 
     ThreadingHTTPServer(("127.0.0.1", port), Source).serve_forever()
 
 
 def memory_mb(pid: int) -> float:
-    """The largest that a process was; 0 if it is gone."""
+    """The peak memory of a process; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Money told whole: what `money` counts call by call, with the authorizer, logs, hosts' calls, S3 and its egress.
+"""The whole cost: what `money` counts call by call, with the authorizer, logs, hosts' calls, S3 and its egress.
 
 The services' own calls are counted on moto; what hosts do comes from the simulated fleet. What is assumed is named
 here and shown in the notes.

@@ -1,4 +1,4 @@
-"""Callbacks and SNS on the deployed stack: every right is enforced, every byte goes over HTTP."""
+"""Callbacks and SNS on the deployed stack: permissions are enforced, and all traffic is real HTTP."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from tests.integration.notifications.receiving import Receiver, receiver
 from tests.support.deployed import Deployed, DeployedProject, until
-from tests.support.ear import ear
 from tests.support.product import product_on
+from tests.support.topic_subscriber import topic_subscriber
 from tidegate.notifications.notice import Notice, notice_id_for
 from tidegate.notifications.outbox import notice_write
 
@@ -84,9 +84,7 @@ def test_a_callback_url_at_a_private_address_is_refused_at_submission(deployed: 
     assert (refused.status, refused.json()["code"]) == (422, "url_not_allowed")
 
 
-def test_gone_is_dead_with_a_letter_in_the_dead_letter_queue_and_can_be_redelivered(
-    deployed: Deployed, project: DeployedProject
-) -> None:
+def test_410_goes_to_the_dead_letter_queue_and_can_be_redelivered(deployed: Deployed, project: DeployedProject) -> None:
     with receiver(410, 200) as at:
         product_on(deployed).notifications.notifier.publish([notice(project, "req-gone", at.url)])
         dead = until(lambda: callback_of(project, "req-gone"), lambda one: one["callback_state"] == "dead", 30)
@@ -109,13 +107,13 @@ def dead_letter_about(deployed: Deployed, delivery_id: str) -> bool:
 
 
 def test_a_subscriber_to_status_failed_sees_only_those(deployed: Deployed, project: DeployedProject) -> None:
-    with ear(deployed, status=["failed"], project_id=[project.id]) as subscriber:
+    with topic_subscriber(deployed, status=["failed"], project_id=[project.id]) as subscriber:
         told = [notice(project, f"req-{n}", status="failed" if n % 2 else "completed") for n in range(6)]
 
         product_on(deployed).notifications.notifier.publish(told)
 
         def listen() -> set[str]:
-            return {one["record_id"] for one in subscriber.heard()}
+            return {one["record_id"] for one in subscriber.received()}
 
         until(listen, lambda seen: len(seen) >= 3, 20)
         time.sleep(1)

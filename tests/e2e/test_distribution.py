@@ -33,7 +33,7 @@ def body(**more: Any) -> dict[str, Any]:
 
 
 class Agents:
-    """Play agents: each asks for its transfers, fetches the file and reports, by the admin's key."""
+    """Acts as the agents: each asks for its transfers, fetches the file and reports, by the admin's key."""
 
     def __init__(self, deployed: Deployed, project: DeployedProject, code: Callable[[str], int] = lambda _: 0) -> None:
         self._deployed = deployed
@@ -109,9 +109,7 @@ def test_200_targets_in_one_window_are_one_job_one_transfer_and_200_successes(
     assert page["next_cursor"]
 
 
-def test_two_windows_are_two_jobs_and_an_agents_own_key_sees_only_its_own(
-    deployed: Deployed, stocked: DeployedProject
-) -> None:
+def test_two_windows_are_two_jobs_and_agents_see_only_their_own(deployed: Deployed, stocked: DeployedProject) -> None:
     first = stocked.http("POST", "/v1/downloads", json=body(target_agent_id="host-a")).json()
     until(lambda: job_of(stocked, first["job_id"]), lambda job: job["transfer_id"] is not None, 30)
     second = stocked.http("POST", "/v1/downloads", json=body(target_agent_id="host-a")).json()

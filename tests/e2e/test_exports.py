@@ -114,7 +114,7 @@ def test_the_seeds_table_as_excel(deployed: Deployed, project: DeployedProject, 
     assert {"A1:L1", "A4:C8", "B18:B22", "A23:L23"} <= {str(merged) for merged in sheet.merged_cells.ranges}
 
 
-def test_a_source_that_answers_no_rows_fails_with_its_reason_and_tells_the_callback(
+def test_source_without_rows_fails_and_the_callback_says_why(
     deployed: Deployed, project: DeployedProject, source: PagedSource, httpserver: HTTPServer
 ) -> None:
     source.answer = lambda *_: {"status": 500, "msg": "closed for today"}
@@ -139,7 +139,7 @@ def test_a_source_that_answers_no_rows_fails_with_its_reason_and_tells_the_callb
 def test_a_large_export_is_made_by_several_workers(
     deployed: Deployed, project: DeployedProject, source: PagedSource, kind: str
 ) -> None:
-    """Of 60,000 rows with text that packs badly, so that fragments are large enough to be copied on S3."""
+    """60,000 rows with text that compresses badly, so that fragments are large enough to be copied on S3."""
     noise = [random.Random(n).randbytes(150).hex() for n in range(1000)]
     source.rows = [{"id": n, "noise": noise[n % 997] + noise[n % 991]} for n in range(60_000)]
     task_id = ordered(project, source_url=source.url, type=kind, parallel=16)
@@ -172,7 +172,7 @@ def test_sync_lists_and_delete(deployed: Deployed, project: DeployedProject, sou
 
 
 def test_rows_of_an_object_and_of_a_table_need_no_endpoint(deployed: Deployed, project: DeployedProject) -> None:
-    """With the rights that the parameters give, and no others."""
+    """Reads with the permissions that the template's parameters give, and no others."""
     name = f"tidegate-e2e-source-{project.id[-8:]}"
     s3, dynamodb = deployed.client("s3"), deployed.client("dynamodb")
     s3.create_bucket(Bucket=name)
@@ -226,7 +226,7 @@ def test_recurring_export_is_ordered_when_it_is_due(
 
 
 def _make_due(deployed: Deployed, schedule_id: str) -> None:
-    """As if a day had passed."""
+    """Sets the schedule back, as if a day had passed."""
     dynamodb = deployed.client("dynamodb")
     for table in dynamodb.list_tables()["TableNames"]:
         found = dynamodb.scan(

@@ -96,7 +96,7 @@ def test_20_mb_go_up_and_come_down_with_the_right_bytes(deployed: Deployed, proj
 
 
 def test_a_corrupted_upload_is_refused_and_removed(deployed: Deployed, project: DeployedProject) -> None:
-    """Should the store take it after all: `complete` looks at the bytes themselves."""
+    """Even if the store accepts the upload, `complete` checks the bytes themselves."""
     signature = hashlib.sha256(b"the right content").hexdigest()
     made = project.http("POST", "/v1/files", json={**FILE, "signature": signature}).json()
     uploaded = f"content/{project.id}/{made['file_id']}"

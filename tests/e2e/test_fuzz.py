@@ -27,7 +27,7 @@ pytestmark = pytest.mark.e2e
 PATHS = contract(build_api())["paths"]
 OPERATIONS = {f"{method.upper()} {path}": found for path, methods in PATHS.items() for method, found in methods.items()}
 CLOSED = [label for label, found in OPERATIONS.items() if "security" in found]
-# In a path any text is right, so what takes no more can be sent nothing wrong.
+# Any text is valid in a path, so an operation with path parameters only cannot be sent anything invalid.
 FALLIBLE = [
     label
     for label, found in OPERATIONS.items()
@@ -35,9 +35,9 @@ FALLIBLE = [
 ]
 
 Send = Callable[..., Any]
-# API Gateway takes 10,240 bytes of request line and headers, and answers what is longer by itself.
+# API Gateway accepts 10,240 bytes of request line and headers, and rejects longer requests itself.
 LONGEST_URL = 8_000
-# These answer with what a source said, or that it failed.
+# These return what a source answered, or that it failed.
 ASKS_SOURCES = ("/v1/download/sync", "/v1/task/sample", "/v1/subscriptions/preview")
 
 
@@ -59,7 +59,7 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
-    """A cloud of its own: what is paused, made and deleted here is nobody else's."""
+    """A cloud of its own: this test pauses, makes and deletes things that others must not see."""
     with deployed_at(tmp_path_factory.mktemp("fuzzed")) as made:
         yield made
 
@@ -85,7 +85,7 @@ def send(deployed: Deployed) -> Iterator[Send]:
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             assume(len(url_of(case, deployed.api_url)) <= LONGEST_URL)
             response = case.call(deployed.api_url, session, headers, allow_redirects=False, timeout=30)
-            # A source that fails is told as 502 or 504, and is no failure of ours.
+            # A source that fails is reported as 502 or 504; that is not a failure of ours.
             upstream = response.status_code in (502, 504) and case.path.startswith(ASKS_SOURCES)
             case.validate_response(response, CHECKS, excluded_checks=[not_a_server_error] if upstream else [])
             return response
@@ -121,7 +121,7 @@ def test_what_the_contract_forbids_is_refused_as_it_says(schema: Any, there: Wor
 def test_without_a_key_everything_is_401(schema: Any, there: World, send: Send, label: str) -> None:
     def refused(case: Case, _: str) -> None:
         answer = send(case, None)
-        # A path with control characters is refused before anybody asks who calls.
+        # A path with control characters is refused before authentication.
         assert answer.status_code == 401 or answer.json()["code"] == "bad_path"
 
     fuzz(schema, there, label, GenerationMode.POSITIVE, refused, 1)

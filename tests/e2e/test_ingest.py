@@ -20,7 +20,7 @@ OVER = ("completed", "failed", "cancelled")
 
 
 class SlowSource(FileSource):
-    """Under /slow, a megabyte a second for as long as somebody reads; `reading` are those who do."""
+    """Under /slow, a megabyte a second for as long as a client reads; `reading` are those clients."""
 
     reading = 0
 
@@ -64,7 +64,7 @@ def ended(project: DeployedProject, request_id: str) -> dict[str, Any]:
 
 
 def lane(deployed: Deployed, name: str, capacity: int) -> None:
-    """A channel of the test's own: others run beside it."""
+    """A channel of the test's own, since other tests run at the same time."""
     assert deployed.http("POST", "/v1/queue/capacity", json={name: capacity}, key=deployed.admin_key).status == 200
 
 

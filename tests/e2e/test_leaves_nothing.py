@@ -37,7 +37,7 @@ def gone(place: Place, seconds: float) -> bool:
     return True
 
 
-def test_a_stop_leaves_no_temporary_folder_and_no_process_and_the_next_start_is_quick(tmp_path: Path) -> None:
+def test_stop_leaves_nothing_behind_and_next_start_is_quick(tmp_path: Path) -> None:
     place = Place(home=tmp_path / "cloud", port=free_port())
     with cloud_up(place, silence) as up:
         assert Deployed(up).http("GET", "/healthz").status == 200

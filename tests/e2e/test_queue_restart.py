@@ -27,7 +27,7 @@ def status_of(project: DeployedProject, request_id: str) -> str:
 
 
 def overdue(cloud: Deployed, project_id: str, request_id: str) -> None:
-    """As if its machine had been silent for long: nobody waits for a minute and a half here."""
+    """Makes it due now, so that the test need not wait for 90 s of silence."""
     cloud.client("dynamodb").update_item(
         TableName=cloud.outputs["TableName"],
         Key={"pk": {"S": f"P#{project_id}#REQUEST#{request_id}"}, "sk": {"S": "META"}},
@@ -92,7 +92,7 @@ def test_everything_survives_a_restart_of_the_local_cloud(tmp_path: Path) -> Non
                 assert status_of(project, request) == "running"
                 overdue(cloud, project.id, request)
             cloud.http("POST", "/v1/compensation/trigger", key=cloud.admin_key)
-            # The processes of before may still be in their transfer: it is let go on only when others do its work.
+            # Processes from before the restart may still transfer: they are released once others do the work.
             for request in interrupted:
                 until(lambda request=request: attempts_of(project, request), lambda attempts: attempts == 2)  # type: ignore[misc]
             source.gate.set()

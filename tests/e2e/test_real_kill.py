@@ -1,4 +1,4 @@
-"""kill -9 of the process that does the work, in the middle of it: the work ends whole, once, and is told once."""
+"""kill -9 of the process that does the work, in the middle of it: the work completes once and is notified once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tests.support.deployed import Deployed, DeployedProject, until
-from tests.support.ear import Ear, ear
 from tests.support.exports.paged_source import PagedSource, honest, numbered
 from tests.support.exports.running import read_csv, read_sheet
 from tests.support.http_servers import Handler, serve
 from tests.support.ingest.sources import Hosted, gated_source
+from tests.support.topic_subscriber import TopicSubscriber, topic_subscriber
 from tests.support.workers import freeze, kill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -28,8 +28,8 @@ OVER = ("completed", "failed", "cancelled", "finished", "stopped")
 
 
 @pytest.fixture
-def listener(deployed: Deployed, project: DeployedProject) -> Iterator[Ear]:
-    with ear(deployed, project_id=[project.id]) as made:
+def listener(deployed: Deployed, project: DeployedProject) -> Iterator[TopicSubscriber]:
+    with topic_subscriber(deployed, project_id=[project.id]) as made:
         yield made
 
 
@@ -64,11 +64,11 @@ def shown(project: DeployedProject, path: str, **query: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def told_once(listener: Ear, record_id: str, status: str) -> None:
-    """Perhaps repeated, but then under the same id."""
+def told_once(listener: TopicSubscriber, record_id: str, status: str) -> None:
+    """Callbacks may be repeated, but then with the same id."""
 
     def ends() -> list[tuple[str, str]]:
-        told = [one for one in listener.heard() if one["record_id"] == record_id and one["status"] in OVER]
+        told = [one for one in listener.received() if one["record_id"] == record_id and one["status"] in OVER]
         return sorted({(one["status"], one["message_id"]) for one in told})
 
     until(ends, bool, 20)
@@ -84,7 +84,7 @@ def no_slot_is_taken(project: DeployedProject, channel: str) -> None:
 
 
 def test_an_ingest_killed_in_mid_transfer_brings_the_whole_file(
-    deployed: Deployed, project: DeployedProject, listener: Ear
+    deployed: Deployed, project: DeployedProject, listener: TopicSubscriber
 ) -> None:
     body = os.urandom(1024 * 1024) * 40
     with gated_source() as origin:
@@ -119,7 +119,7 @@ def ordered(project: DeployedProject, source: PagedSource, **more: Any) -> str:
 
 
 def test_an_export_killed_in_mid_pull_has_every_row_once(
-    deployed: Deployed, project: DeployedProject, listener: Ear, source: PagedSource
+    deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, source: PagedSource
 ) -> None:
     gate = threading.Event()
 
@@ -148,7 +148,7 @@ def test_an_export_killed_in_mid_pull_has_every_row_once(
 
 
 def test_an_export_whose_range_workers_are_killed_has_every_row_once(
-    deployed: Deployed, project: DeployedProject, listener: Ear, source: PagedSource
+    deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, source: PagedSource
 ) -> None:
     gate = threading.Event()
 
@@ -160,7 +160,7 @@ def test_an_export_whose_range_workers_are_killed_has_every_row_once(
     source.rows, source.answer = numbered(40_000), held
     task_id = ordered(project, source, parallel=8)
     ranges = f"staging/{project.id}/{task_id}/pages/ranges/"
-    # The first of two workers has ended its range, the other waits in the midst of its own.
+    # The first of two workers has ended its range, the other waits in the middle of its own.
     until(lambda: [key for key in objects(deployed, ranges) if key.endswith("0000000.json")], bool)
     until(lambda: source.pages[30], bool)
 
@@ -177,7 +177,7 @@ def test_an_export_whose_range_workers_are_killed_has_every_row_once(
 
 
 def test_an_export_killed_in_mid_render_has_every_row_once(
-    deployed: Deployed, project: DeployedProject, listener: Ear, source: PagedSource
+    deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, source: PagedSource
 ) -> None:
     source.rows = [{"id": number, "noise": base64.b64encode(os.urandom(750)).decode()} for number in range(30_000)]
     task_id = ordered(project, source, type="excel", step=5000)
@@ -197,7 +197,7 @@ def test_an_export_killed_in_mid_render_has_every_row_once(
     whole_and_told(deployed, project, listener, task_id)
 
 
-def whole_and_told(deployed: Deployed, project: DeployedProject, listener: Ear, task_id: str) -> None:
+def whole_and_told(deployed: Deployed, project: DeployedProject, listener: TopicSubscriber, task_id: str) -> None:
     output = f"exports/{project.id}/{task_id}/"
     assert (len(objects(deployed, output)), stored_parts(deployed, output)) == (1, 0)
     until(lambda: objects(deployed, f"staging/{project.id}/{task_id}/"), lambda left: not left, 10)
@@ -205,8 +205,8 @@ def whole_and_told(deployed: Deployed, project: DeployedProject, listener: Ear, 
     told_once(listener, task_id, "completed")
 
 
-def test_a_batch_killed_in_mid_slice_calls_every_item_and_repeats_a_second_at_most(
-    deployed: Deployed, project: DeployedProject, listener: Ear
+def test_batch_killed_in_a_slice_repeats_one_second_at_most(
+    deployed: Deployed, project: DeployedProject, listener: TopicSubscriber
 ) -> None:
     calls: list[tuple[float, int]] = []
 

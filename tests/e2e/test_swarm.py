@@ -24,7 +24,7 @@ HOSTS = [f"peer-{number}" for number in range(8)]
 CONTENT = random.Random(8).randbytes(16 << 20)
 
 
-def test_eight_agents_fetch_a_file_once_and_then_only_what_changed(
+def test_eight_agents_fetch_a_file_once_and_then_only_changes(
     deployed: Deployed, project: DeployedProject, tmp_path: Path
 ) -> None:
     admin = Client(deployed.api_url, deployed.admin_key)

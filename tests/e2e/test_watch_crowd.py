@@ -1,4 +1,4 @@
-"""Five hundred connections watch one Job and hear of its end about as fast as they can be sent a message at all."""
+"""Five hundred connections watch one Job and are told of its end about as fast as any message can be sent to them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def report_success(project: DeployedProject) -> None:
 async def watching(project: DeployedProject, job_id: str, few: asyncio.Semaphore) -> ClientConnection:
     tickets, holder = product_on(project.cloud).notifications.tickets, Holder(project.id, project.key.split("_")[1])
     async with few:
-        # Made when its turn has come: a ticket lasts a minute.
+        # Made just before its use: a ticket lasts a minute.
         ticket = (await asyncio.to_thread(tickets.issue, holder)).ticket
         socket = await connect(f"{project.cloud.ws_url}?ticket={ticket}", open_timeout=60, ping_interval=None)
         await socket.send(json.dumps({"action": "watch", "task_ids": [job_id]}))
@@ -78,7 +78,7 @@ async def end_heard(socket: ClientConnection) -> tuple[float, dict[str, Any]]:
 
 
 async def sent_to_all(cloud: Deployed, sockets: list[ClientConnection]) -> float:
-    """How long a bare message to each connection takes, from its sending to the last that heard it."""
+    """How long a bare message to each connection takes, from sending until the last one received it."""
 
     async def heard(socket: ClientConnection) -> float:
         while json.loads(await asyncio.wait_for(socket.recv(), 120)) != {"type": "bare"}:
@@ -98,7 +98,7 @@ async def sent_to_all(cloud: Deployed, sockets: list[ClientConnection]) -> float
 
 
 async def crowd(project: DeployedProject, job_id: str, size: int) -> tuple[float, float]:
-    """(a bare message to all, the Job's end to all): the seconds until the last of them heard it."""
+    """(a bare message to all, the Job's end to all): the seconds until the last of them received it."""
     few = asyncio.Semaphore(8)
     joined = await asyncio.gather(*(watching(project, job_id, few) for _ in range(size)))
     bare = await sent_to_all(project.cloud, joined)

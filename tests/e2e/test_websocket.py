@@ -51,7 +51,7 @@ def refused(project: DeployedProject, given: str) -> bool:
 
 
 def waiting_export(project: DeployedProject) -> str:
-    """An export whose source cannot be reached: it is tried again and again, for minutes."""
+    """An export whose source cannot be reached: it is retried for minutes."""
     made = project.http("POST", "/v1/task", json={"name": "slow", "source_url": "http://127.0.0.1:9/rows"})
     assert made.status == 202, made.body
     return str(made.json()["task_id"])

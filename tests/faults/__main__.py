@@ -62,7 +62,7 @@ def sweep_pair(scenario: Scenario, mode: str, table: Table, *, again: bool = Fal
 
 
 def _play(scenario: Scenario, mode: str, at: int, total: int) -> str:
-    """The fault, or nothing."""
+    """Describes the fault; empty if the point was survived."""
     try:
         if mode == TWICE:
             play(scenario, repeat=random.Random(scenario.name))
@@ -83,7 +83,7 @@ def _chosen(arguments: argparse.Namespace) -> Iterator[tuple[Scenario, str]]:
 
 
 def _in_processes(arguments: argparse.Namespace) -> int:
-    """A process for each pair: moto's state is one for a process."""
+    """Runs each pair in a process of its own: moto keeps one state for a process."""
 
     def run(pair: tuple[Scenario, str]) -> int:
         command = [sys.executable, "-m", "tests.faults", "--scenario", pair[0].name, "--mode", pair[1]]

@@ -45,7 +45,7 @@ from tests.support.moto.cloud import MotoCloud, load_function, own_client
 from tidegate import app as composition
 from tidegate.aws import clients
 
-# What a caller waits for is repeated by callers, not by AWS.
+# Functions whose callers wait for the answer are invoked again by the callers, not by AWS.
 _ASKED = ("api", "submit", "authorizer")
 _ANSWERING = (*_ASKED, "compensate")
 _FROZEN_SECONDS = 200
@@ -211,7 +211,7 @@ class Calls:
         return 1 if self.mode == HOT_ITEM and request.operation != "TransactWriteItems" else _PASSES
 
     def invocation(self, name: str, cloud: MotoCloud) -> None:
-        """A function is about to be invoked: it may be refused, or wake up in another time without its sockets."""
+        """A function is about to be invoked: it may be refused, or its clock has jumped and its sockets are closed."""
         if not self._counting:
             return
         self.invoked.append(name)
@@ -241,7 +241,7 @@ class Calls:
             composition.install(composition.App(clock=composition.app().clock))
 
     def run(self, invocation: Invocation) -> Any:
-        """As `Died` tells it: no answer came. The process is left alone, and the next invocation has another."""
+        """The invoker gets no answer, as after `Died`. The process goes on, and the next invocation has another one."""
         before, self._current = self._current, invocation
         try:
             return invocation.result()
@@ -253,7 +253,7 @@ class Calls:
             self._current = before
 
     def wake(self) -> bool:
-        """Lets a late function run to its end. Whether there was one."""
+        """Lets a late function run to its end. Returns whether there was one."""
         return self._late is not None and self._late.resume()
 
 
@@ -280,7 +280,7 @@ def dying(
     calls = Calls(at, mode, weather, nap=nap)
     one_at_a_time = threading.RLock()
     make, invoke = BaseClient._make_api_call, cloud.invoke  # type: ignore[attr-defined]
-    # A process that died leaves its clients behind; what is late goes on with its own.
+    # A new process has new clients; a function that is late goes on with its own.
     make_client = own_client
     ours: dict[int, Any] = {}
     skewed = SkewedClock(cloud.clock)
@@ -297,7 +297,7 @@ def dying(
         return calls.around(request, ours)
 
     def alone(name: str, event: Any) -> Any:
-        # Whoever asked and got no answer asks again: what is late there is only a second request.
+        # A caller without an answer asks again, so that a late function is only a second request.
         exempt = (only and name not in only) or (mode == LATE and name in _ASKED)
         with one_at_a_time, calls.uncounted() if exempt else nullcontext():
             before, skewed.running = skewed.running, name
@@ -330,7 +330,7 @@ def dying(
 
 
 def _leave_failed(cloud: MotoCloud) -> Callable[[str, list[Any], set[str]], None]:
-    """What failed stays invisible until its visibility ends, as SQS leaves it."""
+    """Failed messages stay invisible until their visibility time-out ends, as in SQS."""
     settle = cloud._settle
 
     def left(queue: str, batch: list[Any], failed: set[str]) -> None:

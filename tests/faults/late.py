@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.support.clock import Clock
-from tests.support.template import directory_of, functions, load_template
+from tests.support.template import timeout_of
 
 _REAL_SECONDS = 60
 _FOREVER = 10**6
 
 
 class Stalled(BaseException):
-    """What its invoker sees: no answer."""
+    """The invoker gets no answer."""
 
 
 @dataclass(frozen=True)
 class Nap:
-    """How many calls of others it sleeps through, often until all is over; and what a machine takes its silence for.
+    """For how many calls of others a function sleeps, often until everything has ended; and the error of its state.
 
-    The first error is repeated within the attempt, the second ends the attempt: the late one meets its own kind there,
-    or a successor here.
+    A machine retries the first error within the attempt; the second ends the attempt. So the late function meets a
+    second run of its own attempt, or the next attempt.
     """
 
     calls: int = 1
@@ -36,12 +36,6 @@ class Nap:
     @classmethod
     def drawn(cls, lots: random.Random, most: int) -> Nap:
         return cls(lots.choice((lots.randint(1, most), _FOREVER)), lots.choice(("Lambda.Unknown", "Sandbox.Timedout")))
-
-
-def timeout_of(name: str) -> int:
-    general = load_template()["Globals"]["Function"]["Timeout"]
-    (found,) = (function for function in functions().values() if directory_of(function) == name)
-    return int(found.get("Timeout", general))
 
 
 SHORT = Nap()
@@ -63,7 +57,7 @@ class Invocation:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def result(self) -> Any:
-        """What it answered; Stalled if it hangs."""
+        """Returns its answer. Raises Stalled if it hangs."""
         self._thread.start()
         assert self._seen.wait(_REAL_SECONDS), "a function neither ended nor stalled"
         if self._stalled:
@@ -81,7 +75,7 @@ class Invocation:
             self._seen.set()
 
     def stall(self, clients: Collection[int]) -> None:
-        """From now on, whatever it asks of these clients waits; so do all its threads."""
+        """From now on its calls to these clients wait, in all its threads."""
         self._clients, self._stalled = frozenset(clients), True
         self._seen.set()
 
@@ -94,7 +88,7 @@ class Invocation:
             raise Stalled
 
     def resume(self) -> bool:
-        """It runs to its end, now; or is dead, if its time is up. Whether it was asleep."""
+        """Lets it run to its end, or kills it if its time is up. Returns whether it was held."""
         if self._go_on.is_set():
             return False
         self._killed = self._clock().timestamp() >= self._ends_at

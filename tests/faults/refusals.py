@@ -13,7 +13,7 @@ Call = Callable[[Mapping[str, Any]], Any]
 def conflict(
     client: Any, operation: str, arguments: Mapping[str, Any], at: int, *, throttled: bool = False
 ) -> ClientError:
-    """What a write is told that meets a transaction or, `throttled`, an item that is written too often."""
+    """The error of a write that meets a transaction or, if `throttled`, of one to an item that is written too often."""
     if operation != "TransactWriteItems":
         code = "ProvisionedThroughputExceededException" if throttled else "TransactionConflictException"
         told: Any = {"Error": {"Code": code, "Message": "Transaction is ongoing for the item"}}
@@ -26,13 +26,13 @@ def conflict(
 
 
 def _modelled(client: Any, code: str, told: Any, operation: str) -> ClientError:
-    """Of the class that the client has for it."""
+    """The error as an instance of the client's own exception class."""
     error: ClientError = client.exceptions.from_code(code)(told, operation)
     return error
 
 
 def partly(operation: str, arguments: Mapping[str, Any], call: Call) -> Any:
-    """Carries out the first half of a batch, and says of the rest that it was not taken."""
+    """Carries out the first half of a batch and reports the rest as not processed."""
     return _PARTLY[operation](arguments, call)
 
 

@@ -1,4 +1,4 @@
-"""The table as it was: what eventually consistent reads may answer."""
+"""Earlier states of the table, which eventually consistent reads may return."""
 
 from __future__ import annotations
 

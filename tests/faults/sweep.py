@@ -16,13 +16,13 @@ from tests.support.moto.cloud import MotoCloud
 
 # `make test` takes some of the crash points, spread over the scenario; `make faults-all` (SWEEP_POINTS=0) all of them.
 POINTS = int(os.environ.get("SWEEP_POINTS", "2"))
-# The naps of late functions are drawn by lot; another seed draws others.
+# How long late functions sleep is random; the seed makes it repeatable.
 SEED = os.environ.get("SWEEP_SEED", "tide")
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`run` does what callers and the world do, and raises AssertionError if a promise was broken.
+    """`run` plays the callers and the systems around, and raises AssertionError if a promise was broken.
 
     `only` names the functions that die; without it, all of them do. Not `works_alone`: callers wait for all of it, and
     those repeat what is late.
@@ -76,16 +76,16 @@ def sweep(scenario: Scenario, mode: str, most: int = POINTS, counted: Calls | No
 
 
 def nap_at(at: int, total: int) -> Nap:
-    """How long the function sleeps that stalls at this call."""
+    """How long a function sleeps that stalls at this call."""
     return Nap.drawn(random.Random(f"{SEED}{at}"), total)
 
 
 def _sample(points: Sequence[int], most: int) -> list[int]:
-    """All of them, or the middles of `most` equal stretches."""
+    """All points, or the middles of `most` equal ranges of them."""
     total = len(points)
     if most == 0 or total <= most:
         return list(points)
-    return [points[(2 * stretch + 1) * total // (2 * most)] for stretch in range(most)]
+    return [points[(2 * part + 1) * total // (2 * most)] for part in range(most)]
 
 
 def report(rows: Iterable[tuple[str, str, Outcome]]) -> str:

@@ -53,7 +53,7 @@ class Table:
         return [row for row in self.rows.values() if row.fault]
 
     def shown(self, scenarios: Iterable[str], modes: Iterable[str]) -> str:
-        """Survived of played; `of` all points where some are left, a dash where the mode has none."""
+        """Points survived / played for each scenario and mode, `(of …)` if some are left, a dash if it has none."""
         modes = list(modes)
         lines = [["scenario", *modes], ["---", *("---:" for _ in modes)]]
         lines += [[scenario, *(self._cell(scenario, mode) for mode in modes)] for scenario in scenarios]
@@ -72,7 +72,7 @@ class Table:
 
 
 def commit() -> str:
-    """Of the tree that is played, with a + where files differ from it."""
+    """The commit of this tree, with a + if files differ from it."""
     shown = subprocess.run(
         ["git", "describe", "--always", "--dirty=+"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The harsh world itself: each mode does to a call what AWS does."""
+"""The fault injection itself: each mode does to a call what AWS would do."""
 
 from __future__ import annotations
 

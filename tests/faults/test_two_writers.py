@@ -286,7 +286,7 @@ def test_target_that_binds_to_a_job_that_was_cancelled_meanwhile(cloud: MotoClou
 
 
 def test_two_callers_with_one_dedupe_key(queue: TestQueue, cloud: MotoCloud, project: Project) -> None:
-    """Both read that there is none, and after its end both read the one that was: one of them is told to look again."""
+    """Two callers submit with one key, at first and again after the request's end: one of them must read again."""
     key = keys.dedupe(project.id, "once")
     for held in (None, "req-1"):
         made: list[str] = []

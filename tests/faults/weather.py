@@ -1,4 +1,4 @@
-"""What holds for a whole run: how far AWS is from the best that it can be, at all times."""
+"""Conditions that hold for a whole run, such as stale reads everywhere."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STORM = Weather(stale=True, small_pages=True, skew=True, expired=True, blocked=T
 
 
 class SkewedClock:
-    """The clock of whichever function runs."""
+    """The clock that the running function reads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""The world around functions that die: callers that ask again, queues that deliver again, a poll that comes again."""
+"""What is around functions that die: callers that retry, queues that redeliver, a poll that repeats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class World:
         cloud.while_waiting.append(self.deliver_all)
 
     def _listen(self) -> str:
-        """A subscriber of the topic, to see what the outside is told."""
+        """A subscriber of the topic, to see which notifications are sent."""
         sqs, sns = self.cloud.client("sqs"), self.cloud.client("sns")
         url: str = sqs.create_queue(QueueName="ear")["QueueUrl"]
         arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -41,7 +41,7 @@ class World:
         return url
 
     def told(self) -> set[str]:
-        """The ids of all records whose end was told so far."""
+        """The ids of all records whose end was notified so far."""
         sqs = self.cloud.client("sqs")
         while heard := sqs.receive_message(QueueUrl=self._ear, MaxNumberOfMessages=10).get("Messages"):
             self._told |= {str(json.loads(message["Body"])["record_id"]) for message in heard}
@@ -74,7 +74,7 @@ class World:
             return all(channel.running == 0 for channel in self.cloud.app.queue.channel_store.all())
 
     def next_day(self) -> None:
-        """The sweep at night, which finds what deaths left in the bucket."""
+        """The nightly sweep, which deletes what killed functions left in the bucket."""
         self.cloud.clock.advance(26 * 3600)
         with self.calls.uncounted():
             self.cloud.invoke("clean_up", {"source": "aws.events"})
@@ -105,7 +105,7 @@ class World:
     def try_ask(
         self, method: str, path: str, *, key: str, json: Any = None, headers: dict[str, str] | None = None
     ) -> Answer | None:
-        """Once; a caller that comes again by itself, such as an agent, needs no more."""
+        """Asks once. For callers that ask again later anyway, such as agents."""
         try:
             return self.cloud.http(method, path, key=key, json=json, headers=headers)
         except (Died, ClientError, BotoCoreError):
@@ -159,7 +159,7 @@ class World:
                 time.sleep(0.01)
 
     def settle(self, done: Callable[[], bool], rounds: int = 40) -> None:
-        """Lets everything happen that will happen by itself, until `done`."""
+        """Delivers, polls and moves the clock until `done` or until nothing is left to happen."""
         for _ in range(rounds):
             self.deliver_all()
             self.wait_for_machines()

@@ -1,103 +1,89 @@
-"""`make mutants`: puts one fault at a time into a copy of this tree, and runs the tests that must notice it."""
+"""`make mutants`: puts one fault at a time into a copy of this tree, and runs the tests that must notice it.
+
+    python -m tests.mutants                # all that are not known to be killed; goes on where it was stopped
+    python -m tests.mutants lease batch    # those with one of these words in their name
+    python -m tests.mutants --again        # also those that are known to be killed
+    python -m tests.mutants --show         # the table as far as it is known
+
+The test that killed a mutant the last time is run first. A test counts only if it passes without the fault. A mutant
+whose file or text the product no longer has is an error.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
+import argparse
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from queue import SimpleQueue
 
 from tests.mutants.catalog import MUTANTS, Mutant
+from tests.mutants.table import Row, Table, state_of
+from tests.mutants.tree import DoesNotApply, copy_tree, missing_tests
+from tests.mutants.trial import Outcome, import_libraries, run_tests
 
-_ROOT = Path(__file__).resolve().parents[2]
-_JOBS = int(os.environ.get("MUTANTS_JOBS", "2"))
-_SURVIVED, _DOES_NOT_APPLY = "SURVIVED", "DOES NOT APPLY"
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+SURVIVED = "SURVIVED"
 
 
-def changed(mutant: Mutant, source: str) -> str | None:
-    """The source with the fault; None if it does not say what the catalog says, or would not even compile."""
-    if source.count(mutant.old) != 1:
-        return None
-    made = source.replace(mutant.old, mutant.new)
+def try_mutant(mutant: Mutant, tree: Path, killer: str = "") -> tuple[str, str]:
+    """The test that kills it, or an empty string and what happened instead. `killer` did so the last time."""
+    if missing := missing_tests(mutant, tree):
+        return "", f"{', '.join(missing)} does not exist: correct it in tests/mutants/catalog"
+    found = Outcome()
     try:
-        compile(made, mutant.file, "exec")
-    except SyntaxError:
-        return None
-    return made
+        if killer and (tree / killer.partition("::")[0]).exists():
+            found = run_tests([killer], tree, mutant)
+        if not found.failed:
+            found = run_tests(mutant.tests, tree, mutant)
+    except DoesNotApply as error:
+        return "", f"DOES NOT APPLY: {error}"
+    if found.trouble:
+        return "", found.trouble
+    if not found.failed:
+        return "", SURVIVED
+    without = run_tests([found.failed], tree)
+    if without != Outcome():
+        return "", f"{found.failed} fails without the fault too"
+    return found.failed, ""
 
 
-def try_mutant(mutant: Mutant, tree: Path) -> str:
-    """What killed it, or that nothing did."""
-    path = tree / mutant.file
-    source = path.read_text()
-    made = changed(mutant, source)
-    if made is None:
-        return _DOES_NOT_APPLY
-    path.write_text(made)
-    try:
-        return _killer(mutant, tree)
-    finally:
-        path.write_text(source)
-
-
-def _killer(mutant: Mutant, tree: Path) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *mutant.tests]
-    # For processes that a test starts: they would import what is installed, without the fault.
-    paths = os.pathsep.join(str(tree / name) for name in ("layers/core", "layers/client", "."))
-    environment = os.environ | {"PYTHONPATH": paths}
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
-    found = _FAILED.search(done.stdout)
-    if found:
-        return found[1]
-    # 1 is "tests failed"; anything else is not a test that noticed.
-    return (
-        _SURVIVED
-        if done.returncode == 0
-        else f"pytest ended with {done.returncode}: {(done.stderr or done.stdout)[-300:]}"
-    )
-
-
-def _copy(target: Path) -> Path:
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=_ROOT, capture_output=True, check=True
-    ).stdout.split(b"\0")
-    for name in filter(None, listed):
-        source, copy = _ROOT / os.fsdecode(name), target / os.fsdecode(name)
-        if source.is_file():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
-    return target
-
-
-def main(wanted: list[str]) -> int:
-    mutants = [mutant for mutant in MUTANTS if not wanted or any(word in mutant.name for word in wanted)]
-    width = max(len(mutant.name) for mutant in mutants)
-    alive = []
+def try_all(mutants: Sequence[Mutant], table: Table) -> None:
+    import_libraries()
     with tempfile.TemporaryDirectory(prefix="mutants") as place:
-        trees: SimpleQueue[Path] = SimpleQueue()
-        for number in range(_JOBS):
-            trees.put(_copy(Path(place) / str(number)))
+        tree = copy_tree(Path(place))
+        for mutant in mutants:
+            began = time.monotonic()
+            killer, why = try_mutant(mutant, tree, table.last_killer(mutant))
+            table.add(Row(mutant.name, state_of(mutant), killer, why, round(time.monotonic() - began, 1)))
+            print(f"{mutant.name:<60} {killer or why}", flush=True)
 
-        def attempt(mutant: Mutant) -> str:
-            tree = trees.get()
-            try:
-                return try_mutant(mutant, tree)
-            finally:
-                trees.put(tree)
 
-        with ThreadPoolExecutor(_JOBS) as pool:
-            for mutant, outcome in zip(mutants, pool.map(attempt, mutants), strict=True):
-                print(f"{mutant.name:<{width}}  {outcome}", flush=True)
-                if not outcome.startswith("tests/"):
-                    alive.append(mutant.name)
-    print(f"{len(mutants) - len(alive)} of {len(mutants)} killed")
-    return 1 if alive else 0
+def shown(mutants: Sequence[Mutant], table: Table) -> str:
+    lines = ["| mutant | killed by |", "| --- | --- |"]
+    for mutant in mutants:
+        row = table.rows.get(mutant.name)
+        if row is None:
+            lines.append(f"| {mutant.name} | not tried yet |")
+        else:
+            lines.append(f"| {mutant.name} | {row.killer or '**' + row.why + '**'} |")
+    killed = sum(table.killed(mutant) for mutant in mutants)
+    return "\n".join([*lines, "", f"{killed} of {len(mutants)} killed"])
+
+
+def main(given: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("words", nargs="*", help="only mutants with one of these words in their name")
+    parser.add_argument("--table", type=Path, default=Path(".local/mutants.jsonl"))
+    parser.add_argument("--again", action="store_true", help="try also those that are known to be killed")
+    parser.add_argument("--show", action="store_true", help="print the table and try nothing")
+    arguments = parser.parse_args(given)
+    mutants = [one for one in MUTANTS if not arguments.words or any(word in one.name for word in arguments.words)]
+    table = Table(arguments.table)
+    if not arguments.show:
+        try_all([one for one in mutants if arguments.again or not table.killed(one)], table)
+    print(shown(mutants, table))
+    return 0 if all(table.killed(mutant) for mutant in mutants) else 1
 
 
 if __name__ == "__main__":

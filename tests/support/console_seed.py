@@ -1,4 +1,4 @@
-"""A busy past for the console to show: records as they lie in the table, thousands in seconds."""
+"""Thousands of past records for the console to show, written straight into the table."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Deployed:
         return made.json()
 
     def store(self, project: DeployedProject, file_path: str, content: bytes, signature: str) -> str:
-        """Brings a file into the library; answers its id."""
+        """Uploads a file into the library and returns its id."""
         wanted = {"biz_id": 2, "app_id": 3, "file_path": file_path, "signature": signature, "size": len(content)}
         made = project.http("POST", "/v1/files", json=wanted).json()
         put = self.pool.request("PUT", made["upload_url"], body=content, headers=made["upload_headers"])
@@ -111,7 +111,7 @@ class Deployed:
 
 
 def until(read: Callable[[], T], holds: Callable[[T], bool], seconds: float = 60, every: float = 0.25) -> T:
-    """Reads until it holds; the last thing read is in the failure."""
+    """Calls `read` until `holds` is true of what it returned. The failure shows the last thing read."""
     deadline = time.monotonic() + seconds
     while not holds(seen := read()):
         assert time.monotonic() < deadline, f"not so after {seconds} s: {seen}"

@@ -178,7 +178,7 @@ def collect(fleet: Fleet, records: list[Any]) -> None:
 
 
 def due(fleet: Fleet) -> list[dict[str, Any]]:
-    """The Jobs at which someone is to look at some time."""
+    """The Jobs that are in the index of due work."""
     table = fleet.cloud.app.table
     found = (
         item for shard in range(keys.DUE_SHARDS) for item in table.query_all(keys.due_partition(shard), index="due")

@@ -1,4 +1,4 @@
-"""A GSE of the tests' own, over real HTTP: makes transfers, tells of them, and misbehaves on request."""
+"""A GSE of the tests' own, over real HTTP: starts transfers, reports their results, and fails on request."""
 
 from __future__ import annotations
 

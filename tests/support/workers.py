@@ -1,4 +1,4 @@
-"""The processes in which MiniStack runs a function's handler, and their death by SIGKILL."""
+"""The processes in which MiniStack runs a function's handler, and how tests kill them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workers(deployed: Deployed, function: str) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """A zombie, which waits only for its parent to look, is dead."""
+    """A zombie is dead: it only waits for its parent to reap it."""
     stat = _text(Path(f"/proc/{pid}/stat"))
     return stat != "" and stat.rpartition(") ")[2][0] not in "ZX"
 
@@ -34,7 +34,7 @@ def freeze(deployed: Deployed, function: str) -> None:
 
 
 def kill(deployed: Deployed, function: str) -> None:
-    """SIGKILL to all its workers, idle ones too; comes back once they are dead."""
+    """SIGKILL to all its workers, idle ones too; returns once they are dead."""
     found = workers(deployed, function)
     assert found, f"no worker of {function} runs"
     for pid in found:

@@ -52,7 +52,7 @@ def test_from_start_to_finish_and_the_stop_callback(world: BatchWorld) -> None:
     assert told["data"]["progress"]["processed"] == 20
 
 
-def test_a_failed_item_fails_the_request_and_a_retry_goes_on_where_it_stopped(world: BatchWorld) -> None:
+def test_retry_of_a_failed_batch_goes_on_where_it_stopped(world: BatchWorld) -> None:
     broken = {7}
     world.business.answers["/process"] = lambda said: (200, {"result": "error" if said["index"] in broken else "ok"})
     batch_id = world.create(world.register(), total=30, retry_delay=0)
@@ -320,7 +320,7 @@ def test_a_large_file_is_indexed_by_functions_of_their_own_while_it_runs(world: 
     assert {name.removeprefix(f"{request}-1") for name in names if name.startswith(request)} == {"", "-r1-1", "-i0-1"}
 
 
-def test_a_row_that_cannot_be_read_far_in_a_file_stops_the_batch_with_the_reason(world: BatchWorld) -> None:
+def test_unreadable_row_stops_the_batch_with_a_reason(world: BatchWorld) -> None:
     world.cloud.app.batches.rows.range_bytes = 250_000
     content = "id\n" + f"{'9' * 4999}\n" * 60 + '"' + "x" * 1_100_000
     file_id = stored_file(world, "people.csv", content.encode())

@@ -80,7 +80,7 @@ def test_failed_items_are_listed_downloaded_and_redriven_as_they_were(world: Bat
     assert (refused.status, refused.json()["detail"]) == (409, "no item of the batch is failed")
 
 
-def test_an_item_that_stopped_the_batch_is_listed_and_recovered_by_a_later_run(world: BatchWorld) -> None:
+def test_item_that_stopped_the_batch_is_recovered_by_a_later_run(world: BatchWorld) -> None:
     broken = {2}
     world.business.answers["/process"] = lambda said: (200, {"result": "error" if said["index"] in broken else "ok"})
     batch_id = world.create(world.register(), total=4, retries=1)
@@ -93,7 +93,7 @@ def test_an_item_that_stopped_the_batch_is_listed_and_recovered_by_a_later_run(w
     assert (now["index"], now["state"]) == (2, "recovered")
 
 
-def test_a_stopped_batch_goes_on_without_the_item_once_it_is_told_to_skip(world: BatchWorld) -> None:
+def test_stopped_batch_goes_on_once_told_to_skip_the_item(world: BatchWorld) -> None:
     world.business.answers["/process"] = lambda said: (200, {"result": "error" if said["index"] == 4 else "ok"})
     batch_id = world.create(world.register(), total=5, retries=1)
     stopped = run(world, batch_id)

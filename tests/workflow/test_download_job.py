@@ -32,7 +32,7 @@ def execution(fleet: Fleet, job_id: str) -> str:
 
 
 def run(fleet: Fleet, job_id: str) -> list[str]:
-    """To its end; answers the names of the states that it went through."""
+    """Runs it to its end and returns the names of the states that it went through."""
     client = fleet.cloud.client("stepfunctions")
     arn = execution(fleet, job_id)
     ended = wait_for(client, arn, 60)
@@ -118,7 +118,7 @@ def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch:
     assert fleet.task(made["task_id"])["status"] == "Success"
 
 
-def test_a_step_that_keeps_failing_is_begun_again_and_fails_nobody_before_the_deadline(
+def test_failing_step_is_restarted_and_fails_nobody_before_the_deadline(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatch = fleet.cloud.app.distribution.dispatch

@@ -72,7 +72,7 @@ def test_a_function_that_dies_makes_the_machine_give_up_this_attempt_only(
 
 
 def subscribed(cloud: MotoCloud) -> Any:
-    """What the topic of notices tells, by a queue of the test's own."""
+    """The notifications of the topic, received by a queue of the test."""
     sqs, sns = cloud.client("sqs"), cloud.client("sns")
     url = sqs.create_queue(QueueName="heard")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]

@@ -41,9 +41,7 @@ def ended(library: Library, request_id: str) -> dict[str, Any]:
     raise AssertionError(f"not over: {library.request(request_id)}")
 
 
-def test_a_busy_source_is_asked_again_after_60_and_120_s_and_the_file_comes(
-    library: Library, source: FileSource
-) -> None:
+def test_busy_source_is_retried_after_60_and_120_s(library: Library, source: FileSource) -> None:
     source.files["/a.bin"] = Hosted(b"tide" * 1000, refusals=[(503, None), (429, None)])
     started = library.cloud.clock()
 

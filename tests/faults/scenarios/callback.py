@@ -1,4 +1,4 @@
-"""An end whose receiver fails once: it is told, however the publisher or a deliverer dies."""
+"""A callback whose receiver fails once: it arrives, whenever the publisher or the deliverer dies."""
 
 from __future__ import annotations
 

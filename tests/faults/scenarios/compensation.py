@@ -27,7 +27,7 @@ def run(world: World) -> None:
         with world.calls.uncounted():
             stored_file(world, project)
             agents = Agents(world, project)
-            # Whoever should have started an execution died before it did.
+            # The function that should have started an execution died before it did.
             with patch.object(Machines, "start", lambda *_: ""):
                 task = _closed_window(world, project)
                 admitted = _file(world, project, source, path="/admitted")

@@ -41,7 +41,7 @@ class Agents:
         self._turn = 0
 
     def work(self) -> None:
-        """Every other time: reading an empty inbox again and again adds nothing to the story."""
+        """Every other time: reading an empty inbox each time would add only calls."""
         self._turn += 1
         if self._turn % 2:
             return

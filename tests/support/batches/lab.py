@@ -45,7 +45,7 @@ def real_clock() -> datetime:
 
 
 class Killed(BaseException):
-    """The process is gone: nothing after it runs, nothing it knew is written."""
+    """The process was killed: nothing after this runs, and nothing that it held in memory is written."""
 
 
 class MortalStore(BatchRunStore):
@@ -144,7 +144,7 @@ class Lab:
         self.batches.add(batch, job_data, line)
         return batch
 
-    # --- Preparation
+    # --- what SliceRunner prepares a run with
 
     def work(self, batch: Batch) -> ItemCaller:
         project = Project("p", "lab", None, allow_private_urls=True, created_at="", callback_secrets=(SECRET,))
@@ -164,7 +164,7 @@ class Lab:
         assert batch.total is not None
         return Extent(batch.total)
 
-    # --- Charge
+    # --- what SliceRunner calls during a run
 
     def confirm(self, batch: Batch, progress: Progress, *, tell: bool) -> None:
         if self.now(batch)[0].status not in ACTIVE:
@@ -191,7 +191,7 @@ class Lab:
         return SliceRunner(prepare=self, **(parts | changed))
 
     def run(self, batch: Batch, runner: int = 0) -> str:
-        """Slice after slice, as the machine does."""
+        """Runs slices until the batch ends, as the state machine does."""
         outcome = CONTINUE
         while outcome in (CONTINUE, SLEEP):
             outcome = self.slice(batch, runner)

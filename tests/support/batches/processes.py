@@ -93,7 +93,7 @@ def served_table(table: Table) -> Iterator[str]:
 
 
 def _run_one(address: str, table: str, url: str, batch_id: str, runner: int, lease_seconds: float) -> None:
-    """Says that it is ready, waits for the word, tells its CPU seconds at the end."""
+    """Reports that it is ready, waits for the signal to start, and reports its CPU seconds at the end."""
     _Manager.register("client", exposed=_CALLS)
     host, port = address.split(":")
     manager = _Manager((host, int(port)), authkey=_KEY)

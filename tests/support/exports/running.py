@@ -48,7 +48,7 @@ class ExportWorld:
         return shown
 
     def admit(self, task_id: str) -> dict[str, Any]:
-        """Lets it in, back-off or not, and answers the input of its machine."""
+        """Admits the request, even during its back-off, and returns the input of its state machine."""
         self.cloud.clock.advance(301)
         self.cloud.deliver("WakeupsQueue")
         self.cloud.deliver("AdmissionQueue")
@@ -68,7 +68,7 @@ class ExportWorld:
         return self.shown(task_id)
 
     def lanes(self, state: dict[str, Any]) -> None:
-        """What the machine's Map does, one lane after another."""
+        """Does what the Map state does, one lane after another."""
         for lane in state["lanes"]:
             answer = self.cloud.invoke("render_ranges", lane)
             while answer["next"] == "ranges":

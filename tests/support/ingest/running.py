@@ -17,7 +17,7 @@ class Library:
     project: Project
 
     def ask(self, url: str, **more: Any) -> dict[str, Any]:
-        """POST /v1/files with a source; answers `{file_id, request_id}`."""
+        """POST /v1/files with a source. Returns `{file_id, request_id}`."""
         body = {**BIZ, "file_path": "/in/file.bin", "source_url": url, **more}
         answer = self.cloud.http("POST", "/v1/files", json=body, key=self.project.key)
         assert answer.status == 202, answer.body
@@ -63,7 +63,7 @@ class Library:
         return {self._name(key): s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in found}
 
     def _name(self, key: str) -> str:
-        """What an ingest stored has a name of its run; it is shown under the signature of the content that it is."""
+        """Stored objects by the signature of their content: an ingest names an object after its run."""
         if not key.rsplit("/", 1)[-1].startswith("req-"):
             return key
         contents = self.cloud.client("dynamodb").scan(

@@ -23,7 +23,7 @@ class Hosted:
     content_type: str = "application/octet-stream"
     # Statuses to answer before the content, one a request, with a Retry-After if it has one.
     refusals: list[tuple[int, str | None]] = field(default_factory=list)
-    # The first so many answers break off half-way.
+    # This many answers, the first ones, break off half-way.
     cuts: int = 0
     tell_length: bool = True
     needs_cookie: str | None = None

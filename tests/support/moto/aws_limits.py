@@ -1,4 +1,4 @@
-"""The sizes that AWS refuses and moto does not, refused in AWS's words, in every test that runs on a MotoCloud."""
+"""The sizes that AWS refuses and moto does not, refused with AWS's errors, in every test that runs on a MotoCloud."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _value_size(value: Mapping[str, Any]) -> int:
 
 
 def check(service: str, operation: str, arguments: Mapping[str, Any]) -> None:
-    """Raises what AWS answers to a call that is too large."""
+    """Raises the error that AWS returns for a call that is too large."""
     rule = _RULES.get((service, operation))
     if rule:
         rule(operation, arguments)
@@ -64,7 +64,7 @@ def _put(operation: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _update(operation: str, arguments: Mapping[str, Any]) -> None:
-    """Without the item that it changes: what is sent alone must fit."""
+    """Checks only what is sent, not the item that it changes."""
     if item_size(arguments.get("ExpressionAttributeValues", {})) > ITEM_BYTES:
         _refuse(operation, "ValidationException", "Item size to update has exceeded the maximum allowed size")
 
@@ -155,7 +155,7 @@ def check_frame(text: str) -> None:
 
 
 def is_too_large(message: str) -> bool:
-    """What a client is sent: PostToConnection answers 413 PayloadTooLargeException, and the client hears nothing."""
+    """What a client is sent: PostToConnection answers 413 PayloadTooLargeException, and the client receives nothing."""
     return len(message.encode(errors="surrogatepass")) > WEBSOCKET_BYTES
 
 

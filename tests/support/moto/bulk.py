@@ -1,4 +1,4 @@
-"""Very many records in moto's table, put into its own structure: by calls they would take minutes."""
+"""Puts very many records straight into moto's table: by AWS calls it would take minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.moto.cloud import MotoCloud
 
 
 def multiply(cloud: MotoCloud, record_id: str, times: int, *, by_sort_key: bool = False) -> None:
-    """Each item whose key holds this id, so many times more, under ids of their own. What is equal is shared.
+    """Adds `times` copies of each item whose key holds this id, under ids of their own. Equal values are shared.
 
     `by_sort_key`: also those that hold it in the sort key, as the place of a request in its lane."""
     (backend,) = (
@@ -38,7 +38,7 @@ def multiply(cloud: MotoCloud, record_id: str, times: int, *, by_sort_key: bool 
             }
             made: Any = copy.copy(item)
             made.attrs = type(item.attrs)()
-            # Past moto's own assignment, which adds up all sizes each time.
+            # moto's own assignment would add up all sizes each time.
             dict.update(made.attrs, item.attrs, **own)
             made.hash_key, made.range_key = made.attrs["pk"], made.attrs["sk"]
             items[made.hash_key][made.range_key] = made

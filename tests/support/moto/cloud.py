@@ -23,6 +23,8 @@ from tests.support.moto import aws_limits
 from tests.support.moto import dynamodb as moto_dynamodb
 from tests.support.moto import machines as moto_machines
 from tests.support.moto import resources as moto_resources
+from tests.support.moto.replay import Recording
+from tests.support.moto.resources import Names
 from tests.support.template import ROOT, queue_functions, timeout_of
 from tidegate import app as composition
 from tidegate.aws import clients
@@ -88,6 +90,7 @@ def lambda_context(name: str) -> Any:
     )
 
 
+_RECORDINGS: dict[bool, Recording[Names]] = {}
 # Every server of a test is at one address, and how many AWS calls a scenario makes must not depend on its speed.
 _STEADY = {"HOST_CALLS_PER_SECOND": "0", "HOST_CONNECTIONS": "0", "KEY_CACHE_SECONDS": "0"}
 
@@ -103,7 +106,7 @@ class MotoCloud:
         # How long functions slept, frozen, in the test so far.
         self.frozen_seconds = 0
         self._env = env
-        # What the outside world does while a machine waits: agents that report, queues that are delivered.
+        # Called while a state machine waits: agents report, queues are delivered.
         self.while_waiting: list[Callable[[], object]] = []
         self._mock = mock_aws(
             config={"stepfunctions": {"execute_state_machine": machines_run}, "lambda": {"use_docker": False}}
@@ -113,7 +116,7 @@ class MotoCloud:
         self._mock.start()
         self._undo_env = moto_resources.aws_environment()
         try:
-            self.names = moto_resources.create(hash_key(ADMIN_KEY))
+            self.names = self._resources()
         except BaseException:
             self._mock.stop()
             raise
@@ -126,6 +129,13 @@ class MotoCloud:
         self._sharing.start()
         composition.install(composition.App(clock=self.clock))
         return self
+
+    def _resources(self) -> Names:
+        # moto has a backend of its own for machines that run.
+        if self.machines_run not in _RECORDINGS:
+            _RECORDINGS[self.machines_run] = Recording(lambda: moto_resources.create(hash_key(ADMIN_KEY)))
+            return _RECORDINGS[self.machines_run].made()
+        return _RECORDINGS[self.machines_run].replay()
 
     def __exit__(self, *_: object) -> None:
         composition.install(None)
@@ -176,7 +186,7 @@ class MotoCloud:
         event["requestContext"]["authorizer"] = {"lambda": described["context"]}
         began, frozen = self.clock(), self.frozen_seconds
         answer = self.invoke("submit" if (method, path) in SUBMIT_ROUTES else "api", event)
-        # Machines that run move the clock meanwhile; a function's sleep before the call is no part of the call.
+        # Machines that run move the clock meanwhile; a function's sleep before the call does not count.
         took = (self.clock() - began).total_seconds() - (self.frozen_seconds - frozen)
         if not self.machines_run and took > aws_limits.API_SECONDS:
             return Answer(503, {"content-type": "application/json"}, b'{"message":"Service Unavailable"}')

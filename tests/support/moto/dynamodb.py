@@ -24,7 +24,7 @@ from moto.dynamodb.responses import DynamoHandler
 
 from tests.support.moto import speed
 
-# Held by whoever works on the tables.
+# Held during each call on the tables.
 LOCK = threading.RLock()
 _CALLS = ("get_item", "put_item", "update_item", "delete_item", "query", "transact_write_items")
 

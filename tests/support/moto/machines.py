@@ -25,7 +25,7 @@ _ENDED = ("SUCCEEDED", "FAILED", "TIMED_OUT", "ABORTED")
 
 
 def patch(clock: Clock, invoke: Callable[[str, Any], Any], while_waiting: Callable[[], None]) -> Callable[[], None]:
-    """Waits, retries and queue delays go by `clock`; `while_waiting` is what the world does during a wait."""
+    """Waits, retries and queue delays go by `clock`; `while_waiting` is called during each wait."""
     directories = {name: directory_of(function) for name, function in functions().items()}
 
     def call(_: Any, function_name: str, qualifier: Any, body: Any, headers: Any, response_headers: Any) -> bytes:

@@ -145,7 +145,7 @@ def _queues(names: Names) -> None:
 
 
 def _subscriptions(names: Names) -> None:
-    """Queues that listen to topics; functions that do are called by the tests themselves."""
+    """Subscribes queues to topics. Functions that are subscribed are invoked by the tests themselves."""
     for subscription in resources("AWS::SNS::Subscription").values():
         properties = subscription["Properties"]
         if properties["Protocol"] == "sqs":

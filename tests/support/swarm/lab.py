@@ -1,4 +1,4 @@
-"""Swarms without a cloud: orders made by the product's own plan, and an S3 that counts what leaves it."""
+"""Swarms without a cloud: transfers planned by the product, and an S3 that counts what leaves it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Callers that leave in the middle are part of the game."""
+        """Callers may disconnect in the middle of an answer."""
 
 
 def _handler(origin: CountingOrigin) -> type[BaseHTTPRequestHandler]:

@@ -1,4 +1,4 @@
-"""A fleet of choosers in simulated time: the product's plan and decisions, made-up lines, hosts and failures."""
+"""A swarm in simulated time: the product's plan and decisions; lines, hosts and failures are simulated."""
 
 from __future__ import annotations
 

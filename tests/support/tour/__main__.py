@@ -1,4 +1,4 @@
-"""Writes the examples of the reference anew: `python -m tests.support.tour`, after a change of an answer."""
+"""Rewrites the examples of the reference. Run `python -m tests.support.tour` after a response has changed."""
 
 from __future__ import annotations
 

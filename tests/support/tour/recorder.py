@@ -32,11 +32,11 @@ class Recorder:
         query: dict[str, Any] | None = None,
         **path: Any,
     ) -> Any:
-        """Answers the JSON of the answer; an operation is `METHOD /path/{parameter}`."""
+        """Returns the JSON of the response; an operation is `METHOD /path/{parameter}`."""
         method, _, pattern = operation.partition(" ")
         address = _PARAMETER.sub(lambda found: quote(str(path[found[1]]), safe=""), pattern)
         answer = self.cloud.http(method, address, json=request, key=key, query=query)
-        # So that what is newest is so in every run.
+        # So that the newest record is the same one in every run.
         self.cloud.clock.advance(1)
         assert answer.status == status, (operation, answer.status, answer.body[:600])
         call: Call = {"method": method, "path": pattern, "status": status}

@@ -1,4 +1,4 @@
-"""A subscriber of the deployed stack's topic: what is told, as anyone with a queue would hear it."""
+"""An SQS queue that is subscribed to the deployed stack's SNS topic."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 from tests.support.deployed import Deployed
 
 
-class Ear:
+class TopicSubscriber:
     def __init__(self, sqs: Any, url: str) -> None:
         self._sqs = sqs
         self._url = url
-        self._heard: list[dict[str, Any]] = []
+        self._received: list[dict[str, Any]] = []
 
-    def heard(self) -> list[dict[str, Any]]:
-        """All that was told so far."""
-        listened = {"QueueUrl": self._url, "MaxNumberOfMessages": 10}
-        while got := self._sqs.receive_message(**listened).get("Messages"):
+    def received(self) -> list[dict[str, Any]]:
+        """All notifications so far."""
+        asked = {"QueueUrl": self._url, "MaxNumberOfMessages": 10}
+        while got := self._sqs.receive_message(**asked).get("Messages"):
             for message in got:
-                self._heard.append(json.loads(message["Body"]))
+                self._received.append(json.loads(message["Body"]))
                 self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=message["ReceiptHandle"])
-        return self._heard
+        return self._received
 
 
 @contextmanager
-def ear(deployed: Deployed, **wanted: list[str]) -> Iterator[Ear]:
-    """Hears what the filter lets through: `status=["failed"], project_id=[…]`."""
+def topic_subscriber(deployed: Deployed, **wanted: list[str]) -> Iterator[TopicSubscriber]:
+    """Subscribes with this filter policy: `status=["failed"], project_id=[…]`."""
     sqs, sns = deployed.client("sqs"), deployed.client("sns")
-    url = sqs.create_queue(QueueName=f"ear-{uuid.uuid4().hex[:8]}")["QueueUrl"]
+    url = sqs.create_queue(QueueName=f"subscriber-{uuid.uuid4().hex[:8]}")["QueueUrl"]
     arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     may = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "sqs:SendMessage"}
     allowed = json.dumps({"Version": "2012-10-17", "Statement": [may | {"Resource": arn}]})
@@ -44,7 +44,7 @@ def ear(deployed: Deployed, **wanted: list[str]) -> Iterator[Ear]:
         ReturnSubscriptionArn=True,
     )["SubscriptionArn"]
     try:
-        yield Ear(sqs, url)
+        yield TopicSubscriber(sqs, url)
     finally:
         sns.unsubscribe(SubscriptionArn=subscription)
         sqs.delete_queue(QueueUrl=url)

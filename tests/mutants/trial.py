@@ -1,0 +1,116 @@
+"""Runs the tests of a mutant in a forked process: the libraries are imported once, the product in each fork."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.catalog import Mutant
+from tests.mutants.tree import PACKAGES, ROOT, fault
+
+# A fault may make the product wait for ever. No test that a mutant names takes so long without one.
+_TEST_SECONDS = 120
+_LIBRARIES = (
+    "aws_lambda_powertools.event_handler.openapi.models",
+    "boto3",
+    "hypothesis",
+    "moto.backends",
+    "moto.dynamodb.responses",
+    "moto.s3.responses",
+    "moto.sns.responses",
+    "moto.sqs.responses",
+    "moto.stepfunctions.parser.api",
+    "moto.stepfunctions.responses",
+    "openpyxl",
+    "pydantic",
+    "pytest_httpserver",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`failed` is the first test that failed; `trouble` says what kept the tests from running at all."""
+
+    failed: str = ""
+    trouble: str = ""
+
+
+class _First:
+    """A pytest plugin that remembers the first failure."""
+
+    def __init__(self) -> None:
+        self.failed = ""
+        self.trouble = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and not self.trouble:
+            self.trouble = f"{report.nodeid} could not be imported: {report.longreprtext[-300:]}"
+
+
+def import_libraries() -> None:
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+
+
+def run_tests(tests: Sequence[str], tree: Path, mutant: Mutant | None = None) -> Outcome:
+    """The outcome of these tests in that tree, with the mutant's fault in it. Raises DoesNotApply."""
+    with fault(mutant, tree):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            _run_and_exit(tests, tree, write)
+        os.close(write)
+        with os.fdopen(read) as told:
+            text = told.read()
+        os.waitpid(child, 0)
+    return Outcome(**json.loads(text)) if text else Outcome(trouble="the process of the tests was killed")
+
+
+def _run_and_exit(tests: Sequence[str], tree: Path, write: int) -> None:
+    outcome = Outcome()
+    try:
+        _move_to(tree)
+        first = _First()
+        code = pytest.main(["-q", "-x", "-n", "0", "--timeout", str(_TEST_SECONDS), *tests], plugins=[first])
+        trouble = first.trouble
+        if not trouble and code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            trouble = f"pytest ended with {code!r}"
+        outcome = Outcome("" if trouble else first.failed, trouble)
+    except BaseException:
+        outcome = Outcome(trouble=traceback.format_exc()[-300:])
+    finally:
+        with os.fdopen(write, "w") as told:
+            told.write(json.dumps(asdict(outcome)))
+        # Without the clean-up of the process that this is a copy of.
+        os._exit(0)
+
+
+def _move_to(tree: Path) -> None:
+    """From here on this process, and those that it starts, import the product and the tests from that tree."""
+    os.chdir(tree)
+    here = {str((ROOT / name).resolve()) for name in PACKAGES}
+    sys.path[:] = [entry for entry in sys.path if entry and str(Path(entry).resolve()) not in here]
+    sys.path[:0] = [str(tree / name) for name in PACKAGES]
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "local"}]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[: len(PACKAGES)])
+    # What is compiled with a fault in it must not be found when the fault is gone.
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
