@@ -110,6 +110,31 @@ def test_wrong_bytes_make_the_file_failed_and_leave_no_object(library: Library) 
     assert library.objects() == {}
 
 
+def test_retried_verification_makes_the_file_ready(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = announce(library)
+    request_id = complete(library, made, send(library, made)).json()["request_id"]
+
+    def unavailable(*_: object) -> bytes:
+        raise Busy("S3 sent too few bytes")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(UploadBucket, "read_range", unavailable)
+        for _ in range(5):
+            library.run()
+            library.cloud.clock.advance(600)
+            library.cloud.app.queue.admission_queue.trigger("no_cookie")
+    assert library.request(request_id)["status"] == "failed"
+    assert library.file(made["file_id"])["state"] == "failed"
+
+    answer = library.cloud.http("POST", f"/v1/requests/{request_id}/retry", key=library.project.key)
+    assert (answer.status, library.file(made["file_id"])["state"]) == (200, "verifying")
+    library.run()
+
+    assert library.file(made["file_id"])["state"] == "ready"
+    library.cloud.clock.advance(2 * 86400)
+    assert library.cloud.app.queue.sweep.sweep().orphans == 0
+
+
 def test_other_size_than_announced_is_refused_at_once(library: Library) -> None:
     made = announce(library)
     done = complete(library, made, send(library, made, CONTENT[:-7]))

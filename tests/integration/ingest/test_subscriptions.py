@@ -398,7 +398,7 @@ def test_change_during_a_scheduled_run_does_not_make_it_due_again(library: Libra
         return found
 
     library.cloud.clock.advance(3700)
-    store.get = fires_after_it_was_read  # type: ignore[method-assign]
+    store.get = fires_after_it_was_read  # type: ignore[method-assign,assignment]
     assert call(library, "PATCH", f"/{subscription}", json={"name": "renamed"}).status == 200
 
     assert runs == [1]

@@ -223,6 +223,7 @@ class App:
         return {
             "download": lambda request: self.ingest.with_file_again(request),
             "associate": lambda request: self.ingest.with_file_again(request),
+            "verify": lambda request: self.ingest.with_file_again(request),
         }
 
     @cached_property

@@ -80,6 +80,8 @@ class IngestPart:
     def with_file_again(self, request: Request) -> list[Any]:
         """Writes for a failed request that is retried: its file is coming again, and scans do not queue it again."""
         payload = request.payload
+        if request.type == "verify":
+            return list(self._files.verify_again_writes(request.project_id, str(payload["file_id"])))
         brings = request.type == "download"
         writes: list[Any] = self._files.again_writes(
             request.project_id, str(payload.get("file_id")), brings_content=brings

@@ -185,6 +185,14 @@ class FileStore:
             *(self._content_coming_writes(again) if brings_content else []),
         ]
 
+    def verify_again_writes(self, project_id: str, file_id: str) -> Writes:
+        """For a failed verification that is retried. The sweep leaves the uploaded object alone again."""
+        file = self.get(project_id, file_id)
+        if file is None or file.state != FAILED:
+            return []
+        again = replace(file, state=VERIFYING, error=None)
+        return [*self.finish_writes(again, was=(FAILED,)), _kept(file, file.file_id)]
+
     def finish(self, ended: Callable[[], tuple[File, Stored | None]], *, was: Sequence[str], line: AuditLine) -> File:
         """Makes a file ready or failed and records its content, in one transaction. The first caller wins.
 
