@@ -11,7 +11,7 @@ import pytest
 from tests.support.calls import count_calls
 from tests.support.moto import aws_limits
 from tests.support.moto.bulk import multiply
-from tests.support.moto.cloud import MotoCloud
+from tests.support.moto.cloud import MotoCloud, Project
 from tests.support.queue import TestQueue
 from tests.support.template import load_template
 from tidegate.app import App
@@ -20,6 +20,8 @@ from tidegate.aws.writes import update
 from tidegate.compensation.interval import Pace, PollState, after, first
 from tidegate.compensation.poll import PollReport
 from tidegate.compensation.store import CompensationStore
+from tidegate.notifications.notice import Notice, notice_id_for
+from tidegate.notifications.outbox import notice_write
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -428,6 +430,23 @@ def test_starts_are_counted_once_although_the_answer_to_the_count_was_lost(
     store.count(report.poll.generation, 1, cloud.clock())
 
     assert started == ["one"]
+    assert cloud.app.compensation.poll.status()[0].compensated_total == 1
+
+
+def test_notice_that_the_topic_refused_is_counted_only_once_it_was_sent(
+    cloud: MotoCloud, project: Project, ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, now = "task.completed", cloud.clock()
+    notice = Notice(notice_id_for(kind, "req-1"), project.id, kind, "req-1", "completed", {}, None, now)
+    cloud.app.table.transact([notice_write(notice)])
+
+    cloud.clock.advance(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(cloud.app.notifications.topic, "publish", lambda _: [])
+        assert _poll(cloud).compensated == 0
+    cloud.clock.advance(60)
+
+    assert _poll(cloud).compensated == 1
     assert cloud.app.compensation.poll.status()[0].compensated_total == 1
 
 

@@ -29,9 +29,12 @@ class Notifier:
                 "notices were not sent; compensation will", notice_ids=[notice.notice_id for notice in notices[:10]]
             )
 
-    def send(self, notices: Sequence[Notice]) -> None:
-        """Sends notices, then removes them from the outbox: a crash in between sends them twice, with the same id."""
+    def send(self, notices: Sequence[Notice]) -> bool:
+        """Sends notices, then removes them from the outbox: a crash in between sends them twice, with the same id.
+
+        False if the topic refused some: they stay in the outbox, and compensation sends them."""
         taken = self._topic.publish(notices)
         self._outbox.remove(taken)
         if len(taken) < len(notices):
             logger.warning("the topic refused notices", refused=len(notices) - len(taken))
+        return len(taken) == len(notices)
