@@ -20,11 +20,11 @@ USER = pwd.getpwuid(os.getuid()).pw_name
 HOSTS = [f"ahead-{number}" for number in range(3)]
 OLD, NEW = b"the present release", b"the next release" * 1000
 # Seconds that the hosts have to fetch the file; a busy machine needs the longer ones.
-AHEAD = (25, 75, 150)
+AHEAD = (30, 300)
 ENDED = ("Success", "Failed", "Timeout", "Cancelled")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_hosts_switch_at_one_moment_and_not_before(
     deployed: Deployed, project: DeployedProject, tmp_path: Path
 ) -> None:
@@ -54,7 +54,7 @@ def test_hosts_switch_at_one_moment_and_not_before(
         agents[HOSTS[0]].wait()
         start(HOSTS[0])
 
-        assert until(lambda: client.jobs.get(kept)["status"], lambda seen: seen in ENDED, 200) == "Success"
+        assert until(lambda: client.jobs.get(kept)["status"], lambda seen: seen in ENDED, 400) == "Success"
         until(lambda: client.jobs.get(unwanted)["counts"].get("staged"), lambda count: count == len(HOSTS), 60)
         client.jobs.cancel(unwanted)
         assert until(lambda: client.jobs.get(unwanted)["status"], lambda seen: seen in ENDED, 60) == "Cancelled"
