@@ -13,6 +13,7 @@ from tests.support.moto.cloud import MotoCloud
 from tests.support.moto.machines import wait_for
 from tests.support.template import ROOT
 from tidegate.distribution.model import job_key
+from tidegate.distribution.poll import Polled
 from tidegate.files.model import content_object
 
 
@@ -106,7 +107,7 @@ def test_a_step_that_fails_a_few_times_is_tried_again(fleet: Fleet, monkeypatch:
     poll = fleet.cloud.app.distribution.poll_transfer
     real, failures = poll.poll, [1, 2, 3]
 
-    def failing(project_id: str, key: str, waited: float) -> str:
+    def failing(project_id: str, key: str, waited: float) -> Polled:
         if failures:
             raise RuntimeError(f"trouble {failures.pop()}")
         return real(project_id, key, waited)

@@ -32,7 +32,9 @@ def done(_name: str, _item: dict[str, Any]) -> dict[str, Any]:
 class Agents:
     """Every host's agent, as far as the API sees it: takes what is in its inbox, reports it done (or `report`)."""
 
-    def __init__(self, world: World, project: Project, names: Iterable[str], report: Report = done) -> None:
+    def __init__(
+        self, world: World, project: Project, names: Iterable[str] = (*EARLY, *LATE), report: Report = done
+    ) -> None:
         self._world = world
         self._report = report
         with world.calls.uncounted():
@@ -71,7 +73,7 @@ def stored_file(world: World, project: Project) -> None:
 def run(world: World) -> None:
     project = world.new_project()
     stored_file(world, project)
-    agents = Agents(world, project, (*EARLY, *LATE))
+    agents = Agents(world, project)
     world.cloud.while_waiting.append(agents.work)
     tasks = [_submit(world, project, agent) for agent in EARLY]
     world.deliver_all()

@@ -332,3 +332,10 @@ def test_source_host_that_cannot_fetch_fails_the_job_but_not_the_next(fleet: Fle
     assert fleet.step("prepare_file", job_id)["state"] == "waiting"
     assert len(fleet.inbox("source")) == 1
     assert gse.calls == []
+
+
+def test_activate_at_is_refused_as_gse_cannot_hold_a_file_back(fleet: Fleet) -> None:
+    answer = fleet.post("/v1/downloads", fleet.body(target_agent_id="a-1", activate_at="2099-01-01T00:00:00Z"))
+
+    assert answer.status == 422
+    assert "cannot hold a file back: submit without activate_at" in answer.json()["detail"]

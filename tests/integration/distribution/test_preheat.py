@@ -225,6 +225,21 @@ def test_agent_that_cannot_stage_is_offered_the_file_at_its_time(fleet: Fleet) -
     assert len(fleet.inbox("a-1", can="")) == 1
 
 
+def test_host_that_has_not_begun_is_woken_again_after_the_time(fleet: Fleet) -> None:
+    job_id = fleet.submit_many(["old", "new"], activate_at=moment(fleet, 3600))["job_id"]
+    fleet.run_until_dispatched(job_id)
+    stage(fleet, "new")
+    fleet.cloud.clock.advance(3600)
+    fleet.cloud._receive("AgentWakeupsQueue", 100)
+
+    fleet.cloud.clock.advance(16)
+    poll(fleet, job_id, wait=15)
+
+    (message,) = fleet.cloud._receive("AgentWakeupsQueue", 100)
+    assert "old" in message["Body"]
+    assert "new" not in message["Body"]
+
+
 def test_staged_orders_leave_room_for_new_ones(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.distribution.fleet.agents._OFFERED_TOGETHER", 2)
     for number in range(3):

@@ -98,9 +98,12 @@ class TransferSpec:
 
     def until_activation(self, now: float) -> float:
         """Seconds until the hosts put the file in place; 0 if they do so as it arrives."""
-        if self.activate_at is None:
-            return 0.0
-        return max(0.0, datetime.fromisoformat(self.activate_at).timestamp() - now)
+        return max(0.0, self.activation - now)
+
+    @property
+    def activation(self) -> float:
+        """`activate_at` in seconds since 1970, or 0."""
+        return datetime.fromisoformat(self.activate_at).timestamp() if self.activate_at else 0.0
 
     @property
     def named_path(self) -> str:

@@ -163,7 +163,9 @@ class PollTransfer:
 
     def _remind(self, job: Job, transfer: Transfer, shards: Sequence[Shard], since_last: float) -> None:
         """Sends the wake-up again to hosts that have not begun, at doubling distances."""
-        age = self._clock().timestamp() - transfer.asked_at
+        now, activation = self._clock().timestamp(), job.parcel.activation
+        # Agents that cannot stage a file are offered it at its activation: their wake-ups begin anew then.
+        age = now - (max(transfer.asked_at, activation) if activation <= now else transfer.asked_at)
         if job.cancelled_at or not is_time_to_repeat(age, since_last + _POLL_TAKES, spread_seconds(job.counts.total)):
             return
         wave = transfer.number // len(job.portions)

@@ -406,6 +406,17 @@ def test_switcher_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
     assert -0.001 <= switched[0] - moment < 0.3
 
 
+def test_record_of_another_version_in_the_journal_does_not_stop_the_agent(tmp_path: Path) -> None:
+    journal, inbox = Journal(tmp_path), Inbox()
+    journal.stage(("tr-0", ""), '{"of": "a later version"}', tmp_path / "x")
+    journal.stage(STAGED.key, STAGED.to_json(), tmp_path / "y")
+    switcher = Switcher(journal, inbox, lambda _: None, lambda *_: None, lambda: None, threading.Event())
+
+    switcher.load()
+
+    assert [result["transfer_id"] for result in inbox.news()] == ["tr-1"]
+
+
 def test_progress_told_while_the_file_is_staged_does_not_count_as_told() -> None:
     inbox = Inbox()
     inbox.offer([STAGED.transfer | {"url": ""}], settled=lambda _: False)

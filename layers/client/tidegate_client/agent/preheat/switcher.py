@@ -60,7 +60,12 @@ class Switcher:
     def load(self) -> None:
         """Takes up what an earlier process staged."""
         for body in self._journal.staged():
-            staged = Staged.from_json(body)
+            try:
+                staged = Staged.from_json(body)
+            except (ValueError, KeyError, TypeError):
+                # Of another version of the agent. The API lists the transfer again, and its file is found by its name.
+                log.exception("what the journal knows of a staged file cannot be read: %s", body[:200])
+                continue
             if self._journal.has(staged.key):
                 # It was killed after it had written down how it went.
                 self._journal.unstage(staged.key)
@@ -113,7 +118,10 @@ class Switcher:
             return False
         one.compare_at = now + COMPARE_EVERY
         sequence = one.staged.transfer.get("sequence")
-        applied = self._journal.applied(Path(one.staged.file.path))
+        try:
+            applied = self._journal.applied(Path(one.staged.file.path))
+        except JournalError:
+            return False
         return applied is not None and sequence is not None and applied.sequence > sequence
 
     def _end(self, staged: Staged) -> None:
