@@ -320,7 +320,7 @@ def test_a_large_file_is_indexed_by_functions_of_their_own_while_it_runs(world: 
     assert {name.removeprefix(f"{request}-1") for name in names if name.startswith(request)} == {"", "-r1-1", "-i0-1"}
 
 
-def test_unreadable_row_stops_the_batch_with_a_reason(world: BatchWorld) -> None:
+def test_an_unreadable_row_far_in_a_file_stops_the_batch_with_the_reason(world: BatchWorld) -> None:
     world.cloud.app.batches.rows.range_bytes = 250_000
     content = "id\n" + f"{'9' * 4999}\n" * 60 + '"' + "x" * 1_100_000
     file_id = stored_file(world, "people.csv", content.encode())

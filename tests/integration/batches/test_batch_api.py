@@ -232,7 +232,7 @@ def test_a_list_of_running_batches_costs_two_reads(world: BatchWorld, monkeypatc
     assert reads == ["query", "batch_get_item"]
 
 
-def test_a_start_whose_answer_was_lost_and_that_the_sdk_repeats_has_started_the_batch(
+def test_a_start_that_the_sdk_repeats_after_a_lost_answer_starts_once(
     world: BatchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_id = world.create(world.register())
@@ -258,9 +258,7 @@ def test_a_start_that_its_client_repeats_with_the_same_idempotency_key_is_one_st
     assert [world.http("POST", path, headers=key).status for _ in range(2)] == [202, 202]
 
 
-def test_a_log_export_keeps_the_newest_lines_and_says_that_older_ones_are_left_out(
-    world: BatchWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_export_keeps_the_newest_lines_and_says_so(world: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     batch_id = world.create(world.register())
     for number in range(4):
         world.act(batch_id, "logs", {"items": [{"message": f"m{number}"}]}, expect=201)
@@ -274,7 +272,7 @@ def test_a_log_export_keeps_the_newest_lines_and_says_that_older_ones_are_left_o
     )
 
 
-def test_after_continue_as_new_the_successor_is_the_machine_that_is_asked_after_and_stopped() -> None:
+def test_after_continue_as_new_the_successor_is_asked_after_and_stopped() -> None:
     with MotoCloud(BATCH_ROUNDS="1", BATCH_SLICE_SECONDS="1") as cloud, batch_world(cloud) as world:
         started = world.act(world.create(world.register(), total=500, rate=10), "start")
         world.admit()

@@ -71,9 +71,7 @@ def lab(cloud: MotoCloud, business: Business) -> Lab:
     return Lab(cloud.app.table, f"http://127.0.0.1:{business.port}/item")
 
 
-def test_stop_ends_the_calls_within_two_seconds_at_an_exact_place_and_start_goes_on_from_there(
-    lab: Lab, business: Business
-) -> None:
+def test_stop_ends_the_calls_within_two_seconds_and_start_goes_on_there(lab: Lab, business: Business) -> None:
     business.slow = 0.05
     batch = lab.batch(160, rate=40)
     running = lab.in_background(lambda: lab.run(batch))
@@ -112,9 +110,7 @@ def test_no_more_calls_are_under_way_than_the_concurrency_allows(lab: Lab, busin
     assert business.most_at_once == 1
 
 
-def test_an_item_that_always_fails_is_tried_five_times_and_stops_the_batch_by_name(
-    lab: Lab, business: Business
-) -> None:
+def test_an_item_that_always_fails_stops_the_batch_after_five_tries(lab: Lab, business: Business) -> None:
     business.script[7] = 500
     batch = lab.batch(500, rate=100, retry_delay=0.2)
     assert lab.run(batch) == ENDED

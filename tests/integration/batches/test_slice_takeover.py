@@ -49,7 +49,7 @@ def go_on(lab: Lab, batch: Batch) -> str:
     return outcome
 
 
-def test_a_runner_killed_at_half_costs_at_most_the_calls_of_its_last_second(lab: Lab, business: Receiver) -> None:
+def test_a_killed_runner_repeats_at_most_its_last_second(lab: Lab, business: Receiver) -> None:
     batch = lab.batch(1000, rate=RATE)
     first, dead = lab.mortal()
     ends: list[BaseException] = []
@@ -98,7 +98,7 @@ class Stalled(BatchRunStore):
             raise
 
 
-def test_of_two_runners_the_fenced_one_cannot_write_and_no_item_is_called_by_both(lab: Lab, business: Receiver) -> None:
+def test_a_fenced_runner_cannot_write_and_no_item_is_called_twice(lab: Lab, business: Receiver) -> None:
     batch = lab.batch(1500, rate=RATE)
     stalled = Stalled(lab)
     outcomes: list[str] = []

@@ -207,7 +207,7 @@ def test_stale_index_hides_a_record_only_until_it_catches_up(cloud: MotoCloud, m
     assert len(_overdue(cloud).found) == 13
 
 
-def test_shard_that_a_stale_read_shows_empty_is_not_closed_while_processes_may_write_to_it(
+def test_shard_that_a_stale_read_shows_empty_is_not_closed_too_early(
     cloud: MotoCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(cloud, _process(cloud, 7), 13)

@@ -81,7 +81,7 @@ def _stuck(cloud: MotoCloud, name: str, lane: str | None = None, kind: str = "pr
     cloud.app.table.batch_put([item])
 
 
-def test_without_work_polls_come_at_0_10_30_60_100_and_the_gap_caps_at_300(ticks: Ticks) -> None:
+def test_without_work_the_gap_between_polls_grows_to_300_s(ticks: Ticks) -> None:
     ticks.cloud.invoke("compensate", {"source": "aws.events"})
 
     gaps = [ticks.next() for _ in range(40)]
@@ -267,7 +267,7 @@ def test_lost_export_runs_within_60_s_with_10_000_waiting_elsewhere(
 
 
 @pytest.mark.parametrize("lane", [None, "A"], ids=["work", "work of a lane"])
-def test_more_overdue_than_a_poll_reads_hide_newer_work_for_few_polls_only(
+def test_more_overdue_than_a_poll_reads_hide_newer_work_only_briefly(
     cloud: MotoCloud, ticks: Ticks, monkeypatch: pytest.MonkeyPatch, lane: str | None
 ) -> None:
     """A poll that read as many as it may goes on behind them the next time, and then begins anew."""
@@ -505,11 +505,15 @@ def test_starts_go_on_once_the_start_queue_is_empty(cloud: MotoCloud, ticks: Tic
 def test_each_start_is_logged_with_how_long_it_waited(
     cloud: MotoCloud, ticks: Ticks, started: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    before = cloud.clock()
     _stuck(cloud, "one")
     _poll(cloud)
 
     (line,) = [vars(record) for record in caplog.records if record.getMessage() == "compensated"]
-    assert (line["kind"], line["record"], int(line["waited_s"])) == ("probe", "P#x#PROBE#one", 60)
+    assert (line["kind"], line["record"]) == ("probe", "P#x#PROBE#one")
+    # It was due 60 s before it was written, to the second; a busy machine takes a while until the poll.
+    took = (cloud.clock() - before).total_seconds()
+    assert 60 <= line["waited_s"] <= 61 + took
 
 
 def test_pace_is_set_by_the_deployment() -> None:

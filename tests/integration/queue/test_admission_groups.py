@@ -31,9 +31,7 @@ def running_of(queue: TestQueue, project_id: str) -> int:
     return queue.cloud.app.queue.channel_store.standing("no_cookie", project_id).running
 
 
-def test_forty_requests_are_read_at_once_and_admitted_in_three_transactions(
-    queue: TestQueue, groups: list[int]
-) -> None:
+def test_forty_requests_are_read_once_and_admitted_in_three_transactions(queue: TestQueue, groups: list[int]) -> None:
     queue.capacity(no_cookie=40)
     requests = [queue.submit() for _ in range(41)]
     with count_calls(queue.cloud.app) as calls:

@@ -14,7 +14,7 @@ from tidegate.queue.model import Request
 CAPACITY, REQUESTS = 5, 50
 
 
-def test_50_submitters_and_finishers_against_capacity_5_never_more_than_5_no_leak_all_end(queue: TestQueue) -> None:
+def test_50_submitters_against_capacity_5_run_five_at_once_and_all_end(queue: TestQueue) -> None:
     queue.capacity(no_cookie=CAPACITY)
     app, done = queue.cloud.app, threading.Event()
     started: threads_queue.Queue[Request] = threads_queue.Queue()

@@ -105,7 +105,7 @@ def test_a_machine_that_cannot_be_started_now_is_not_taken_for_started(queue: Te
     assert list(queue.executions()) == [f"{request.request_id}-1"]
 
 
-def test_a_machine_that_died_gives_back_slot_and_mutex_and_the_request_is_tried_again(queue: TestQueue) -> None:
+def test_a_dead_machine_frees_slot_and_mutex_and_is_tried_again(queue: TestQueue) -> None:
     request = queue.submit(subscription_id="sub-1")
     queue.admit()
     queue.cloud.app.queue.runner.stop(queue.now(request), "the cloud restarted")

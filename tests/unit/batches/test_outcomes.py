@@ -65,7 +65,7 @@ def test_a_part_that_its_writer_did_not_live_to_count_is_not_shown() -> None:
     assert kept(outcomes, 1) == {1: "failed"}
 
 
-def test_of_two_writers_of_one_part_the_one_with_the_higher_token_counts_whoever_wrote_last() -> None:
+def test_of_two_writers_of_a_part_the_higher_fencing_token_counts() -> None:
     outcomes = outcomes_in(Memory())
     outcomes.write_part(BATCH, 0, 1, 7, [failed(3, "abandoned")], PLAIN)
     outcomes.write_part(BATCH, 0, 1, 6, [failed(1), failed(2)], PLAIN)

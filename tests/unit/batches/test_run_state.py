@@ -53,7 +53,7 @@ def test_all_items_are_called_once_and_in_order() -> None:
     assert state.verdict == Verdict(FINISHED)
 
 
-def test_an_item_that_always_fails_is_tried_five_times_three_seconds_apart_and_named() -> None:
+def test_an_item_that_always_fails_is_tried_five_times_and_named() -> None:
     state = RunState(1000, Rules(rate=10), WindowState(0), now=0.0)
     made = play(state, {7: ItemAnswer("error", "no stock")})
     times = [moment for moment, call in made if call.index == 7]
@@ -192,7 +192,7 @@ def test_a_result_that_comes_after_its_time_spares_the_retry() -> None:
     assert (state.window.position, [one.state for one in state.outcomes]) == (1, ["recovered"])
 
 
-def test_a_result_that_never_comes_is_a_failed_call_and_the_item_is_called_again() -> None:
+def test_an_item_whose_result_never_comes_is_called_again() -> None:
     state = awaiting(most_open=1)
     assert state.next(30.0) == 0.05
     assert state.next(60.5) == (ItemCall(1, 1),)

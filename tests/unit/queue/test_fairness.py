@@ -26,7 +26,7 @@ def test_priority_rises_by_one_for_each_step_and_stays_at_the_highest() -> None:
     assert aged_priority(4, since, at + AGE_STEP_SECONDS - 1) == 4
 
 
-def test_rank_puts_priority_first_among_those_of_one_time_and_age_first_in_one_priority() -> None:
+def test_rank_puts_priority_before_age() -> None:
     later = iso(START + timedelta(seconds=1))
 
     assert rank(1, later) < rank(2, iso(START)) < rank(2, later) < rank(10, iso(START))

@@ -1,4 +1,4 @@
-"""A look at what a business says to the first items, before anything is run or counted."""
+"""Sends the first items to the business and shows its answers; nothing is counted."""
 
 from __future__ import annotations
 

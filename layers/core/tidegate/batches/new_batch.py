@@ -12,7 +12,7 @@ LONGEST_DATA = 300_000
 
 
 def check_new(new: NewBatch) -> None:
-    """Invalid if what was said of it does not fit together."""
+    """Invalid if its fields contradict each other."""
     refuse_large(new.job_data)
     if new.progress_url and not (new.progress_every_items or new.progress_every_percent):
         raise invalid("progress_url", "say how often: progress_every_items or progress_every_percent")

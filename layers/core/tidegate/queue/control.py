@@ -39,7 +39,7 @@ class Control:
         self._restarts = restarts
 
     def cancel(self, project_id: str, request_id: str, who: str, why: str = "asked to") -> Request:
-        """A waiting one never runs. A running one loses its right to go on now; then its machine is stopped."""
+        """A waiting request never runs. A running one loses its lease at once; then its machine is stopped."""
         return self._act(project_id, request_id, "cancel", who, why)
 
     def pause(self, project_id: str, request_id: str, who: str) -> Request:
@@ -98,7 +98,7 @@ class Control:
         return changed
 
     def _stop(self, request: Request, why: str) -> None:
-        """If this fails, the worker stops at its next look at the request, which is not its own any more."""
+        """If this fails, the worker stops at its next heartbeat: the attempt is not the present one any more."""
         try:
             self._runner.stop(request, why)
         except DomainError:

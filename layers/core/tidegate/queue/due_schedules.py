@@ -1,4 +1,4 @@
-"""What every function that runs schedules once a minute does: read what is due, and try each of it."""
+"""What the functions that run schedules once a minute share: they read what is due and try each schedule."""
 
 from __future__ import annotations
 

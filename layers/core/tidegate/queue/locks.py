@@ -42,7 +42,7 @@ def slot_taken(request: Request) -> Write:
 
 
 def slots_taken(channel: Channel, count: int) -> Write:
-    """So many slots of a channel at once; refused if it has fewer, or if its capacity is not what was read."""
+    """Takes `count` slots of a channel; refused if it has fewer, or if its capacity is not what was read."""
     return update(
         keys.channel(channel.name),
         adds={"running": count, "slot_changes": count},

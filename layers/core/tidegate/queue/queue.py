@@ -123,7 +123,7 @@ class RequestQueue:
     def heartbeat(
         self, project_id: str, request_id: str, attempt: int, progress: Mapping[str, Any] | None = None
     ) -> Request:
-        """Every 30 s from whoever runs it. LeaseLost: stop, it is another's now. RequestTimedOut: finish with it."""
+        """Every 30 s from the worker. LeaseLost if another attempt runs now, RequestTimedOut if its time is over."""
         request = self.running(project_id, request_id, attempt)
         now = self._clock()
         self._store.beat(request, now, now.timestamp() + SILENCE_SECONDS, dict(progress) if progress else None)

@@ -43,7 +43,7 @@ class RequestStore:
         extra_writes: Sequence[Write] = (),
         queued_limit: int | None = None,
     ) -> Request:
-        """Adding the same id twice is one request: the first. QuotaExceeded if `queued_limit` wait already."""
+        """Returns the existing request if the id is known. QuotaExceeded if `queued_limit` wait already."""
         item = request_item(request) | due_of(request, now=0, keep_seconds=0)
         counted = queued_write(request.project_id, 1, queued_limit)
         standing = standing_write(request.channel, request.project_id, waiting=1)

@@ -171,7 +171,7 @@ class Admission:
         return turns
 
     def _lane(self, project_id: str, turns: Turns) -> Iterator[Place]:
-        """A project's places. Which mutexes are held is read for a page at once, not met by each of its requests."""
+        """A project's places. Which mutexes are held is read once for a page, not once for each request."""
         known: set[str] = set()
         for page in self._channels.waiting(turns.channel.name, project_id):
             locking = [place for place in page if place.mutex is not None]
@@ -190,7 +190,7 @@ class Admission:
         return {project_id: share[name] for project_id, share in shares.items() if name in share}
 
     def _try(self, place: Place, turns: Turns) -> str | None:
-        """None if it was admitted, or is not there any more; otherwise why it waits on."""
+        """Returns why the request goes on waiting; None if it was admitted or is gone."""
         request = self._store.get(place.project_id, place.request_id)
         if request is None:
             self._channels.drop_place(place)
@@ -241,14 +241,14 @@ class Admission:
         return None
 
     def start(self, admitted: Request) -> None:
-        """By a name that tells request and attempt: a second start of it is none."""
+        """The execution is named by request and attempt, so a second start changes nothing."""
         try:
             self._runner.start(admitted)
         except DomainError:
             logger.exception("started later, by compensation", request_id=admitted.request_id)
 
     def _tell(self, turns: Turns) -> int:
-        """Tells the first of what waits why it does. Returns how many wait for something else than their back-off."""
+        """Notes on the first waiting requests why they wait. Returns how many wait for more than their back-off."""
         backing_off = 0
         notes: list[tuple[Place, str]] = []
         extra = turns.next_extra_slot()

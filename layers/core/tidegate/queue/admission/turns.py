@@ -154,7 +154,7 @@ class Turns:
         )
 
     def hold(self, place: Place) -> None:
-        """The place's mutex is taken: what needs it too is passed by."""
+        """Notes that the place's mutex is taken: other places that need it are skipped."""
         self._held.add((place.project_id, str(place.mutex)))
 
     def rest(self) -> Iterator[tuple[Place, str]]:
