@@ -92,7 +92,7 @@ faults: $(STAMP)  ## any AWS call fails, any function dies or is late
 
 faults-all: $(STAMP)  ## the same at every single AWS call and in every mode, for some hours; goes on where it stopped
 	@$(BIN)/python -m tests.faults --jobs 2
-	@EVERY_POINT=1 $(PYTEST) -n 2 --timeout 3600 tests/integration/exports/test_ranges.py tests/integration/web tests/integration/distribution
+	@EVERY_POINT=1 $(PYTEST) -n 2 --timeout 3600 tests/integration/exports/ranges tests/integration/web tests/integration/distribution
 
 mutants: $(STAMP)  ## deliberate faults in the product, each of which the tests must notice
 	@$(BIN)/python -m tests.mutants

@@ -106,14 +106,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "layers/core/tidegate/exports/ranges/join.py",
         "record = kept.get((table, page)) or context.record(table, page)",
         "record = kept.get((table, page))",
-        (f"{IT}/exports/test_ranges.py",),
+        (f"{IT}/exports/ranges/test_crashes.py",),
     ),
     Mutant(
         "a killed attempt's upload stays",
         "layers/core/tidegate/exports/ranges/join.py",
         "self._objects.abort_uploads(output_prefix(*here))",
         "pass",
-        (f"{IT}/exports/test_ranges.py",),
+        (f"{IT}/exports/ranges/test_crashes.py",),
     ),
     # --- outcomes of a batch's items
     Mutant(

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import pytest
+
+from tidegate.aws import part_plan
+from tidegate.exports.rendering import fragments
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fragments of some kilobytes, which are copied as large ones would be."""
+    from moto.s3 import models
+
+    monkeypatch.setattr(models, "S3_UPLOAD_PART_MIN_SIZE", 4000)
+    monkeypatch.setattr(part_plan, "SMALLEST_PART", 4000)
+    monkeypatch.setattr(fragments, "CLOSED_BYTES", 7000)
+    monkeypatch.setattr(fragments, "BEHIND_BYTES", 4000)

@@ -1,0 +1,128 @@
+"""A file that several workers made is the same, byte for byte, as one from staged pages."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+from typing import Any
+
+import openpyxl
+import pyarrow.parquet
+import pytest
+
+from tests.support.exports.paged_source import honest, numbered, without_total
+from tests.support.exports.ranges import both_ways, by_cursor, read_text
+from tests.support.exports.running import ExportWorld, read_sheet
+from tests.support.exports.samples import mixed_rows
+from tidegate.exports.ranges import context as export_range_context
+from tidegate.exports.rendering import parquet_writer
+
+ROWS = 2050
+
+
+@pytest.mark.parametrize("parallel", [4, 12, 32])
+@pytest.mark.parametrize("more", [{}, {"type": "jsonl"}, {"compression": "gzip", "template": {"id": "编号"}}])
+def test_text_file_is_the_same_as_from_staged_pages(world: ExportWorld, more: Any, parallel: int) -> None:
+    world.source.rows = list(mixed_rows(ROWS))
+    joined, staged = both_ways(world, parallel=parallel, **more)
+    if "compression" in more:
+        joined, staged = gzip.decompress(joined), gzip.decompress(staged)
+    assert joined == staged
+    assert max(world.source.pages.values()) == 2, "once each way"
+
+
+@pytest.mark.parametrize("parallel", [4, 28])
+def test_sheet_is_the_same_as_from_staged_pages(world: ExportWorld, parallel: int) -> None:
+    world.source.rows = list(mixed_rows(ROWS))
+    template = [{"name": key, "title": key, "style": {"total": key == "amount"}} for key in next(mixed_rows(1))]
+    for more in ({}, {"title": "订单", "summary": "x<br>y", "footer": {"a": "b"}, "template": template}):
+        joined, staged = both_ways(world, type="excel", parallel=parallel, **more)
+        one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+        assert one.testzip() is None
+        assert one.namelist() == other.namelist()
+        for name in one.namelist():
+            assert name == "docProps/core.xml" or one.read(name) == other.read(name), name
+        assert len(read_sheet(joined)) >= ROWS
+
+
+def test_several_sheets_are_filled_as_by_one_writer(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.exports.rendering import files
+    from tidegate.exports.rendering.xlsx.writer import xlsx_chunks
+
+    monkeypatch.setattr(export_range_context, "SHEET_ROWS", 730)
+    monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))
+    world.source.rows = numbered(ROWS)
+    joined, staged = both_ways(world, type="excel", title="T", footer="end", parallel=20)
+    one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+    sheets = [name for name in one.namelist() if name.startswith("xl/worksheets/")]
+    assert len(sheets) == 3
+    assert [one.read(name) for name in sheets] == [other.read(name) for name in sheets]
+    assert [sheet.title for sheet in openpyxl.load_workbook(io.BytesIO(joined))] == ["T", "T 2", "T 3"]
+
+
+@pytest.mark.parametrize("multi_type", ["page", "tab"])
+@pytest.mark.parametrize("more", [{}, {"type": "excel"}, {"type": "jsonl"}, {"compression": "gzip"}, {"bom": True}])
+def test_several_tables_are_the_same_as_from_staged_pages(world: ExportWorld, multi_type: str, more: Any) -> None:
+    """Two that are pulled and one that was given; every table has its texts."""
+    world.source.rows = list(mixed_rows(1650))
+    fields: dict[str, Any] = {
+        "path": "/v1/task/multiple",
+        "multi_type": multi_type,
+        "source_url": [world.source.url, None, world.source.url],
+        "source_data": [None, [{"a": 1, "b": "x"}, {"a": 2}], None],
+        "title": ["一", "二", None],
+        "footer": ["end", None, {"sum": "1"}],
+        **more,
+    }
+    joined, staged = both_ways(world, parallel=12, **fields)
+    if joined[:2] == b"PK":
+        one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+        assert one.testzip() is None
+        assert one.namelist() == other.namelist()
+        for name in one.namelist():
+            assert name == "docProps/core.xml" or one.read(name) == other.read(name), name
+    else:
+        assert read_text(joined) == read_text(staged)
+    assert max(world.source.pages.values()) == 4, "two tables, two ways, none twice"
+
+
+@pytest.mark.parametrize("answer", [honest, by_cursor])
+def test_parquet_is_made_of_the_workers_row_groups(
+    world: ExportWorld, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_writer, "GROUP_BYTES", 5000)
+    world.source.rows, world.source.answer = numbered(ROWS), answer
+    template = [{"name": "id", "style": {"type": "number"}}, {"name": "name"}, {"name": "amount"}]
+    joined, staged = both_ways(world, type="parquet", template=template, parallel=12)
+    found = pyarrow.parquet.read_table(io.BytesIO(joined)).to_pylist()
+    assert found == pyarrow.parquet.read_table(io.BytesIO(staged)).to_pylist()
+    assert [row["id"] for row in found] == [float(number) for number in range(ROWS)]
+    assert found[1] == {"id": 1.0, "name": "名字1", "amount": "0.25"}
+
+
+@pytest.mark.parametrize("answer", [by_cursor, without_total])
+@pytest.mark.parametrize("more", [{}, {"type": "excel"}, {"type": "jsonl", "compression": "gzip"}])
+def test_pages_read_without_total_make_the_same_file_as_staged_ones(world: ExportWorld, answer: Any, more: Any) -> None:
+    world.source.rows, world.source.answer = numbered(ROWS), answer
+    joined, staged = both_ways(world, **more)
+    assert max(world.source.pages.values()) == 2, "once each way"
+    if more.get("type") == "excel":
+        assert read_sheet(joined) == read_sheet(staged)
+    else:
+        assert read_text(joined) == read_text(staged)
+    assert not world.objects("staging")
+
+
+def test_cursor_fills_several_sheets_exactly(world: ExportWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidegate.exports.rendering import files
+    from tidegate.exports.rendering.xlsx.writer import xlsx_chunks
+
+    monkeypatch.setattr(export_range_context, "SHEET_ROWS", 730)
+    monkeypatch.setattr(files, "xlsx_chunks", lambda tables, **more: xlsx_chunks(tables, sheet_rows=730, **more))
+    world.source.rows, world.source.answer = numbered(ROWS), by_cursor
+    joined, staged = both_ways(world, type="excel", title="T", footer="end")
+    one, other = (zipfile.ZipFile(io.BytesIO(data)) for data in (joined, staged))
+    sheets = [name for name in one.namelist() if name.startswith("xl/worksheets/")]
+    assert len(sheets) == 3
+    assert [one.read(name) for name in sheets] == [other.read(name) for name in sheets]

@@ -1,0 +1,40 @@
+"""Exports in ranges on moto: the same file by workers and by staged pages, and sources that are read in turn."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.exports.paged_source import PagedSource
+from tests.support.exports.running import ExportWorld
+
+
+@contextmanager
+def staged_only(world: ExportWorld) -> Iterator[None]:
+    puller = world.cloud.app.exports.steps._puller
+    most, puller._most_lanes = puller._most_lanes, 0
+    yield
+    puller._most_lanes = most
+
+
+def both_ways(world: ExportWorld, **fields: Any) -> tuple[bytes, bytes]:
+    _, joined = world.export(step=100, **fields)
+    with staged_only(world):
+        _, staged = world.export(step=100, **fields)
+    return joined, staged
+
+
+def by_cursor(source: PagedSource, page: int, size: int) -> Any:
+    """A source with cursors; it insists on the cursor that it gave."""
+    asked = source.asked[-1].args.get("cursor")
+    start = int(asked or 0)
+    assert start == page * size, (asked, page)
+    rows = source.rows[start : start + size]
+    following = str(start + size) if start + size < len(source.rows) else None
+    return {"status": 200, "data": {"data": rows, "next": following, "snapshot": "s1"}}
+
+
+def read_text(data: bytes) -> bytes:
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
