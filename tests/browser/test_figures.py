@@ -15,6 +15,8 @@ from tests.support.deployed import Deployed, DeployedProject, until
 CONTENT = b"tide" * 1000
 SIGNATURE = hashlib.sha256(CONTENT).hexdigest()
 MEGABYTE = 1024 * 1024
+# Seconds that a step of a Job may take on a busy machine.
+PATIENCE = 180
 
 
 class Host:
@@ -74,14 +76,14 @@ def test_waves_move_on_as_their_hosts_report(desk: Console, project: DeployedPro
     desk.go(job_of(project, hosts, waves=[{"percent": 50, "max_failed_percent": 10}, {"percent": 100}]))
     waves = desk.page.locator("[data-key=waves] .wave")
     expect(waves).to_have_count(2)
-    first = until(lambda: waiting(hosts), lambda found: len(found) == 2)
+    first = until(lambda: waiting(hosts), lambda found: len(found) == 2, seconds=PATIENCE)
     expect(waves.nth(0)).to_contain_text(re.compile("50%.*Running.*2 targets.*10%"))
     expect(waves.nth(1)).to_contain_text(re.compile("100%.*Pending"))
 
     for host in first:
         host.report(0)
 
-    second = until(lambda: waiting(hosts), lambda found: len(found) == 2)
+    second = until(lambda: waiting(hosts), lambda found: len(found) == 2, seconds=PATIENCE)
     assert not {host.name for host in first} & {host.name for host in second}
     expect(waves.nth(0)).to_contain_text("Success")
     expect(waves.nth(1)).to_contain_text("Running")
@@ -94,7 +96,7 @@ def test_waves_move_on_as_their_hosts_report(desk: Console, project: DeployedPro
 def test_bytes_of_a_job_are_shown_by_source_with_its_speed(desk: Console, project: DeployedProject) -> None:
     hosts = [Host(project, f"peer-{number}") for number in range(3)]
     desk.go(job_of(project, hosts))
-    until(lambda: waiting(hosts), lambda found: len(found) == 3)
+    until(lambda: waiting(hosts), lambda found: len(found) == 3, seconds=PATIENCE)
     expect(desk.page.locator(".page-head .badge")).to_have_text("Running")
     expect(desk.page.locator("[data-key=bytes]")).to_have_count(0)
     moved = {"size": 4 * MEGABYTE, "speed": 2 * MEGABYTE}
@@ -111,7 +113,7 @@ def test_bytes_of_a_job_are_shown_by_source_with_its_speed(desk: Console, projec
     chart = progress.locator("svg.chart")
     expect(chart).to_have_attribute("aria-label", re.compile("^Speed: .*/s$"))
     # The second host's bytes are a peak between readings without any.
-    until(lambda: heights(chart), lambda found: len(found) > 1)
+    until(lambda: heights(chart), lambda found: len(found) > 1, seconds=PATIENCE)
     hosts[2].report(2, error_msg="no space left")
     expect(desk.page.locator(".page-head .badge")).to_have_text("Failed")
 
@@ -130,6 +132,6 @@ def test_rate_of_a_running_batch_is_drawn_against_its_goal(
         expect(chart).to_have_attribute("aria-label", re.compile(r"^Now: \d+(\.\d+)?/s$"))
         expect(chart.locator("line.goal")).to_have_count(1)
         # It starts from nothing, so the line rises.
-        until(lambda: heights(chart), lambda found: len(found) > 1)
+        until(lambda: heights(chart), lambda found: len(found) > 1, seconds=PATIENCE)
         assert project.http("POST", f"/v1/batches/{batch}/stop").status == 202
         expect(desk.page.locator(".page-head .badge")).to_have_text("Stopped")
