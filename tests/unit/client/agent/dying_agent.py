@@ -1,6 +1,6 @@
-"""The agent with every step that matters written down; it kills itself before the step that KILL_BEFORE names.
+"""The agent, which logs each important step and kills itself before the step that KILL_BEFORE names.
 
-Run as a module with the agent's own arguments. STEPS names the file for the steps, one a line."""
+Run as a module with the agent's own arguments. STEPS is the file for the log, one step per line."""
 
 from __future__ import annotations
 
