@@ -1,7 +1,7 @@
-"""`make corpora`: the feeds that public parsers ship for their own tests, read by our reader and compared with theirs.
+"""`make corpora`: reads the test feeds of public feed parsers and compares the result with that of their parser.
 
-Their source packages are fetched from the package index by name, version and digest into .local/corpora; nothing of
-them is part of this repository. Ends with 1 if any feed is read otherwise than the parser that ships it reads it.
+Their source packages are downloaded from the package index by name, version and digest into .local/corpora; they are
+not part of this repository. Exit code 1 if any feed is read differently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 
 
 def fetched() -> Path:
-    """The unpacked source packages, and feedparser installed beside them to compare with."""
+    """Downloads and unpacks the source packages, and installs feedparser beside them for the comparison."""
     PLACE.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     pinned = ["--require-hashes", "--no-deps", "-r", str(REQUIREMENTS)]

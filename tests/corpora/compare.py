@@ -1,4 +1,4 @@
-"""What a feed lists by our reader, against what the parser that ships it as a test says."""
+"""Compares the entries that our reader finds in a feed with those of another parser."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def feedparser_corpus(root: Path) -> Tally:
 
 
 def _headers(body: bytes) -> dict[str, str]:
-    """Those that the test's comment says the server would send."""
+    """The HTTP headers that the comment of a test feed prescribes."""
     found = _COMMENT.search(body)
     return {name.lower(): value.strip() for name, value in _HEADER.findall(found[1].decode("latin-1") if found else "")}
 
@@ -64,14 +64,14 @@ def _files(entries: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _pages(entries: Iterable[Mapping[str, Any]], version: str) -> Iterator[str]:
-    """feedparser takes an Atom id for a link. It need not be an address (RFC 4287, 4.2.6): here it is none."""
+    """The links of entries, without Atom ids: feedparser takes them for links (RFC 4287, 4.2.6 does not)."""
     for entry in entries:
         if entry.get("link") and (entry.get("links") or not version.startswith("atom")):
             yield entry["link"]
 
 
 def podcastparser_corpus(root: Path) -> Tally:
-    """Its expectations name enclosures, and no pages; feeds without any are compared with nothing."""
+    """Compares enclosures only, since its expectations name no pages; feeds without enclosures are left out."""
     tally = Tally("podcastparser")
     for path in sorted(root.glob("*.rss")):
         base = f"file://tests/data/{path.name}"
@@ -106,5 +106,5 @@ def _compare(
 
 def _reason(detail: str) -> str:
     if "<CHANNEL>" in detail:
-        return "CDF, a format of 1997, by its name"
+        return "CDF, a format of 1997"
     return "declares entities" if "declares entities" in detail else "not well-formed"

@@ -78,7 +78,7 @@ def own_id(record: Record) -> str:
     return next((str(record[field]) for field in ID_FIELDS if record.get(field)), "")
 
 
-def names(record: Record, record_id: str) -> bool:
+def matches(record: Record, record_id: str) -> bool:
     """Whether this is the record with the given id: its own id, its key, or the UUID at the end of its id."""
     own = own_id(record)
     return record_id in (own, record.get("key")) or own.endswith(f":{record_id}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tidegate_client.client import Client
 from tidegate_client.errors import RateLimited, ServerError, TidegateError, Unreachable, WaitTimeout
-from tidegate_client.records import Change, Reader, Record, find, names, own_id, reader_of
+from tidegate_client.records import Change, Reader, Record, find, matches, own_id, reader_of
 from tidegate_client.socket import Socket, SocketFailed
 
 QUIET_SECONDS = 15.0
@@ -81,7 +81,7 @@ class Watch:
 
     def _received(self, data: Record) -> Iterator[Change]:
         own = own_id(data)
-        meant = [own] if own in self._pending else [one for one in self._pending if names(data, one)]
+        meant = [own] if own in self._pending else [one for one in self._pending if matches(data, one)]
         for record_id in meant:
             yield from self._news(record_id, {**self._shown.get(record_id, {}), **data})
 

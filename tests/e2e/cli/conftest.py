@@ -15,7 +15,7 @@ def shell(deployed: Deployed, tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def project_id(shell: Shell, deployed: Deployed) -> str:
-    """An admin logs in, makes a project and its key; then its user logs in."""
+    """Creates a project and a key as an admin, and logs in with that key."""
     shell.run("login", "--api-url", deployed.api_url, "--key", deployed.admin_key)
     made = shell.json("project", "create", f"cli-{shell.home.name}"[:60], "--allow-private-urls")
     key = shell.json("key", "create", made["project_id"], "--scope", "read", "--scope", "write")

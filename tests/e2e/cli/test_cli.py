@@ -30,7 +30,7 @@ def stored(shell: Shell, project_id: str) -> tuple[dict[str, Any], bytes]:
 
 @pytest.fixture
 def agents(shell: Shell, deployed: Deployed, project_id: str) -> Iterator[dict[str, Path]]:
-    """Two real agents, each with its root; they drain at the end."""
+    """Two agent processes, each with its own root; SIGTERM ends them."""
     roots, processes = {}, []
     for agent_id in ("host-1", "host-2"):
         roots[agent_id] = shell.home / agent_id
@@ -46,7 +46,7 @@ def agents(shell: Shell, deployed: Deployed, project_id: str) -> Iterator[dict[s
         assert process.returncode == 0, err
 
 
-def test_a_file_of_20_mb_goes_up_and_comes_back(shell: Shell, stored: tuple[dict[str, Any], bytes]) -> None:
+def test_file_of_20_mb_is_uploaded_and_downloaded(shell: Shell, stored: tuple[dict[str, Any], bytes]) -> None:
     record, content = stored
     assert (record["state"], record["size"]) == ("ready", len(content))
 
@@ -65,7 +65,7 @@ def test_exit_codes_over_the_real_api(shell: Shell, project_id: str) -> None:
     shell.run("file", "ingest", "ftp://x.example/f", *NAME, "--file-path", "/../x", expect=2)
 
 
-def test_download_submit_watch_brings_the_file_to_two_agents(
+def test_submit_with_watch_delivers_to_two_agents(
     shell: Shell, stored: tuple[dict[str, Any], bytes], agents: dict[str, Path]
 ) -> None:
     record, content = stored
@@ -87,7 +87,7 @@ def test_download_submit_watch_brings_the_file_to_two_agents(
     assert shell.json("download", "status", ends[0]["task_id"])["status"] == "Success"
 
 
-def test_a_refused_path_fails_the_download_with_its_reason(
+def test_refused_path_fails_the_task_with_its_reason(
     shell: Shell, stored: tuple[dict[str, Any], bytes], agents: dict[str, Path]
 ) -> None:
     record, _ = stored

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 WAIT = ["--watch", "--timeout", "90"]
 
 
-def test_export_submit_watch_brings_the_file(shell: Shell, project_id: str) -> None:
+def test_export_submit_with_watch_downloads_the_file(shell: Shell, project_id: str) -> None:
     rows = [{"编号": number, "name": f"row {number}"} for number in range(250)]
     (shell.home / "rows.json").write_text(json.dumps(rows))
 
@@ -32,7 +32,7 @@ def test_export_submit_watch_brings_the_file(shell: Shell, project_id: str) -> N
     shell.run("export", "get", done[0]["task_id"], expect=4)
 
 
-def test_an_ingested_file_comes_back_as_it_was(shell: Shell, project_id: str) -> None:
+def test_ingested_file_is_downloaded_unchanged(shell: Shell, project_id: str) -> None:
     content = random.Random(1).randbytes(300_000)
     with serve(lambda handler: handler.answer(200, content)) as port:
         words = ["--biz-id", "2", "--app-id", "3", "--file-path", "/in/f.bin"]
@@ -53,7 +53,7 @@ def business(seen: list[int]) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/process"
 
 
-def test_a_batch_runs_to_its_end_under_a_live_bar(shell: Shell, project_id: str) -> None:
+def test_batch_start_with_watch_runs_to_the_end(shell: Shell, project_id: str) -> None:
     seen: list[int] = []
     with business(seen) as url:
         biz = shell.json("biz", "create", "shop", url)
@@ -66,7 +66,7 @@ def test_a_batch_runs_to_its_end_under_a_live_bar(shell: Shell, project_id: str)
     shell.run("batch", "start", made["batch_id"], expect=5)
 
 
-def test_webhook_listen_hears_of_the_end(shell: Shell, deployed: Deployed, project_id: str) -> None:
+def test_webhook_listen_receives_the_end_of_an_export(shell: Shell, deployed: Deployed, project_id: str) -> None:
     secret = deployed.make_key(project_id, ["write"])["callback_secret"]
     port = free_port()
     listener = shell.start("webhook", "listen", "--port", str(port), "--secret", secret, "--count", "1", "--json")
@@ -89,7 +89,7 @@ def test_webhook_listen_hears_of_the_end(shell: Shell, deployed: Deployed, proje
     assert delivered[0]["tries"] == 1
 
 
-def test_operators_questions_are_answered(shell: Shell, deployed: Deployed, project_id: str) -> None:
+def test_operator_commands_answer(shell: Shell, deployed: Deployed, project_id: str) -> None:
     channels = shell.json("queue", "stats")["channels"]
     assert {"export", "batch", "no_cookie", "requires_cookie"} <= set(channels)
     shell.run("queue", "pause", "export", expect=3)

@@ -1,4 +1,4 @@
-"""The client as people install it: its wheel alone in an empty environment, against the whole stack."""
+"""The installed client: its wheel alone in an empty environment, against the whole stack."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEED = b'<rss><channel><item><enclosure url="/one.mp3"/></item><item><enclosure 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the environment's programs."""
+    """The folder with the programs of the environment."""
     place = tmp_path_factory.mktemp("installed")
     venv.create(place / "venv", with_pip=False)
     uv = Path(sys.executable).parent / "uv"
@@ -49,7 +49,7 @@ def run(program: Path, *words: str, home: Path, text: str | None = None) -> str:
     return done.stdout
 
 
-def test_examples_of_the_page_run_with_the_wheel_alone(
+def test_examples_run_with_the_wheel_alone(
     installed: Path, deployed: Deployed, project: DeployedProject, source: FileSource, tmp_path: Path
 ) -> None:
     given = {"api_url": deployed.api_url, "key": project.key}
@@ -67,7 +67,7 @@ def test_examples_of_the_page_run_with_the_wheel_alone(
     assert printed[-1] == "False"
 
 
-def test_command_logs_in_ingests_and_tells_what_was_done(
+def test_installed_command_logs_in_and_ingests(
     installed: Path, deployed: Deployed, project: DeployedProject, source: FileSource, tmp_path: Path
 ) -> None:
     tidegate = installed / "tidegate"

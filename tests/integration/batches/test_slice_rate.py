@@ -31,9 +31,7 @@ def lab(cloud: MotoCloud, business: Receiver) -> Lab:
     return Lab(cloud.app.table, business.url)
 
 
-def test_1000_items_at_100_a_second_take_10_s_and_no_second_has_over_110(
-    lab: Lab, business: Receiver
-) -> None:
+def test_1000_items_at_100_a_second_take_10_s_and_no_second_has_over_110(lab: Lab, business: Receiver) -> None:
     batch = lab.batch(1000, rate=100)
     started = time.monotonic()
     assert lab.run(batch) == ENDED

@@ -1,4 +1,4 @@
-"""Client and server agree: every call the client can make is a route of the server, with fields that it takes."""
+"""Client and server agree: every call of the client is a route of the server, with fields that it accepts."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ CALLS: dict[str, Callable[[Client], object]] = {
 
 
 class Recorder:
-    """Stands where the connection pool stands and keeps the one request."""
+    """Replaces the connection pool and records the one request."""
 
     def request(self, method: str, url: str, *, body: bytes | None = None, **_: Any) -> Any:
         self.method, self.url, self.body = method, url, body
@@ -201,7 +201,7 @@ def test_each_call_of_the_client_is_a_route_of_the_server(contract: Any, name: s
 
 
 def route_for(contract: Any, method: str, path: str) -> Mapping[str, Any]:
-    # A route without a variable wins over one that has it in the same place.
+    # Routes without variables are tried first.
     for template in sorted(contract["paths"], key=lambda one: one.count("{")):
         pattern = re.sub(r"[{<]\w+[}>]", "[^/]+", template)
         if re.fullmatch(pattern, path) and method.lower() in contract["paths"][template]:
@@ -211,7 +211,7 @@ def route_for(contract: Any, method: str, path: str) -> Mapping[str, Any]:
 
 
 def body_fields(contract: Any, operation: Mapping[str, Any]) -> set[str] | None:
-    """The names that the route's body may have; None when it takes any, or none is described."""
+    """The fields of the route's body; None if it takes any field, or has no schema."""
     schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     if "$ref" in schema:
         schema = contract["components"]["schemas"][schema["$ref"].rpartition("/")[2]]

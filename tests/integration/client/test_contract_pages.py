@@ -1,4 +1,4 @@
-"""The servers that the contract pages print, run exactly as they are printed, against the API."""
+"""The servers printed in the contract pages run against the API, exactly as they are printed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def printed(page: str) -> str:
 
 @contextmanager
 def running(page: str, *arguments: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """The page's server on a free port, once it listens."""
+    """Starts the page's server on a free port and waits until it listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = int(found.getsockname()[1])
@@ -57,7 +57,7 @@ def running(page: str, *arguments: str) -> Iterator[tuple[int, subprocess.Popen[
 
 @contextmanager
 def api(cloud: MotoCloud) -> Iterator[str]:
-    """The API of the cloud over HTTP; presigned URLs of the bucket are answered here too."""
+    """Serves the API of the cloud over HTTP, and the presigned URLs of its bucket."""
 
     def answer(request: Handler) -> None:
         path = urlsplit(request.path)
@@ -96,7 +96,7 @@ def file_of(cloud: MotoCloud, project: Project, task_id: str) -> bytes:
     return bytes(stored["Body"].read())
 
 
-def test_the_source_is_pulled_to_its_last_row_and_knows_us(cloud: MotoCloud, project: Project) -> None:
+def test_printed_source_is_pulled_to_its_last_row(cloud: MotoCloud, project: Project) -> None:
     with running("source.md", cloud.callback_secret(project.id)) as (port, _):
         body = {"name": "orders", "source_url": f"http://127.0.0.1:{port}/orders"}
         task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
@@ -105,7 +105,7 @@ def test_the_source_is_pulled_to_its_last_row_and_knows_us(cloud: MotoCloud, pro
     assert (len(lines), lines[-1]) == (2432, "A-2430,2430.50")
 
 
-def test_the_source_refuses_whoever_has_another_secret(cloud: MotoCloud, project: Project) -> None:
+def test_printed_source_refuses_another_secret(cloud: MotoCloud, project: Project) -> None:
     with running("source.md", "whsec_" + "QUJD" * 8) as (port, _):
         body = {"name": "orders", "source_url": f"http://127.0.0.1:{port}/orders"}
         task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
@@ -116,7 +116,7 @@ def test_the_source_refuses_whoever_has_another_secret(cloud: MotoCloud, project
     assert "no signature fits" in json.dumps(shown)
 
 
-def test_the_business_works_items_and_says_why_one_failed(running_cloud: MotoCloud) -> None:
+def test_printed_business_processes_items_and_names_a_failure(running_cloud: MotoCloud) -> None:
     cloud, project = running_cloud, running_cloud.project()
     with running("batch.md", cloud.callback_secret(project.id)) as (port, _):
         biz = {"name": "loyalty", "process_url": f"http://127.0.0.1:{port}/process"}
@@ -133,7 +133,7 @@ def test_the_business_works_items_and_says_why_one_failed(running_cloud: MotoClo
     assert (item["index"], "no such account" in json.dumps(item["answer"])) == (3, True)
 
 
-def test_the_receiver_verifies_a_callback_and_prints_it_once(cloud: MotoCloud, project: Project) -> None:
+def test_printed_receiver_verifies_and_prints_a_callback_once(cloud: MotoCloud, project: Project) -> None:
     with running("callback.md", cloud.callback_secret(project.id)) as (port, process):
         body = {"name": "orders", "source_data": [{"a": 1}], "callback": f"http://127.0.0.1:{port}/callbacks"}
         task_id = cloud.http("POST", "/v1/task", json=body, key=project.key).json()["task_id"]
@@ -152,7 +152,7 @@ def test_the_receiver_verifies_a_callback_and_prints_it_once(cloud: MotoCloud, p
         assert "401" in unsigned.stderr
 
 
-def test_the_template_makes_a_head_of_two_rows(cloud: MotoCloud, project: Project) -> None:
+def test_printed_template_gives_two_header_rows(cloud: MotoCloud, project: Project) -> None:
     with api(cloud) as url:
         told = subprocess.run(
             [sys.executable, "-c", printed("template.md"), url, project.key], capture_output=True, text=True, check=True
@@ -165,7 +165,7 @@ def test_the_template_makes_a_head_of_two_rows(cloud: MotoCloud, project: Projec
     assert rows[:3] == [["Order", "Money"], ["Net", "Tax"], ["A-1", 10, 1.9]]
 
 
-def test_the_agent_places_the_file_and_reports_it(cloud: MotoCloud, tmp_path: Path) -> None:
+def test_printed_agent_delivers_and_reports_a_file(cloud: MotoCloud, tmp_path: Path) -> None:
     fleet = Fleet(cloud)
     fleet.to_window_start()
     job_id = fleet.submit("host-1")["job_id"]
@@ -180,5 +180,5 @@ def test_the_agent_places_the_file_and_reports_it(cloud: MotoCloud, tmp_path: Pa
 
 
 @pytest.mark.parametrize("page", ["source.md", "batch.md", "callback.md", "template.md", "agent.md"])
-def test_a_server_is_short_enough_to_be_read(page: str) -> None:
+def test_printed_server_has_at_most_32_lines(page: str) -> None:
     assert len([line for line in printed(page).splitlines() if line.strip()]) <= 32

@@ -1,4 +1,4 @@
-"""The SDK's page: its examples run, against the stack on moto."""
+"""The examples of the client's README run against the stack on moto."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEED = b'<rss><channel><item><enclosure url="/one.mp3"/></item><item><enclosure 
 
 @pytest.fixture
 def api(cloud: MotoCloud) -> Iterator[str]:
-    """The API behind a socket, as the client expects it."""
+    """Serves the API of the cloud over HTTP."""
 
     def answer(handler: Handler) -> None:
         body = handler.body().decode() or None
@@ -41,7 +41,7 @@ def feed() -> Iterator[FileSource]:
         yield source
 
 
-def test_examples_of_the_page_run(
+def test_examples_of_the_client_page_run(
     api: str, project: Project, feed: FileSource, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {"api_url": api, "key": project.key}

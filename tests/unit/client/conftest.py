@@ -51,7 +51,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start_agent(api: AgentApi, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartAgent]:
-    """Agents in threads, stopped at the end of the test."""
+    """Starts agents in threads; they are stopped at the end of the test."""
     monkeypatch.setattr(pace, "SHORTEST_ROUND", 0.1)
     monkeypatch.setattr(pace, "LONGEST_ROUND", 0.2)
     started: list[Running] = []

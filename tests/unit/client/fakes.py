@@ -1,4 +1,4 @@
-"""A store and an API of the tests' own, over real HTTP, which misbehave on request."""
+"""A fake store and a fake API over real HTTP, which fail on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sha256(content: bytes) -> str:
 
 @dataclass
 class Store:
-    """Objects behind links that hold a token; `cuts` hangs up after so many bytes, one entry a request."""
+    """Objects at URLs with a token. `cuts`: each entry closes one connection after so many bytes."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
     valid_token: str = "1"
@@ -116,7 +116,7 @@ def running_store(**options: Any) -> Iterator[Store]:
 
 @dataclass
 class AgentApi:
-    """The two routes of agents. `away` answers 503."""
+    """The routes that agents call. `away`: every call is answered with 503."""
 
     store: Store
     transfers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -127,13 +127,13 @@ class AgentApi:
     refuse_results: bool = False
     # Final results that were answered with 503.
     refused: list[dict[str, Any]] = field(default_factory=list)
-    # A report with a final result is answered this late; how many are waiting for their answer.
+    # Delay of the answer to a final result, and how many answers are being delayed.
     seconds_a_report: float = 0.0
     reports_under_way: int = 0
     unknown: set[str] = field(default_factory=set)
     refused_fields: set[str] = field(default_factory=set)
     key_status: int = 200
-    # A proxy's page instead of the API's answer, for all requests or those of one method.
+    # A body that is sent instead of the API's answer, for requests of these methods.
     page: bytes | None = None
     page_for: tuple[str, ...] = ("GET", "POST")
     url: str = ""
@@ -164,7 +164,7 @@ class AgentApi:
     def wait_for(self, transfer_id: str, seconds: float = 30) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while not self.finals(transfer_id):
-            assert time.monotonic() < deadline, f"no result; told was {self.results}"
+            assert time.monotonic() < deadline, f"no result of {transfer_id}; reported: {self.results}"
             time.sleep(0.02)
         return self.finals(transfer_id)[0]
 

@@ -1,4 +1,4 @@
-"""The command: what it sends, what it prints, how it exits."""
+"""The command line: requests, output and exit codes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sent(server: HTTPServer, path: str) -> Any:
     return [json.loads(request.get_data()) for request, _ in server.log if request.path == path]
 
 
-def test_login_checks_the_key_and_stores_it_for_its_owner_alone(httpserver: HTTPServer, home: Path) -> None:
+def test_login_checks_the_key_and_stores_it_privately(httpserver: HTTPServer, home: Path) -> None:
     httpserver.expect_request("/v1/files").respond_with_json({"items": []})
     url = httpserver.url_for("").rstrip("/")
 
@@ -64,13 +64,13 @@ def test_login_with_an_unknown_key_stores_nothing(httpserver: HTTPServer, home: 
     assert not (home / "config").exists()
 
 
-def test_a_key_whose_scopes_do_not_read_files_can_log_in(httpserver: HTTPServer) -> None:
+def test_key_without_read_scope_can_log_in(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/v1/files").respond_with_json({"code": "scope_missing", "detail": "no"}, 403)
 
     assert main(["login", "--api-url", httpserver.url_for(""), "--key", "agent-key"]) == 0
 
 
-def test_a_stored_key_is_not_sent_to_another_address(
+def test_stored_key_is_not_sent_to_another_address(
     httpserver: HTTPServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = home / "config/tidegate/config.json"
@@ -87,7 +87,7 @@ def test_a_stored_key_is_not_sent_to_another_address(
 @pytest.mark.parametrize(
     ("status", "code"), [(400, 2), (401, 3), (403, 3), (404, 4), (409, 5), (410, 4), (413, 2), (422, 2)]
 )
-def test_exit_codes_tell_what_went_wrong(
+def test_exit_code_depends_on_the_http_status(
     logged_in: HTTPServer, capsys: pytest.CaptureFixture[str], status: int, code: int
 ) -> None:
     problem = {"code": "why", "detail": "because", "errors": [{"loc": ["body", "name"], "msg": "too short"}]}
@@ -100,7 +100,7 @@ def test_exit_codes_tell_what_went_wrong(
     assert "body.name: too short" in told.err
 
 
-def test_errors_are_json_too(logged_in: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_json_with_the_json_option(logged_in: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     logged_in.expect_request("/v1/files/f").respond_with_json({"code": "not_found", "detail": "no"}, 404)
 
     assert main(["file", "show", "f", "--json"]) == 4
@@ -108,7 +108,7 @@ def test_errors_are_json_too(logged_in: HTTPServer, capsys: pytest.CaptureFixtur
     assert (told["code"], told["status"], told["error"]) == ("not_found", 404, "NotFound")
 
 
-def test_a_failing_server_is_7_and_an_absent_one_6(logged_in: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_api_exits_7_and_absent_api_exits_6(logged_in: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate_client.http.BoundedRetry.get_backoff_time", lambda _self: 0.01)
     logged_in.expect_request("/v1/queue/stats").respond_with_json({}, 500)
     assert main(["queue", "stats"]) == 7
@@ -117,7 +117,7 @@ def test_a_failing_server_is_7_and_an_absent_one_6(logged_in: HTTPServer, monkey
     assert main(["queue", "stats"]) == 6
 
 
-def test_no_login_is_3_and_wrong_usage_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_login_exits_3_and_wrong_usage_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["queue", "stats"]) == 3
     assert "tidegate login" in capsys.readouterr().err
     for wrong in (["queue"], ["nonsense"], ["request", "prioritize", "r", "11"], ["queue", "capacity", "export"]):
@@ -126,7 +126,7 @@ def test_no_login_is_3_and_wrong_usage_2(capsys: pytest.CaptureFixture[str]) -> 
         assert raised.value.code == 2
 
 
-def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["--help"])
 
@@ -135,7 +135,7 @@ def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_json_may_stand_before_or_after_the_command(
+def test_json_option_works_before_and_after_the_command(
     logged_in: HTTPServer, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:
     page = {"items": [{"project_id": "p", "name": "海"}], "next_cursor": "c"}
@@ -177,7 +177,7 @@ def test_file_put_uploads_and_completes(
     assert json.loads(capsys.readouterr().out)["file_id"] == "f-1"
 
 
-def test_file_get_resumes_verifies_and_says_where(
+def test_file_get_resumes_verifies_and_prints_the_path(
     logged_in: HTTPServer, store: Store, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store.objects["f"], store.cuts = CONTENT, [100_000]
@@ -192,7 +192,7 @@ def test_file_get_resumes_verifies_and_says_where(
     assert "100 %" in told.err
 
 
-def test_file_get_of_wrong_bytes_is_1(logged_in: HTTPServer, store: Store, home: Path) -> None:
+def test_file_get_of_wrong_content_exits_1(logged_in: HTTPServer, store: Store, home: Path) -> None:
     store.objects["f"] = CONTENT[:-1] + b"x"
     logged_in.expect_request("/v1/files/f-1").respond_with_json(file_record())
     logged_in.expect_request("/v1/files/f-1/url").respond_with_json({"url": store.link("f"), "expires_at": "x"})

@@ -36,7 +36,7 @@ def tidegate(*words: str, **environment: str) -> subprocess.CompletedProcess[byt
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gb18030"])
-def test_terminal_without_utf8_gets_a_record_and_json_that_can_be_read(encoding: str) -> None:
+def test_terminal_without_utf8_gets_escaped_output(encoding: str) -> None:
     table = tidegate("project", "show", "p", PYTHONIOENCODING=encoding)
     shown = tidegate("project", "show", "p", "--json", PYTHONIOENCODING=encoding)
 
@@ -45,7 +45,7 @@ def test_terminal_without_utf8_gets_a_record_and_json_that_can_be_read(encoding:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["project", "show", "p"], ["file", "show"]])
-def test_reader_that_left_before_the_first_line_causes_no_complaint(words: list[str]) -> None:
+def test_closed_pipe_causes_no_error_message(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "tidegate_client", *words]
@@ -60,7 +60,7 @@ def test_reader_that_left_before_the_first_line_causes_no_complaint(words: list[
     ("status", "body", "kind"),
     [(404, b"<Error>no such bucket</Error>", "text/xml"), (403, b'{"message": "Forbidden"}', "application/json")],
 )
-def test_login_at_an_address_that_is_not_the_api_is_refused(
+def test_login_at_a_wrong_address_is_refused(
     httpserver: HTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: int, body: bytes, kind: str
 ) -> None:
     httpserver.expect_request("/wrong/v1/files").respond_with_data(body, status, content_type=kind)
@@ -71,7 +71,7 @@ def test_login_at_an_address_that_is_not_the_api_is_refused(
     assert not (tmp_path / "config").exists()
 
 
-def test_key_with_the_line_break_of_its_file_works(httpserver: HTTPServer, tmp_path: Path) -> None:
+def test_key_with_a_trailing_line_break_works(httpserver: HTTPServer, tmp_path: Path) -> None:
     httpserver.expect_request("/v1/files", headers={"Authorization": "Bearer k-9"}).respond_with_json({"items": []})
 
     assert main(["login", "--api-url", httpserver.url_for("") + " ", "--key", " k-9\r\n"]) == 0
@@ -81,18 +81,18 @@ def test_key_with_the_line_break_of_its_file_works(httpserver: HTTPServer, tmp_p
 
 
 @pytest.mark.parametrize("key", ["k 9", "k\n9", "ключ", "“k”"])
-def test_key_that_cannot_be_one_is_refused_before_it_is_sent(key: str) -> None:
+def test_malformed_key_is_refused_before_it_is_sent(key: str) -> None:
     with pytest.raises(ConfigError, match="copy it again"):
         Client("http://127.0.0.1:1", key)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:4566/tidegate", "tidegate.example", "ftp://x", "https://", ""])
-def test_address_without_a_scheme_is_refused_with_the_way_out(address: str) -> None:
+def test_address_without_a_scheme_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="starts with https://"):
         Client(address, "k")
 
 
-def test_redirected_address_says_where_the_api_is(httpserver: HTTPServer) -> None:
+def test_redirect_error_names_the_new_address(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/v1/files").respond_with_data(
         b"", 301, {"Location": "https://tidegate.example/v1/files"}
     )
@@ -102,7 +102,7 @@ def test_redirected_address_says_where_the_api_is(httpserver: HTTPServer) -> Non
 
 
 @pytest.mark.parametrize("body", ["[]", "null", "{}", '"ok"', '{"items": 3}'])
-def test_answer_of_another_shape_is_no_traceback(httpserver: HTTPServer, body: str) -> None:
+def test_answer_of_another_shape_exits_6(httpserver: HTTPServer, body: str) -> None:
     httpserver.expect_request("/v1/files").respond_with_data(body, content_type="application/json")
 
     assert main(["file", "list"]) == 6
@@ -127,7 +127,7 @@ def test_file_name_that_is_not_utf8_is_refused_with_its_name(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("content", "code"), [(b'\xef\xbb\xbf[{"a": 1}]', 0), (b'[{"a": "\xe9"}]', 2), (b"[{", 2)])
-def test_rows_with_a_byte_order_mark_are_read_and_other_encodings_refused(
+def test_rows_with_bom_are_read_and_other_encodings_refused(
     httpserver: HTTPServer, tmp_path: Path, content: bytes, code: int
 ) -> None:
     httpserver.expect_request("/v1/task", "POST").respond_with_json({"task_id": "t"}, 202)
@@ -136,7 +136,7 @@ def test_rows_with_a_byte_order_mark_are_read_and_other_encodings_refused(
     assert main(["export", "submit", "--name", "nn", "--data", "rows.json"]) == code
 
 
-def test_missing_folder_of_the_output_is_told_before_the_export_is_ordered(
+def test_missing_output_folder_is_reported_before_the_export_is_ordered(
     httpserver: HTTPServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.json").write_text("[]")

@@ -1,4 +1,4 @@
-"""Commands that start work and follow it."""
+"""Commands that start work, watch it, and list it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_download_submit_of_one_target(api: HTTPServer, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["task_id"] == TASK
 
 
-def test_download_submit_takes_what_it_needs_from_a_library_file(api: HTTPServer) -> None:
+def test_download_submit_takes_its_fields_from_a_library_file(api: HTTPServer) -> None:
     record = {"biz_id": 1, "app_id": 2, "file_path": "/a/b", "file_name": "b.bin", "signature": SIGNATURE}
     api.expect_request("/v1/files/f-1").respond_with_json(record)
     api.expect_request("/v1/downloads/batch", "POST").respond_with_json({"job_id": "j", "tasks": []}, 202)
@@ -68,7 +68,7 @@ def test_download_submit_names_what_is_missing(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(("ended", "code"), [("Success", 0), ("Failed", 1), ("Timeout", 1)])
-def test_download_watch_ends_with_the_tasks_outcome(
+def test_download_watch_exits_with_the_tasks_outcome(
     api: HTTPServer, capsys: pytest.CaptureFixture[str], ended: str, code: int
 ) -> None:
     path = "/v1/downloads/0b50a6a8-7e5b-4f39-9f0e-2f2f6ad0c111"
@@ -82,9 +82,7 @@ def test_download_watch_ends_with_the_tasks_outcome(
     assert told == ["Pending", "Running", ended]
 
 
-def test_a_view_without_a_terminal_prints_lines_not_escapes(
-    api: HTTPServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watch_without_a_terminal_prints_plain_lines(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     counts = {"total": 4, "success": 1, "failed": 0, "downloading": 3, "timeout": 0}
     for status, done in (("Running", 1), ("Running", 2), ("Success", 4)):
         job = {"job_id": "j", "status": status, "file_name": "b.bin", "counts": counts | {"success": done}}
@@ -100,7 +98,7 @@ def test_a_view_without_a_terminal_prints_lines_not_escapes(
     assert "4/4" in told
 
 
-def test_giving_up_waiting_is_8(api: HTTPServer) -> None:
+def test_watch_time_out_exits_8(api: HTTPServer) -> None:
     api.expect_request("/v1/batches/bat-1").respond_with_json({"batch_id": "bat-1", "status": "running"})
 
     assert main(["watch", "bat-1", "--poll", "--timeout", "0.1"]) == 8
@@ -144,7 +142,7 @@ def test_export_submit_watch_downloads_the_result(
     ("arguments", "encoding"),
     [([], "utf-8-sig"), (["--encoding", "gb18030"], "gb18030"), (["--type", "excel"], None)],
 )
-def test_a_csv_has_a_byte_order_mark_unless_told_otherwise(
+def test_csv_has_a_byte_order_mark_by_default(
     api: HTTPServer, tmp_path: Path, arguments: list[str], encoding: str | None
 ) -> None:
     rows = tmp_path / "rows.json"
@@ -157,7 +155,7 @@ def test_a_csv_has_a_byte_order_mark_unless_told_otherwise(
     assert sent["source_data"] == '[{"a": 100.00}]'
 
 
-def test_an_export_that_fails_is_1_with_its_reason(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_export_exits_1_and_prints_the_reason(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     failed = {"task_id": "exp-1", "name": "n", "status": "failed", "failed_reason": "the source answered 500"}
     api.expect_request("/v1/task", "POST").respond_with_json({"task_id": "exp-1"}, 202)
     api.expect_request("/v1/task", "GET").respond_with_json(failed)
@@ -297,7 +295,7 @@ def test_each_command_calls_its_route(
         ("project retire-secret p1", "/v1/projects/p1/callback-secrets/previous"),
     ],
 )
-def test_each_deletion_deletes(api: HTTPServer, command: str, path: str) -> None:
+def test_each_delete_command_calls_its_route(api: HTTPServer, command: str, path: str) -> None:
     api.expect_request(path, "DELETE").respond_with_data(status=204)
 
     assert main(command.split()) == 0
@@ -317,7 +315,7 @@ def test_each_deletion_deletes(api: HTTPServer, command: str, path: str) -> None
         ("batch schedule runs s1", "/v1/batch-schedules/s1/runs"),
     ],
 )
-def test_each_view_reads_its_route(api: HTTPServer, command: str, path: str) -> None:
+def test_each_show_and_list_command_calls_its_route(api: HTTPServer, command: str, path: str) -> None:
     record = {"key_id": "k1", "name": "ci", "scopes": ["read"], "state": "active"}
     api.expect_request(path, "GET").respond_with_json({"items": [record], "next_cursor": None})
 
@@ -326,13 +324,13 @@ def test_each_view_reads_its_route(api: HTTPServer, command: str, path: str) -> 
 
 
 @pytest.mark.parametrize("quota", ["queued", "queued=-1", "queued=many", "quued=1", "share=2", "share.export=none"])
-def test_a_quota_that_cannot_be_meant_is_a_usage_error(api: HTTPServer, quota: str) -> None:
+def test_invalid_quota_is_a_usage_error(api: HTTPServer, quota: str) -> None:
     assert main(["project", "update", "p1", "--quota", quota]) == 2
     assert main(["project", "update", "p1"]) == 2
     assert api.log == []
 
 
-def test_credentials_come_from_stdin(api: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_read_from_stdin(api: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     api.expect_request("/v1/credentials/shop", "PUT").respond_with_data(status=204)
     monkeypatch.setattr("sys.stdin", io.StringIO("Cookie: session=a:b\nX-Token: t\n"))
 
@@ -363,13 +361,13 @@ def test_record_for_people_leaves_out_fields_without_a_value(
     assert lines[-1] == ["x,", "y    -       total 3"]
 
 
-def test_change_that_changes_nothing_is_a_usage_error(api: HTTPServer) -> None:
+def test_update_without_changes_is_a_usage_error(api: HTTPServer) -> None:
     for command in ("batch update b1", "fleet set a", "subscription update s1"):
         assert main(command.split()) == 2
     assert api.log == []
 
 
-def test_queue_stats_are_a_row_a_channel(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_queue_stats_print_a_row_for_each_channel(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     figures = {"capacity": 4, "running": 1, "queued": 2, "paused": True, "oldest_wait_s": 3.5}
     api.expect_request("/v1/queue/stats").respond_with_json({"channels": {"export": figures}})
 
@@ -378,7 +376,7 @@ def test_queue_stats_are_a_row_a_channel(api: HTTPServer, capsys: pytest.Capture
     assert capsys.readouterr().out.splitlines()[1].split() == ["export", "4", "1", "2", "yes", "3.5"]
 
 
-def test_stats_are_a_row_a_type(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_print_a_row_for_each_type(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     figures = {"scan": {"count": 3, "success_rate": 1.0, "mean_s": 0.5, "p95_s": 0.9}}
     api.expect_request("/v1/stats").respond_with_json({"since": "a", "until": "b", "types": figures})
 
@@ -387,9 +385,7 @@ def test_stats_are_a_row_a_type(api: HTTPServer, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.splitlines()[1].split() == ["scan", "3", "1.0", "0.5", "0.9"]
 
 
-def test_the_archive_is_read_back_by_day_and_filter_page_after_page(
-    api: HTTPServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_archive_lists_all_pages_of_a_day_and_filter(api: HTTPServer, capsys: pytest.CaptureFixture[str]) -> None:
     gone = {"type": "export", "status": "completed", "channel": "export", "attempts": 1, "create_time": "a"}
     wanted = {"day": "2026-11-16", "type": "export", "status": "completed"}
     pages = ({"items": [{"request_id": "exp-1", **gone}], "next_cursor": "exp-1"}, {"items": [{"request_id": "exp-2"}]})
@@ -403,7 +399,7 @@ def test_the_archive_is_read_back_by_day_and_filter_page_after_page(
     assert (first, second[0]) == (["exp-1", "export", "completed", "export", "1", "a", "-"], "exp-2")
 
 
-def test_the_archive_wants_a_day(capsys: pytest.CaptureFixture[str]) -> None:
+def test_archive_of_an_invalid_day_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["archive", "yesterday"])
 
@@ -435,7 +431,7 @@ def test_the_archive_wants_a_day(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_each_question_prints_in_both_forms(
+def test_each_read_command_prints_text_and_json(
     api: HTTPServer, capsys: pytest.CaptureFixture[str], command: str, path: str, form: list[str]
 ) -> None:
     api.expect_request(path, "GET").respond_with_json({"items": [], "next_cursor": None})

@@ -1,4 +1,4 @@
-"""Downloads resume, verify, and never show a half file."""
+"""Downloads resume, are verified, and never leave a partial file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fetch(pool: urllib3.PoolManager, store: Store, to: Path, signature: str | No
     download_to(pool, lambda _refused: store.link("f"), to, size=len(CONTENT), signature=wanted)
 
 
-def test_a_cut_connection_is_resumed_where_it_was_cut(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
+def test_cut_connection_is_resumed_where_it_was_cut(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
     stored.cuts = [300_000, 0, 200_000]
 
     fetch(pool, stored, tmp_path / "f")
@@ -44,7 +44,7 @@ def test_a_cut_connection_is_resumed_where_it_was_cut(pool: urllib3.PoolManager,
     assert list(tmp_path.iterdir()) == [tmp_path / "f"]
 
 
-def test_a_store_that_ignores_ranges_still_gives_the_right_bytes(
+def test_store_that_ignores_ranges_still_gives_the_right_bytes(
     pool: urllib3.PoolManager, stored: Store, tmp_path: Path
 ) -> None:
     stored.cuts, stored.knows_ranges = [300_000], False
@@ -54,7 +54,7 @@ def test_a_store_that_ignores_ranges_still_gives_the_right_bytes(
     assert (tmp_path / "f").read_bytes() == CONTENT
 
 
-def test_a_part_of_an_earlier_run_is_continued(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
+def test_part_file_of_an_earlier_run_is_resumed(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
     (tmp_path / ".f.tidegate-part").write_bytes(CONTENT[:400_000])
 
     fetch(pool, stored, tmp_path / "f")
@@ -64,7 +64,7 @@ def test_a_part_of_an_earlier_run_is_continued(pool: urllib3.PoolManager, stored
 
 
 @pytest.mark.parametrize("leftover", [b"another file's bytes", CONTENT + b"more", b"x" * len(CONTENT)])
-def test_a_part_with_wrong_bytes_gets_a_second_chance_from_the_start(
+def test_part_file_with_wrong_bytes_is_downloaded_again(
     pool: urllib3.PoolManager, stored: Store, tmp_path: Path, leftover: bytes
 ) -> None:
     (tmp_path / ".f.tidegate-part").write_bytes(leftover)
@@ -74,7 +74,7 @@ def test_a_part_with_wrong_bytes_gets_a_second_chance_from_the_start(
     assert (tmp_path / "f").read_bytes() == CONTENT
 
 
-def test_wrong_content_is_refused_and_nothing_appears(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
+def test_wrong_content_is_refused_and_leaves_no_file(pool: urllib3.PoolManager, stored: Store, tmp_path: Path) -> None:
     with pytest.raises(ChecksumMismatch):
         fetch(pool, stored, tmp_path / "f", signature="0" * 64)
 
@@ -82,14 +82,14 @@ def test_wrong_content_is_refused_and_nothing_appears(pool: urllib3.PoolManager,
 
 
 @pytest.mark.parametrize("announced", [len(CONTENT) - 1, len(CONTENT) + 1])
-def test_another_size_than_announced_is_refused(pool: urllib3.PoolManager, stored: Store, announced: int) -> None:
+def test_size_other_than_announced_is_refused(pool: urllib3.PoolManager, stored: Store, announced: int) -> None:
     download = ResumingDownload(pool, io.BytesIO(), size=announced)
 
     with pytest.raises(ChecksumMismatch):
         download.run(lambda _refused: stored.link("f"))
 
 
-def test_an_expired_link_is_replaced_and_the_download_goes_on(pool: urllib3.PoolManager, stored: Store) -> None:
+def test_expired_url_is_replaced_and_the_download_continues(pool: urllib3.PoolManager, stored: Store) -> None:
     file = io.BytesIO()
     old = stored.link("f")
     stored.cuts = [300_000]
@@ -108,7 +108,7 @@ def test_an_expired_link_is_replaced_and_the_download_goes_on(pool: urllib3.Pool
     assert given == [None, old]
 
 
-def test_a_store_that_stays_broken_is_given_up_after_the_patience(pool: urllib3.PoolManager, stored: Store) -> None:
+def test_download_gives_up_after_the_patience(pool: urllib3.PoolManager, stored: Store) -> None:
     stored.statuses = [503] * 50
     download = ResumingDownload(pool, io.BytesIO(), size=1, patience=0.3, sleep=lambda _s: None)
     moment = iter(range(10_000))
@@ -119,7 +119,7 @@ def test_a_store_that_stays_broken_is_given_up_after_the_patience(pool: urllib3.
             download.run(lambda _refused: stored.link("f"))
 
 
-def test_a_missing_object_is_not_retried(pool: urllib3.PoolManager, store: Store) -> None:
+def test_missing_object_is_not_retried(pool: urllib3.PoolManager, store: Store) -> None:
     with pytest.raises(TransferError) as raised:
         ResumingDownload(pool, io.BytesIO()).run(lambda _refused: store.link("absent"))
 
@@ -127,7 +127,7 @@ def test_a_missing_object_is_not_retried(pool: urllib3.PoolManager, store: Store
     assert len(store.asked) == 1
 
 
-def test_a_cancelled_download_keeps_what_it_has(pool: urllib3.PoolManager, stored: Store) -> None:
+def test_cancelled_download_keeps_its_bytes(pool: urllib3.PoolManager, stored: Store) -> None:
     file = io.BytesIO()
     seen: list[int] = []
     download = ResumingDownload(
@@ -141,14 +141,14 @@ def test_a_cancelled_download_keeps_what_it_has(pool: urllib3.PoolManager, store
     assert file.getvalue()
 
 
-def test_an_empty_file_needs_no_request(pool: urllib3.PoolManager, store: Store) -> None:
+def test_empty_file_needs_no_request(pool: urllib3.PoolManager, store: Store) -> None:
     digest = ResumingDownload(pool, io.BytesIO(), size=0).run(lambda _refused: store.link("f"))
 
     assert digest == hashlib.sha256().hexdigest()
     assert store.asked == []
 
 
-def test_an_upload_is_sent_again_after_a_5xx(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:
+def test_upload_is_sent_again_after_a_5xx(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:
     source = tmp_path / "f"
     source.write_bytes(CONTENT)
     store.statuses = [500]
@@ -161,10 +161,10 @@ def test_an_upload_is_sent_again_after_a_5xx(pool: urllib3.PoolManager, store: S
 
 
 @pytest.mark.parametrize("statuses", [[500, 412], [412], [409, 200]])
-def test_an_upload_that_is_there_already_counts_as_done(
+def test_upload_that_exists_already_counts_as_done(
     pool: urllib3.PoolManager, store: Store, tmp_path: Path, statuses: list[int]
 ) -> None:
-    """The first attempt's answer may be lost; the second then meets `If-None-Match: *`."""
+    """If the answer of the first attempt is lost, the second is refused by `If-None-Match: *`."""
     source = tmp_path / "f"
     source.write_bytes(CONTENT)
     store.statuses = list(statuses)
@@ -174,7 +174,7 @@ def test_an_upload_that_is_there_already_counts_as_done(
     assert [headers["if-none-match"] for headers in store.put_headers] == ["*"] * len(statuses)
 
 
-def test_an_upload_whose_link_expired_says_so(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:
+def test_upload_to_an_expired_url_raises_link_expired(pool: urllib3.PoolManager, store: Store, tmp_path: Path) -> None:
     source = tmp_path / "f"
     source.write_bytes(b"x")
     store.statuses = [403]

@@ -1,4 +1,4 @@
-"""The getting-started page: its commands are commands, its Python names what the SDK has."""
+"""The getting-started page: its commands are parsed, and its Python calls methods of the SDK."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_a_command_is_understood(line: str) -> None:
+def test_commands_of_the_start_page_are_parsed(line: str) -> None:
     build_parser().parse_args(shlex.split(line.replace("{URL}", "http://127.0.0.1:4566/tidegate"))[1:])
 
 
 @pytest.mark.parametrize("step", STEPS, ids=[step["title"] for step in STEPS])
-def test_python_is_python_and_names_methods_that_exist(step: dict[str, str]) -> None:
+def test_python_of_the_start_page_calls_existing_methods(step: dict[str, str]) -> None:
     code = "\n".join(line for line in step["python"].splitlines() if not line.startswith("pip "))
     client = Client("http://127.0.0.1:1", "tg_x")
     for node in ast.walk(ast.parse(code)):
@@ -41,7 +41,7 @@ def test_python_is_python_and_names_methods_that_exist(step: dict[str, str]) -> 
                 inspect.signature(method).bind(*node.args, **named)
 
 
-def test_bodies_of_curl_are_json() -> None:
+def test_curl_bodies_of_the_start_page_are_json() -> None:
     bodies = [body for step in STEPS for body in re.findall(r"-d '(\{.*?\})'(?:\s|$)", step["curl"], re.DOTALL)]
     assert len(bodies) == 5
     for body in bodies:

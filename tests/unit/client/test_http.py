@@ -1,4 +1,4 @@
-"""Every call: what is sent, what is tried again, what an error becomes."""
+"""HTTP calls: headers, retries and exceptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def client(httpserver: HTTPServer) -> Iterator[Client]:
 
 
 def answers(httpserver: HTTPServer, *statuses: int, headers: dict[str, str] | None = None) -> list[Request]:
-    """Answer with these statuses in turn, 200 afterwards; gives the requests as they come."""
+    """Answers with these statuses in turn, then with 200. Returns the list of requests, which grows."""
     left, seen = list(statuses), list[Request]()
 
     def answer(request: Request) -> Response:
@@ -50,7 +50,7 @@ def answers(httpserver: HTTPServer, *statuses: int, headers: dict[str, str] | No
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_a_read_is_tried_again(httpserver: HTTPServer, client: Client, status: int) -> None:
+def test_read_is_retried(httpserver: HTTPServer, client: Client, status: int) -> None:
     seen = answers(httpserver, status, status)
 
     client.projects.list()
@@ -58,7 +58,7 @@ def test_a_read_is_tried_again(httpserver: HTTPServer, client: Client, status: i
     assert len(seen) == 3
 
 
-def test_a_creating_post_is_tried_again_with_the_same_idempotency_key(httpserver: HTTPServer, client: Client) -> None:
+def test_creating_post_is_retried_with_the_same_idempotency_key(httpserver: HTTPServer, client: Client) -> None:
     seen = answers(httpserver, 503)
 
     client.projects.create("one")
@@ -68,7 +68,7 @@ def test_a_creating_post_is_tried_again_with_the_same_idempotency_key(httpserver
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_a_change_that_may_have_happened_is_not_sent_twice(httpserver: HTTPServer, client: Client) -> None:
+def test_change_that_is_not_idempotent_is_not_retried(httpserver: HTTPServer, client: Client) -> None:
     seen = answers(httpserver, 503)
 
     with pytest.raises(ServerError):
@@ -86,7 +86,7 @@ def test_retry_after_is_honoured(httpserver: HTTPServer, client: Client) -> None
     assert time.monotonic() - began >= 1
 
 
-def test_a_first_try_still_at_work_is_waited_for(httpserver: HTTPServer, client: Client) -> None:
+def test_create_waits_for_its_first_attempt_in_progress(httpserver: HTTPServer, client: Client) -> None:
     problem = {"code": "idempotency_in_progress", "detail": "still running"}
     httpserver.expect_ordered_request("/v1/projects", "POST").respond_with_json(problem, 409)
     httpserver.expect_ordered_request("/v1/projects", "POST").respond_with_json({"project_id": "p-1"}, 201)
@@ -94,7 +94,7 @@ def test_a_first_try_still_at_work_is_waited_for(httpserver: HTTPServer, client:
     assert client.projects.create("one")["project_id"] == "p-1"
 
 
-def test_the_key_and_the_project_go_along(httpserver: HTTPServer) -> None:
+def test_key_and_project_are_sent_as_headers(httpserver: HTTPServer) -> None:
     seen = answers(httpserver)
 
     Client(httpserver.url_for(""), "k-1", project_id="p-9").projects.list(limit=5)
@@ -128,7 +128,7 @@ def test_ids_with_slashes_stay_one_path_segment(httpserver: HTTPServer, client: 
         (500, ServerError),
     ],
 )
-def test_a_problem_becomes_a_typed_exception(
+def test_problem_becomes_a_typed_exception(
     httpserver: HTTPServer, client: Client, status: int, kind: type[ApiError]
 ) -> None:
     problem = {"status": status, "code": "some_code", "detail": "why", "errors": [{"loc": ["body", "x"], "msg": "no"}]}
@@ -141,14 +141,14 @@ def test_a_problem_becomes_a_typed_exception(
     assert raised.value.errors[0]["loc"] == ["body", "x"]
 
 
-def test_an_answer_that_is_no_problem_document_is_understood_too(httpserver: HTTPServer, client: Client) -> None:
+def test_error_without_a_problem_document_is_typed_by_status(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_request("/v1/files/f").respond_with_data("<html>gone wrong</html>", 404)
 
     with pytest.raises(NotFound, match="HTTP 404"):
         client.files.get("f")
 
 
-def test_nobody_there_is_unreachable() -> None:
+def test_closed_port_is_unreachable() -> None:
     with pytest.raises(Unreachable):
         Client(f"http://127.0.0.1:{free_port()}", "k", attempts=1, backoff=0.01).projects.list()
 
@@ -165,7 +165,7 @@ def test_pages_are_walked_to_the_end(httpserver: HTTPServer, client: Client) -> 
     assert found == ["a", "b", "c"]
 
 
-def test_the_key_does_not_follow_a_redirect_to_the_store(httpserver: HTTPServer, client: Client) -> None:
+def test_key_is_not_sent_to_the_redirect_target(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_request("/v1/download/sync").respond_with_data(
         b"", 303, headers={"Location": httpserver.url_for("/store/x")}
     )

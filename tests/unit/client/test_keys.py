@@ -1,4 +1,4 @@
-"""A key is shown once: what the client does when that answer is lost on the way."""
+"""A key is shown once: what the client does if that answer is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def client(httpserver: HTTPServer) -> Iterator[Client]:
         yield made
 
 
-def test_a_key_whose_answer_was_lost_is_revoked_and_another_made(httpserver: HTTPServer, client: Client) -> None:
+def test_lost_answer_of_a_new_key_revokes_it_and_retries(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_ordered_request("/v1/projects/p/keys", "POST").respond_with_json(LOST, 409)
     httpserver.expect_ordered_request("/v1/keys/k-lost", "DELETE").respond_with_data(status=204)
     httpserver.expect_ordered_request("/v1/projects/p/keys", "POST").respond_with_json(MADE, 201)
@@ -32,7 +32,7 @@ def test_a_key_whose_answer_was_lost_is_revoked_and_another_made(httpserver: HTT
     assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
 
 
-def test_a_rotation_whose_answer_was_lost_goes_on_from_the_key_it_made(httpserver: HTTPServer, client: Client) -> None:
+def test_lost_answer_of_a_rotation_rotates_the_new_key(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_ordered_request("/v1/keys/k/rotate", "POST").respond_with_json(LOST, 409)
     httpserver.expect_ordered_request("/v1/keys/k-lost/rotate", "POST", json={"overlap_s": 0}).respond_with_json(
         MADE, 201
@@ -42,9 +42,7 @@ def test_a_rotation_whose_answer_was_lost_goes_on_from_the_key_it_made(httpserve
     httpserver.check_assertions()
 
 
-def test_a_callback_secret_whose_answer_was_lost_is_an_error_that_says_so(
-    httpserver: HTTPServer, client: Client
-) -> None:
+def test_lost_answer_of_a_callback_secret_is_an_error(httpserver: HTTPServer, client: Client) -> None:
     problem = {"code": "already_created", "detail": "made before", "project_id": "p"}
     httpserver.expect_request("/v1/projects/p/callback-secrets", "POST").respond_with_json(problem, 409)
 

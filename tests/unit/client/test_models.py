@@ -1,4 +1,4 @@
-"""Answers as objects, lists that read on, errors that say which call it was, profiles, and what the command offers."""
+"""Models, pages, errors with request ids, profiles, and the options and completion of the command."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_fields_are_attributes_and_nested_ones_are_models() -> None:
         export.no_such_field  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_iterating_a_list_reads_every_page(url: str) -> None:
+def test_iterating_over_a_page_reads_all_pages(url: str) -> None:
     page = Client(url, "k").files.list()
 
     assert (len(page), page.next_cursor) == (2, "n")
     assert [file.file_id for file in page] == ["1", "2", "3"]
 
 
-def test_errors_name_the_call_and_when_to_try_again(url: str) -> None:
+def test_errors_have_request_id_and_retry_after(url: str) -> None:
     client = Client(url, "k", attempts=0)
 
     with pytest.raises(RateLimited) as limited:
@@ -79,7 +79,7 @@ def test_errors_name_the_call_and_when_to_try_again(url: str) -> None:
     assert missing.value.request_id == "call-3"
 
 
-def test_async_client_awaits_and_walks_pages(url: str) -> None:
+def test_async_client_awaits_calls_and_reads_all_pages(url: str) -> None:
     async def use() -> list[str]:
         async with AsyncClient(url, "k") as client:
             request = await client.requests.get("req-1")
@@ -92,7 +92,7 @@ def test_async_client_awaits_and_walks_pages(url: str) -> None:
     assert asyncio.run(use()) == ["1", "2", "3"]
 
 
-def test_async_list_reads_every_page_without_holding_the_loop(url: str) -> None:
+def test_async_page_iterates_over_all_pages(url: str) -> None:
     async def use() -> list[str]:
         async with AsyncClient(url, "k") as client:
             page = await client.files.list()
@@ -102,7 +102,7 @@ def test_async_list_reads_every_page_without_holding_the_loop(url: str) -> None:
     assert asyncio.run(use()) == ["1", "2", "3"]
 
 
-def test_help_of_either_client_shows_what_its_parts_can_do() -> None:
+def test_help_of_both_clients_shows_the_methods_of_resources() -> None:
     for client in (Client("http://127.0.0.1", "k"), AsyncClient("http://127.0.0.1", "k")):
         shown = pydoc.plain(pydoc.render_doc(client.subscriptions))
         assert "preview(self, source_url: 'str', **selection: 'Unpack[Selection]')" in shown
@@ -110,11 +110,11 @@ def test_help_of_either_client_shows_what_its_parts_can_do() -> None:
     assert "`subscriptions`, `credentials`" in pydoc.plain(pydoc.render_doc(Client))
 
 
-def test_types_of_the_async_client_are_those_of_the_client() -> None:
+def test_stub_of_the_async_client_is_current() -> None:
     assert async_stub.STUB.read_text() == async_stub.text(), "run python -m local.async_stub"
 
 
-def test_profiles_are_kept_apart_and_a_logout_forgets_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profiles_are_separate_and_logout_removes_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     for profile in ([], ["--profile", "staging"]):
         assert main(["login", "--api-url", url, "--key", "k" + "".join(profile)[-3:], *profile]) == 0
     assert Client(profile="staging").http.api_url == url
@@ -122,7 +122,7 @@ def test_profiles_are_kept_apart_and_a_logout_forgets_one(url: str, capsys: pyte
     assert config.config_path().stat().st_mode & 0o777 == 0o600
 
     assert main(["logout", "--profile", "staging"]) == 0
-    assert config.load().key == "k", "the other stays"
+    assert config.load().key == "k", "the other profile stays"
     assert main(["logout"]) == 0
     assert main(["logout"]) == 2
     assert main(["--profile", "gone", "request", "show", "r"]) == 3
@@ -140,7 +140,7 @@ def test_logout_names_the_profile_of_the_environment(
     assert json.loads(capsys.readouterr().out) == {"logged_out": "staging"}
 
 
-def test_fields_and_debug_show_what_was_asked_for(
+def test_fields_option_selects_and_debug_prints_calls(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TIDEGATE_API_URL", url)
@@ -155,7 +155,7 @@ def test_fields_and_debug_show_what_was_asked_for(
     assert "very-secret" not in shown.err
 
 
-def test_new_names_are_shown_and_old_ones_still_work() -> None:
+def test_former_command_names_work_and_are_hidden() -> None:
     parser = build_parser()
     words = dict(words_of(parser))
 
@@ -168,7 +168,7 @@ def test_new_names_are_shown_and_old_ones_still_work() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_names_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_script_has_commands_and_options(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert "subscription" in script
@@ -185,9 +185,7 @@ def test_completion_names_commands_and_options(shell: str, capsys: pytest.Captur
         (["tidegate", "downl"], set()),
     ],
 )
-def test_bash_completes_what_may_come_next(
-    words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bash_completes_the_next_word(words: list[str], expected: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     main(["completion", "bash"])
     script = capsys.readouterr().out
     line = " ".join(map(shlex.quote, words))

@@ -1,4 +1,4 @@
-"""What people see: bars on a terminal, lines elsewhere, nothing with --json."""
+"""Progress output: a bar on a terminal, lines elsewhere, nothing with --json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def output(err: io.StringIO, *, as_json: bool = False) -> Output:
     return Output(as_json=as_json, out=io.StringIO(), err=err)
 
 
-def test_a_terminal_gets_one_line_drawn_over_itself() -> None:
+def test_terminal_gets_one_redrawn_line() -> None:
     terminal, now = Terminal(), iter([0.0, 0.0, 0.05, 1.0, 1.0])
     live = Live(output(terminal), now=lambda: next(now))
 
@@ -32,7 +32,7 @@ def test_a_terminal_gets_one_line_drawn_over_itself() -> None:
     assert terminal.getvalue() == "\r\x1b[2K10 %\r\x1b[2K30 %\n"
 
 
-def test_without_a_terminal_lines_come_seldom_but_changes_always() -> None:
+def test_without_a_terminal_only_changes_print_at_once() -> None:
     stream, now = io.StringIO(), iter([0.0, 0.0, 1.0, 2.0, 2.0])
     live = Live(output(stream), now=lambda: next(now))
 
@@ -44,7 +44,7 @@ def test_without_a_terminal_lines_come_seldom_but_changes_always() -> None:
     assert stream.getvalue() == "10 %\ndone\n"
 
 
-def test_json_is_alone() -> None:
+def test_json_output_has_no_progress_bar() -> None:
     stream = Terminal()
     bar = ByteBar(output(stream, as_json=True), "f")
     bar(1, 2)
@@ -54,7 +54,7 @@ def test_json_is_alone() -> None:
     assert stream.getvalue() == ""
 
 
-def test_an_upload_of_unknown_size_still_shows_how_far_it_is() -> None:
+def test_progress_of_unknown_size_shows_the_bytes() -> None:
     stream = io.StringIO()
 
     ByteBar(output(stream), "f")(1_500_000, None)
@@ -132,7 +132,7 @@ def test_speed_is_that_of_the_last_half_minute() -> None:
         ({"type": "scan", "status": "queued", "last_wait_reason": "capacity"}, "scan  queued  capacity"),
     ],
 )
-def test_every_kind_of_record_has_its_line(record: dict[str, object], line: str) -> None:
+def test_each_kind_of_record_has_its_line(record: dict[str, object], line: str) -> None:
     assert line_of(record) == line
 
 
@@ -150,7 +150,7 @@ def test_several_records_are_counted_and_failures_named() -> None:
 
 
 @pytest.mark.parametrize("status", ["paused", "stopping", "created", "waiting_biz"])
-def test_record_that_is_not_over_does_not_count_as_ended(status: str) -> None:
+def test_paused_or_stopping_record_does_not_count_as_ended(status: str) -> None:
     stream = io.StringIO()
     overview = Overview(output(stream), 2)
 
@@ -160,10 +160,10 @@ def test_record_that_is_not_over_does_not_count_as_ended(status: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (999, "999 B"), (20_971_520, "21.0 MB"), (3e15, "3000.0 TB")])
-def test_bytes_for_people(count: float, shown: str) -> None:
+def test_bytes_are_formatted_with_units(count: float, shown: str) -> None:
     assert human_bytes(count) == shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(5, "0:05"), (65, "1:05"), (3725, "1:02:05")])
-def test_seconds_for_people(seconds: float, shown: str) -> None:
+def test_seconds_are_formatted_as_minutes_and_hours(seconds: float, shown: str) -> None:
     assert human_seconds(seconds) == shown

@@ -1,4 +1,4 @@
-"""Watching: over a real WebSocket, and by polling where there is none."""
+"""Watching records over a WebSocket, and by polling without one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from websockets.sync.server import serve as serve_websocket
 
 from tidegate_client import Client, NotFound, watching
 from tidegate_client.errors import ServerError, WaitTimeout
-from tidegate_client.records import names
+from tidegate_client.records import matches
 from tidegate_client.socket import LARGEST_FRAME, by_frames
 from tidegate_client.watching import Watch
 
@@ -69,7 +69,7 @@ def test_changes_come_over_the_websocket_until_the_end(httpserver: HTTPServer, c
     assert asked == [("/live?ticket=t-1", {"action": "watch", "task_ids": ["exp-1"]})]
 
 
-def test_a_message_lost_is_made_up_for_when_it_stays_quiet(
+def test_lost_message_is_made_up_for_by_a_poll(
     httpserver: HTTPServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "QUIET_SECONDS", 0.1)
@@ -85,7 +85,7 @@ def test_a_message_lost_is_made_up_for_when_it_stays_quiet(
     assert said == ["watch", "ping"]
 
 
-def test_without_a_websocket_it_polls(httpserver: HTTPServer, client: Client) -> None:
+def test_watch_without_a_websocket_polls(httpserver: HTTPServer, client: Client) -> None:
     for status in ("running", "running", "failed"):
         httpserver.expect_ordered_request("/v1/batches/bat-1").respond_with_json({"batch_id": "b", "status": status})
     reasons: list[str] = []
@@ -98,7 +98,7 @@ def test_without_a_websocket_it_polls(httpserver: HTTPServer, client: Client) ->
     assert reasons == []
 
 
-def test_a_broken_websocket_falls_back_to_polling(httpserver: HTTPServer, client: Client) -> None:
+def test_broken_websocket_falls_back_to_polling(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_ordered_request("/v1/task").respond_with_json(export("running"))
     httpserver.expect_ordered_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
     httpserver.expect_ordered_request("/v1/task").respond_with_json(export("completed"))
@@ -134,7 +134,7 @@ def test_long_outage_of_the_api_ends_the_watch(
         list(Watch(client, ["exp-1"], use_socket=False, timeout=10))
 
 
-def test_without_the_websocket_library_it_polls(
+def test_watch_without_the_websocket_library_polls(
     httpserver: HTTPServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "websocket", None)
@@ -148,7 +148,7 @@ def test_without_the_websocket_library_it_polls(
     assert reasons == ["websocket-client is not installed"]
 
 
-def test_an_id_whose_shape_says_nothing_is_looked_for(httpserver: HTTPServer, client: Client) -> None:
+def test_id_of_unknown_shape_is_tried_as_each_kind(httpserver: HTTPServer, client: Client) -> None:
     missing = {"code": "not_found", "detail": "no"}
     for path in ("/v1/downloads/x1", "/v1/jobs/x1", "/v1/task"):
         httpserver.expect_request(path).respond_with_json(missing, 404)
@@ -157,15 +157,15 @@ def test_an_id_whose_shape_says_nothing_is_looked_for(httpserver: HTTPServer, cl
     assert [change.status for change in Watch(client, ["x1"])] == ["completed"]
 
 
-def test_a_tasks_message_is_not_taken_for_its_jobs() -> None:
+def test_message_of_a_task_does_not_match_its_job() -> None:
     task = {"task_id": "AsyncDownloadTask:1:2:/a:u-1", "job_id": "AsyncDownloadJob:1:2:/a:7", "status": "Success"}
     job = {"job_id": "AsyncDownloadJob:1:2:/a:7", "key": "k7", "status": "Running"}
 
-    assert [names(task, one) for one in (task["task_id"], "u-1", task["job_id"])] == [True, True, False]
-    assert [names(job, one) for one in (job["job_id"], "k7", "7x")] == [True, True, False]
+    assert [matches(task, one) for one in (task["task_id"], "u-1", task["job_id"])] == [True, True, False]
+    assert [matches(job, one) for one in (job["job_id"], "k7", "7x")] == [True, True, False]
 
 
-def test_what_is_known_is_not_asked_for(httpserver: HTTPServer, client: Client) -> None:
+def test_known_records_are_not_read_again(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_request("/v1/ws-tickets", "POST").respond_with_json(TICKET, 201)
     tasks = {f"AsyncDownloadTask:1:2:/a:u-{number}": {"status": "Pending"} for number in range(250)}
     messages: list[int] = []
@@ -183,7 +183,7 @@ def test_what_is_known_is_not_asked_for(httpserver: HTTPServer, client: Client) 
     assert [request.path for request, _ in httpserver.log] == ["/v1/ws-tickets"]
 
 
-def test_nothing_of_that_name(httpserver: HTTPServer, client: Client) -> None:
+def test_unknown_id_raises_not_found(httpserver: HTTPServer, client: Client) -> None:
     for kind in ("downloads/x1", "jobs/x1", "task", "requests/x1", "batches/x1"):
         httpserver.expect_request(f"/v1/{kind}").respond_with_json({"code": "not_found"}, 404)
 
@@ -191,7 +191,7 @@ def test_nothing_of_that_name(httpserver: HTTPServer, client: Client) -> None:
         list(Watch(client, ["x1"]))
 
 
-def test_waiting_has_an_end(httpserver: HTTPServer, client: Client) -> None:
+def test_watch_raises_wait_timeout(httpserver: HTTPServer, client: Client) -> None:
     httpserver.expect_request("/v1/task").respond_with_json(export("running"))
 
     with pytest.raises(WaitTimeout, match="exp-1"):

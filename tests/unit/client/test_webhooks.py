@@ -1,4 +1,4 @@
-"""Callbacks are believed only if they are Tidegate's, fresh and untouched."""
+"""Callbacks are verified: signature, time stamp and body."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BODY = json.dumps({"type": "task.completed", "timestamp": "now", "data": {"name"
 
 
 def signed(secret: str = SECRET, at: float | None = None, body: bytes = BODY) -> dict[str, str]:
-    """As the library of the standard signs."""
+    """Headers signed by the library of Standard Webhooks."""
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
     return {
         "Webhook-Id": "msg_1",
@@ -38,11 +38,11 @@ def signed(secret: str = SECRET, at: float | None = None, body: bytes = BODY) ->
     }
 
 
-def test_what_the_standards_own_library_signs_is_verified() -> None:
+def test_signature_of_the_standard_library_is_verified() -> None:
     assert verify(SECRET, signed(), BODY) == "msg_1"
 
 
-def test_while_a_secret_is_rotated_either_signature_will_do() -> None:
+def test_during_a_rotation_either_signature_is_verified() -> None:
     headers = signed()
     headers["Webhook-Signature"] = f"{signed(OTHER)['Webhook-Signature']} {headers['Webhook-Signature']}"
 
@@ -62,13 +62,13 @@ def test_while_a_secret_is_rotated_either_signature_will_do() -> None:
         (signed() | {"Webhook-Timestamp": "9" * 400}, BODY, "five minutes"),
     ],
 )
-def test_anything_else_is_not(headers: dict[str, str], body: bytes, reason: str) -> None:
+def test_wrong_signature_time_or_body_is_not_verified(headers: dict[str, str], body: bytes, reason: str) -> None:
     with pytest.raises(NotVerified, match=reason):
         verify(SECRET, headers, body)
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "whsec_ключ", "whsec_!"])
-def test_secret_that_is_empty_or_no_base64_verifies_nothing(secret: str) -> None:
+def test_empty_or_malformed_secret_verifies_nothing(secret: str) -> None:
     at = str(int(time.time()))
     forged = base64.b64encode(hmac.digest(b"", f"msg_1.{at}.".encode() + BODY, "sha256")).decode()
     headers = {"webhook-id": "msg_1", "webhook-timestamp": at, "webhook-signature": f"v1,{forged}"}
@@ -77,7 +77,7 @@ def test_secret_that_is_empty_or_no_base64_verifies_nothing(secret: str) -> None
         verify(secret, headers, BODY)
 
 
-def test_webhook_listen_ends_when_nobody_reads_its_lines() -> None:
+def test_webhook_listen_ends_when_its_output_is_closed() -> None:
     """As in `tidegate webhook listen | head -1`."""
     port = free_port()
     words = ["webhook", "listen", "--port", str(port), "--secret", SECRET]
@@ -90,7 +90,7 @@ def test_webhook_listen_ends_when_nobody_reads_its_lines() -> None:
         assert listener.stderr
         err = listener.stderr.read()
 
-    assert status == 204, "it was verified, and is not to be sent again"
+    assert status == 204, "it was verified, so the sender need not repeat it"
     assert b"Traceback" not in err
     assert listener.returncode == 0
 

@@ -28,7 +28,7 @@ HEALTHY_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class SystemdVoice:
+class GroupNotifier:
     """Notifies systemd for all agents of the process: ready when all are ready, alive while all are healthy."""
 
     ready: set[str] = field(default_factory=set)
@@ -57,10 +57,10 @@ class SystemdVoice:
 class AgentGroup:
     """Runs the agents. One whose key is refused ends alone; `failure` is set if all keys were refused."""
 
-    def __init__(self, agents: dict[str, Agent], voice: SystemdVoice, metrics: tuple[str, int] | None) -> None:
+    def __init__(self, agents: dict[str, Agent], notifier: GroupNotifier, metrics: tuple[str, int] | None) -> None:
         self._agents = agents
         self._metrics = metrics
-        voice.names |= agents.keys()
+        notifier.names |= agents.keys()
 
     def stop(self) -> None:
         for agent in self._agents.values():
@@ -135,13 +135,13 @@ def _labelled(line: str, profile: str) -> tuple[str, str]:
 
 def make_group(client: Client, others: Mapping[str, Config], options: AgentOptions) -> AgentGroup:
     """Agents for all logins. Only the first one listens for peers and may update the process."""
-    limit, voice = RateLimit(options.limit_rate) if options.limit_rate else None, SystemdVoice()
-    agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, tell=partial(voice.tell, FIRST))}
+    limit, notifier = RateLimit(options.limit_rate) if options.limit_rate else None, GroupNotifier()
+    agents = {FIRST: Agent(client, replace(options, metrics=None), limit=limit, tell=partial(notifier.tell, FIRST))}
     for name, config in others.items():
         pool = make_pool(options.proxy, maxsize=4)
         mine = Client(config.required_url(), config.key, attempts=0, pool=pool)
         swarm = replace(options.swarm, listen=()) if options.swarm else None
         state = options.state_dir / f"also-{name}"
         changed = replace(options, state_dir=state, metrics=None, self_update=False, swarm=swarm)
-        agents[name] = Agent(mine, changed, limit=limit, tell=partial(voice.tell, name))
-    return AgentGroup(agents, voice, options.metrics)
+        agents[name] = Agent(mine, changed, limit=limit, tell=partial(notifier.tell, name))
+    return AgentGroup(agents, notifier, options.metrics)

@@ -1,7 +1,7 @@
-"""The agent with every step that matters written down; it kills itself before the step that KILL_BEFORE names.
+"""The agent, which logs each important step and kills itself before the step that KILL_BEFORE names.
 
-Run as a module with the agent's own arguments. STEPS names the file for the steps, one a line; a step that comes again
-has a number, as in "fsync file#2". CLOCK may name a file with the seconds that the agent's clock is ahead."""
+Run as a module with the agent's own arguments. STEPS is the file for the log, one step per line; a repeated step has a
+number, as in "fsync file#2". CLOCK may name a file with the seconds that the agent's clock is ahead."""
 
 from __future__ import annotations
 

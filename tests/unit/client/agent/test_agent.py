@@ -1,4 +1,4 @@
-"""The agent against a real API and store: what arrives, what is refused, what is told."""
+"""The agent over HTTP against a fake API and a fake store: deliveries, refusals and reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_a_file_arrives_whole_and_the_result_is_told(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_file_arrives_and_its_result_is_reported(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     transfer = api.add("app.bin", CONTENT, directory="/data/app")
 
     start_agent()
@@ -40,7 +40,7 @@ def test_a_file_arrives_whole_and_the_result_is_told(api: AgentApi, root: Path, 
     assert names_in(root / "data/app") == ["app.bin"]
 
 
-def test_progress_is_told_while_it_runs(api: AgentApi, store: Store, start_agent: StartAgent) -> None:
+def test_running_transfer_reports_progress(api: AgentApi, store: Store, start_agent: StartAgent) -> None:
     store.seconds_a_chunk = 0.05
     transfer = api.add("app.bin", CONTENT)
 
@@ -52,7 +52,7 @@ def test_progress_is_told_while_it_runs(api: AgentApi, store: Store, start_agent
     assert any(0 < percent < 100 for percent in told)
 
 
-def test_a_cut_connection_is_resumed(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
+def test_cut_connection_is_resumed(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
     store.cuts = [100_000, 50_000]
     transfer = api.add("app.bin", CONTENT)
 
@@ -63,7 +63,7 @@ def test_a_cut_connection_is_resumed(api: AgentApi, store: Store, root: Path, st
     assert (root / "data/app.bin").read_bytes() == CONTENT
 
 
-def test_wrong_checksum_is_a_failure_and_leaves_no_file(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_wrong_checksum_fails_and_leaves_no_file(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     transfer = api.add("app.bin", CONTENT, signature="a" * 64)
 
     start_agent()
@@ -74,7 +74,7 @@ def test_wrong_checksum_is_a_failure_and_leaves_no_file(api: AgentApi, root: Pat
     assert names_in(root / "data") == []
 
 
-def test_a_missing_object_is_a_failure(api: AgentApi, store: Store, start_agent: StartAgent) -> None:
+def test_missing_object_fails_the_transfer(api: AgentApi, store: Store, start_agent: StartAgent) -> None:
     transfer = api.add("app.bin", CONTENT)
     del store.objects["app.bin"]
 
@@ -98,7 +98,7 @@ def test_a_missing_object_is_a_failure(api: AgentApi, store: Store, start_agent:
         ("/a-file", "f"),
     ],
 )
-def test_escape_from_the_root_is_refused(
+def test_path_outside_the_root_is_refused(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent, directory: str, name: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -115,7 +115,7 @@ def test_escape_from_the_root_is_refused(
     assert names_in(tmp_path) == ["outside", "root", "state"]
 
 
-def test_a_symlink_at_the_files_own_place_is_replaced_not_followed(
+def test_symlink_at_the_target_is_replaced_not_followed(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     precious = tmp_path / "precious"
@@ -133,7 +133,7 @@ def test_a_symlink_at_the_files_own_place_is_replaced_not_followed(
 
 
 @pytest.mark.parametrize("trap", ["part", "target"])
-def test_a_hard_link_in_its_way_is_neither_written_nor_given_away(
+def test_hard_link_at_the_target_is_neither_written_nor_chowned(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent, trap: str
 ) -> None:
     precious = tmp_path / "precious"
@@ -153,7 +153,7 @@ def test_a_hard_link_in_its_way_is_neither_written_nor_given_away(
     assert not (root / "data/f").samefile(precious)
 
 
-def test_a_symlink_that_stays_inside_is_followed(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_symlink_that_stays_inside_is_followed(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     (root / "real").mkdir()
     (root / "data").symlink_to("real")
     transfer = api.add("f", CONTENT)
@@ -164,9 +164,7 @@ def test_a_symlink_that_stays_inside_is_followed(api: AgentApi, root: Path, star
     assert (root / "real/f").read_bytes() == CONTENT
 
 
-def test_the_owner_is_the_target_user_where_the_agent_may_say_so(
-    api: AgentApi, root: Path, start_agent: StartAgent
-) -> None:
+def test_delivered_file_belongs_to_the_target_user(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     transfer = api.add("f", CONTENT, target_user="nobody")
 
     start_agent()
@@ -177,7 +175,7 @@ def test_the_owner_is_the_target_user_where_the_agent_may_say_so(
     assert (root / "data/f").stat().st_mode & 0o777 == 0o644
 
 
-def test_an_expired_link_is_refreshed_by_polling(
+def test_expired_url_is_replaced_by_the_next_poll(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     store.cuts = [100_000]
@@ -192,7 +190,7 @@ def test_an_expired_link_is_refreshed_by_polling(
     assert (root / "data/app.bin").read_bytes() == CONTENT
 
 
-def test_a_transfer_that_was_taken_back_stops_and_keeps_its_bytes_hidden(
+def test_withdrawn_transfer_stops_and_keeps_its_part_file(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     store.seconds_a_chunk = 0.2
@@ -212,7 +210,9 @@ def test_a_transfer_that_was_taken_back_stops_and_keeps_its_bytes_hidden(
     assert all(name.startswith(".tidegate-") for name in names_in(root / "data"))
 
 
-def test_parallelism_is_bounded(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
+def test_no_more_downloads_than_parallel_run_at_once(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
     store.seconds_a_chunk = 0.02
     transfers = [api.add(f"f{number}", CONTENT[: 200_000 + number]) for number in range(8)]
 
@@ -223,7 +223,7 @@ def test_parallelism_is_bounded(api: AgentApi, store: Store, root: Path, start_a
     assert names_in(root / "data") == [f"f{number}" for number in range(8)]
 
 
-def test_several_transfers_to_one_place_fetch_it_once(
+def test_several_transfers_to_one_path_download_once(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     store.seconds_a_chunk = 0.02
@@ -248,14 +248,14 @@ def test_containers_have_roots_of_their_own(api: AgentApi, root: Path, tmp_path:
     assert (tmp_path / "containers/c1/data/f").read_bytes() == CONTENT
 
 
-def test_a_journal_has_one_owner(tmp_path: Path) -> None:
+def test_second_agent_cannot_open_the_journal(tmp_path: Path) -> None:
     Journal(tmp_path)
 
     with pytest.raises(AlreadyRunning):
         Journal(tmp_path)
 
 
-def test_parts_nobody_came_back_for_are_swept(tmp_path: Path) -> None:
+def test_old_part_files_are_removed(tmp_path: Path) -> None:
     now = [1000.0]
     journal = Journal(tmp_path / "state", now=lambda: now[0])
     partials = Partials(journal, seconds=100, now=lambda: now[0])

@@ -1,4 +1,4 @@
-"""The agent lives on: through a proxy's pages, a full disk and errors nobody thought of, and says how it is."""
+"""The agent survives a proxy's pages, a full disk and unexpected errors, and reports its health."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
 
 @pytest.mark.parametrize("page", [b"<html>Please log in</html>", b"", b"[]", b'{"items": 3}', b'{"items": [{}]}', b"1"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_proxys_page_instead_of_the_api_is_survived(
+def test_agent_survives_a_proxys_page_instead_of_the_api(
     api: AgentApi, root: Path, start_agent: StartAgent, page: bytes, method: str
 ) -> None:
     api.page, api.page_for = page, (method,)
@@ -55,12 +55,14 @@ def test_proxys_page_instead_of_the_api_is_survived(
 
     assert api.wait_for(transfer, 10)["error_code"] == 0
     assert (root / "data/f").read_bytes() == CONTENT
-    assert not any(running.agent.health()["restarts"].values()), "such an answer is expected, no error of the agent's"
+    assert not any(running.agent.health()["restarts"].values()), (
+        "such an answer is expected, so no thread was restarted"
+    )
 
 
 @pytest.fixture
 def small_disk(root: Path) -> Iterator[Path]:
-    """The root that files go to is a file system of its own."""
+    """The agent's root as a small file system of its own."""
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(root)], capture_output=True)
     if made.returncode:
         pytest.skip("a file system of its own needs root")
@@ -69,7 +71,7 @@ def small_disk(root: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Every byte of it: sparse holes and short writes leave none."""
+    """Fills every byte of the disk and returns the file that does."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (4096, 512, 1):
@@ -81,10 +83,10 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_full_disk_is_told_and_deliveries_go_on_once_there_is_space(
+def test_full_disk_is_reported_and_deliveries_resume_with_space(
     api: AgentApi, small_disk: Path, start_agent: StartAgent
 ) -> None:
-    """Journal and files on one disk, both full, while the API takes no results: these wait in memory."""
+    """Journal and files are on one full disk, and the API refuses results: these wait in memory."""
     first = api.add("first", CONTENT, sequence=1)
     running = start_agent(state_dir=small_disk / "state")
     assert api.wait_for(first)["error_code"] == 0
@@ -126,7 +128,7 @@ def test_full_disk_under_the_journal_leaves_no_transaction_open(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("where", ["poller", "worker", "reporter"])
-def test_thread_that_fails_by_an_unforeseen_error_starts_again(
+def test_thread_is_restarted_after_an_unexpected_error(
     api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     method = {"poller": "offer", "worker": "called_off", "reporter": "news"}[where]
@@ -147,7 +149,7 @@ def test_thread_that_fails_by_an_unforeseen_error_starts_again(
     eventually(lambda: sum(running.agent.health()["restarts"].values()) == 3)
 
 
-def test_watched_loop_pauses_longer_after_each_failure_and_ends_when_told() -> None:
+def test_watched_loop_backs_off_after_failures_and_stops() -> None:
     stopping, starts = threading.Event(), list[float]()
 
     def loop() -> None:
@@ -205,7 +207,9 @@ def test_health_and_metrics_are_served_locally_and_in_a_file(
     assert health["pid"] == os.getpid()
 
 
-def test_silent_thread_is_unhealthy(api: AgentApi, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_without_progress_makes_the_agent_unhealthy(
+    api: AgentApi, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port()
     running: Running = start_agent(metrics=("127.0.0.1", port))
     eventually(lambda: get(port, "/healthz")[0] == 200)
@@ -218,7 +222,7 @@ def test_silent_thread_is_unhealthy(api: AgentApi, start_agent: StartAgent, monk
     assert not running.agent.health()["healthy"]
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
+def test_systemd_receives_notifications(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         tell_systemd("READY=1", str(tmp_path / "notify"))
@@ -226,7 +230,7 @@ def test_systemd_is_told(tmp_path: Path) -> None:
     tell_systemd("READY=1", str(tmp_path / "nobody-listens"))
 
 
-def test_root_that_was_unmounted_is_a_problem_not_an_error(root: Path, tmp_path: Path, start_agent: StartAgent) -> None:
+def test_unmounted_root_is_reported_as_a_health_problem(root: Path, tmp_path: Path, start_agent: StartAgent) -> None:
     running = start_agent()
     root.rename(tmp_path / "elsewhere")
 

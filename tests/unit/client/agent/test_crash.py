@@ -1,4 +1,4 @@
-"""kill -9 between any two steps of a delivery: nothing is lost, nothing is half there, nothing old replaces new."""
+"""kill -9 between any two steps of a delivery: no result is lost, no file is partial, no old content replaces new."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def staged_told(api: AgentApi) -> bool:
     return any(one.get("staged_at") for one in api.results)
 
 
-def test_steps_of_a_delivery_are_in_the_order_that_survives_a_crash(
+def test_steps_of_a_delivery_are_in_crash_safe_order(
     api: AgentApi, launch: Launch, target: Path, tmp_path: Path
 ) -> None:
     transfer = add(api, NEW, 2)
@@ -139,7 +139,7 @@ def test_kill_before_any_step_then_restart_delivers_and_reports(
 def test_kill_then_older_transfer_without_the_newer_one_is_refused(
     api: AgentApi, launch: Launch, target: Path, step: str
 ) -> None:
-    """The newer one's Job timed out while the host was down: only the journal knows of it."""
+    """The Job of the newer transfer timed out while the host was down: only the journal knows of it."""
     newer = add(api, NEW, 2)
     assert launch(step).wait(30) == -9
     left = target.read_bytes()

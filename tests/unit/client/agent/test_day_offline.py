@@ -1,4 +1,4 @@
-"""A host that is away for a day: nothing is lost, and nothing old is put over what is new."""
+"""A host that is offline for a day: no result is lost, and old content does not replace new."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tidegate_client.agent.push import FIRST_PAUSE, LONGEST_PAUSE
 OLD, NEW, BIG = os.urandom(50_000), os.urandom(50_000), os.urandom(3_000_000)
 
 
-def test_day_offline_loses_no_result_and_lets_nothing_old_in(
+def test_day_offline_loses_no_result_and_refuses_old_content(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
-    """It went away with a result that nobody had taken and half a file; meanwhile its path got newer content."""
+    """It went offline with an unreported result and a part file; meanwhile a Job with older content waits."""
     first = start_agent()
     applied = api.add("app", NEW, sequence=5)
     assert api.wait_for(applied)["error_code"] == 0
@@ -61,7 +61,7 @@ def test_day_offline_loses_no_result_and_lets_nothing_old_in(
     [(None, None, 4000), (FIRST_PAUSE, LONGEST_PAUSE, 1000)],
     ids=["poll", "connection"],
 )
-def test_day_without_the_api_costs_few_tries_and_the_return_is_seen_soon(
+def test_day_without_the_api_makes_few_attempts_with_bounded_pauses(
     first: float | None, longest: float | None, at_most: int
 ) -> None:
     backoff = Backoff(first, longest) if first and longest else Backoff()
@@ -75,7 +75,7 @@ def test_day_without_the_api_costs_few_tries_and_the_return_is_seen_soon(
 
 
 @pytest.mark.parametrize("days", [-400, 400])
-def test_clock_that_jumps_while_files_come_changes_nothing(
+def test_clock_jump_during_a_download_changes_nothing(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent, days: int
 ) -> None:
     store.slow["file"] = 0.03

@@ -1,4 +1,4 @@
-"""What the fleet chapter says of codes and metrics is what the agent has."""
+"""The fleet chapter of the docs names the codes and metrics that the agent has."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidegate_client.agent.service.statistics import prometheus_text
 PAGE = (ROOT / ".github/docs/fleet.md").read_text(encoding="utf-8")
 
 
-def test_every_code_of_an_agent_is_explained() -> None:
+def test_fleet_page_explains_every_result_code() -> None:
     told = {int(code) for code in re.findall(r"\b\d{3,4}\b", PAGE[PAGE.index("| code of") : PAGE.index("## Watch it")])}
     assert {int(code) for code in Code} - {Code.DONE, Code.IN_PROGRESS, Code.INTERNAL} <= told
 
 
 @pytest.mark.parametrize("metric", ["healthy", "connected", "untold_results"])
-def test_alerts_name_metrics_that_the_agent_serves(metric: str) -> None:
+def test_fleet_page_alerts_use_existing_metrics(metric: str) -> None:
     assert f"tidegate_agent_{metric}" in PAGE
     assert f"tidegate_agent_{metric} 1" in prometheus_text({(metric, ()): 1})

@@ -19,7 +19,7 @@ from tests.unit.client.fakes import AGENT, AgentApi, running_api, running_store
 from tidegate_client import Client
 from tidegate_client.agent import group as group_module
 from tidegate_client.agent import pace
-from tidegate_client.agent.group import AgentGroup, SystemdVoice, make_group, merged_metrics
+from tidegate_client.agent.group import AgentGroup, GroupNotifier, make_group, merged_metrics
 from tidegate_client.agent.options import AgentOptions
 from tidegate_client.cli import main
 from tidegate_client.config import Config, also, save
@@ -73,12 +73,12 @@ def test_files_of_both_projects_arrive_under_one_limit(
     assert api.wait_for(mine)["error_code"] == 0
     assert second.wait_for(theirs)["error_code"] == 0
     assert ((root / "data/a").read_bytes(), (root / "shop/b").read_bytes()) == (CONTENT, CONTENT)
-    assert time.monotonic() - began > 2 * len(CONTENT) / 100_000 * 0.8, "the limit is the host's, not each project's"
+    assert time.monotonic() - began > 2 * len(CONTENT) / 100_000 * 0.8, "both projects share the limit of the host"
     assert 'tidegate_agent_healthy{profile="shop"} 1' in page(group, "/metrics")
     assert json.loads(page(group, "/healthz"))["agents"].keys() == {"default", "shop"}
 
 
-def test_process_whose_second_key_is_refused_serves_the_first(
+def test_refused_second_key_leaves_the_first_project_served(
     api: AgentApi, second: AgentApi, root: Path, tmp_path: Path
 ) -> None:
     second.key_status = 401
@@ -99,23 +99,23 @@ def test_process_whose_second_key_is_refused_serves_the_first(
         process.wait(20)
 
 
-def test_systemd_hears_that_all_is_well_only_if_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_is_notified_only_while_all_agents_are_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(group_module, "tell_systemd", said.append)
-    voice = SystemdVoice(names={"a", "b"})
+    notifier = GroupNotifier(names={"a", "b"})
 
-    voice.tell("a", "READY=1")
-    voice.tell("a", "WATCHDOG=1")
+    notifier.tell("a", "READY=1")
+    notifier.tell("a", "WATCHDOG=1")
     assert said == []
-    voice.tell("b", "READY=1")
-    voice.tell("b", "WATCHDOG=1")
+    notifier.tell("b", "READY=1")
+    notifier.tell("b", "WATCHDOG=1")
     assert said == ["READY=1", "WATCHDOG=1"]
-    voice.tell("a", "STOPPING=1")
-    voice.tell("b", "WATCHDOG=1")
-    assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"], "one that has ended holds nobody up"
+    notifier.tell("a", "STOPPING=1")
+    notifier.tell("b", "WATCHDOG=1")
+    assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"], "an agent that has ended does not count"
 
 
-def test_metrics_of_all_are_one_page() -> None:
+def test_metrics_of_all_agents_are_one_page() -> None:
     page = '# HELP m What.\n# TYPE m counter\nm{result="ok"} 3\nn 1\n'
 
     assert merged_metrics({"a": page, "b": page}).splitlines() == [
@@ -128,7 +128,7 @@ def test_metrics_of_all_are_one_page() -> None:
     ]
 
 
-def test_other_login_is_not_the_environments_first_one(tmp_path: Path) -> None:
+def test_further_login_ignores_the_environment_of_the_first(tmp_path: Path) -> None:
     environ = {"XDG_CONFIG_HOME": str(tmp_path), "TIDEGATE_API_URL": "http://one", "TIDEGATE_KEY": "first"}
     save(Config("http://two", "second"), environ, "my-shop")
 
@@ -136,7 +136,9 @@ def test_other_login_is_not_the_environments_first_one(tmp_path: Path) -> None:
     assert also("my-shop", environ | {"TIDEGATE_ALSO_MY_SHOP": "http://three third"}) == Config("http://three", "third")
 
 
-def test_installed_unit_serves_both(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_installed_unit_serves_both_projects_and_shows_no_key(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["agent", "install", "--print", "--agent-id", AGENT, "--root", str(root), "--also", "shop"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIDEGATE_API_URL", "http://one")
@@ -146,4 +148,4 @@ def test_installed_unit_serves_both(root: Path, tmp_path: Path, capsys: pytest.C
 
     unit = capsys.readouterr().out
     assert "--also shop" in unit
-    assert "http://two" not in unit, "keys are in a file for root alone"
+    assert "http://two" not in unit, "addresses and keys are in a file that only root can read"

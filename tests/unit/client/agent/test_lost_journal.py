@@ -1,4 +1,4 @@
-"""A host whose journal cannot be read any more goes on working, and still lets nothing old over new."""
+"""A host whose journal is damaged goes on working, and still refuses older content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ V1, V2 = (random.Random(seed).randbytes(10_000) for seed in (1, 2))
 
 
 def spoil(state: Path, *, whole: bool = True) -> None:
-    """Overwrites the file, or only the pages behind the first one."""
+    """Overwrites the whole file, or all pages but the first."""
     state.mkdir(exist_ok=True)
     file = state / "journal.sqlite"
     if whole:
@@ -33,7 +33,7 @@ def spoil(state: Path, *, whole: bool = True) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_unreadable_journal_is_kept_aside_and_a_new_one_begins(tmp_path: Path, whole: bool) -> None:
+def test_unreadable_journal_is_renamed_and_replaced(tmp_path: Path, whole: bool) -> None:
     before = Journal(tmp_path)
     before.apply(Path("/data/f"), Applied(1, "a" * 64))
     before.close()
@@ -50,14 +50,14 @@ def test_unreadable_journal_is_kept_aside_and_a_new_one_begins(tmp_path: Path, w
     again.close()
 
 
-def test_sound_journal_was_never_lost(tmp_path: Path) -> None:
+def test_intact_journal_has_no_loss_time(tmp_path: Path) -> None:
     for _ in range(2):
         journal = Journal(tmp_path)
         assert journal.lost_at == 0
         journal.close()
 
 
-def test_older_content_is_refused_although_the_journal_was_lost(
+def test_lost_journal_still_refuses_older_content(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     asked_for = int(time.time() * 1000) - 60_000
@@ -77,7 +77,7 @@ def test_older_content_is_refused_although_the_journal_was_lost(
     assert (root / "data/f").read_bytes() == V1
 
 
-def test_file_from_before_the_request_is_replaced_although_the_journal_was_lost(
+def test_lost_journal_replaces_a_file_older_than_the_request(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     (root / "data").mkdir()
@@ -93,13 +93,13 @@ def test_file_from_before_the_request_is_replaced_although_the_journal_was_lost(
 
 
 def test_service_whose_key_is_refused_pauses_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An API that refused every key by mistake would otherwise have 10,000 hosts ask every few seconds."""
+    """Otherwise 10,000 hosts would ask an API that refuses every key by mistake every few seconds."""
     told: list[str] = []
     slept: list[float] = []
     monkeypatch.setattr(health, "tell_systemd", told.append)
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     pause_as_service(slept.append)
-    assert (told, slept) == ([], []), "started by hand it ends at once"
+    assert (told, slept) == ([], []), "an agent that is no service ends at once"
 
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/somewhere")
     pause_as_service(slept.append)

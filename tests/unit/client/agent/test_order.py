@@ -1,4 +1,4 @@
-"""Two contents for one path: the newer one stays, whichever arrives last."""
+"""Two contents for one path: the newer one wins, whichever arrives last."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_slow_older_content_does_not_replace_newer(
     assert [path.name for path in (root / "data").iterdir()] == ["f"]
 
 
-def test_older_content_offered_after_a_restart_is_refused_unread(
+def test_older_content_after_a_restart_is_refused_without_download(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     new = add(api, V2, 2)
@@ -61,9 +61,7 @@ def test_older_content_offered_after_a_restart_is_refused_unread(
     assert [name for name, _ in store.asked] == [sha256(V2)]
 
 
-def test_older_transfer_of_the_content_that_is_there_succeeds(
-    api: AgentApi, root: Path, start_agent: StartAgent
-) -> None:
+def test_older_transfer_of_the_current_content_succeeds(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     new = add(api, V2, 2, mode="0600")
     start_agent()
     api.wait_for(new)
@@ -96,7 +94,7 @@ def test_rollback_in_a_later_window_is_newer(api: AgentApi, root: Path, start_ag
     assert (root / "data/f").read_bytes() == V1
 
 
-def test_api_without_sequences_is_served_as_before(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_transfers_without_sequence_are_applied_in_order(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     start_agent()
     for content in (V1, V2):
         assert api.wait_for(add(api, content, None))["error_code"] == 0
@@ -118,7 +116,7 @@ def transfer(number: int, sequence: int) -> Transfer:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_inbox_and_queue_give_transfers_in_sequence(seed: int) -> None:
+def test_inbox_and_queue_order_transfers_by_sequence(seed: int) -> None:
     items = [transfer(number, number) for number in range(30)]
     random.Random(seed).shuffle(items)
 
@@ -132,7 +130,7 @@ def test_inbox_and_queue_give_transfers_in_sequence(seed: int) -> None:
     assert [item["sequence"] for item in taken if item] == list(range(30))
 
 
-def test_put_off_transfer_lets_others_pass_and_comes_back() -> None:
+def test_postponed_transfer_lets_others_pass_and_returns() -> None:
     now = [0.0]
     queue = WorkQueue(clock=lambda: now[0])
     queue.put(transfer(1, 1), delay=5)
@@ -144,7 +142,7 @@ def test_put_off_transfer_lets_others_pass_and_comes_back() -> None:
     assert (first and first["transfer_id"], second and second["transfer_id"]) == ("tr-2", "tr-1")
 
 
-def test_closed_queue_releases_who_waits() -> None:
+def test_closed_queue_releases_waiting_workers() -> None:
     queue = WorkQueue()
     taken: list[object] = []
     thread = threading.Thread(target=lambda: taken.append(queue.take()))
@@ -155,7 +153,7 @@ def test_closed_queue_releases_who_waits() -> None:
     assert taken == [None]
 
 
-def test_one_worker_at_a_time_changes_a_path() -> None:
+def test_path_is_changed_by_one_worker_at_a_time() -> None:
     locks, inside, most = PathLocks(), [0], [0]
 
     def work() -> None:
@@ -172,10 +170,10 @@ def test_one_worker_at_a_time_changes_a_path() -> None:
         thread.join()
 
     assert most == [1]
-    assert not locks._locks, "nothing is kept of paths that nobody changes"
+    assert not locks._locks, "unused locks are removed"
 
 
-def test_clock_jump_does_not_make_the_journal_forget_what_is_newer(tmp_path: Path) -> None:
+def test_clock_jump_removes_no_sequence_from_the_journal(tmp_path: Path) -> None:
     now = [1_000_000.0]
     journal = Journal(tmp_path, now=lambda: now[0])
     journal.apply(Path("/f"), Applied(7, "a" * 64))
@@ -185,7 +183,7 @@ def test_clock_jump_does_not_make_the_journal_forget_what_is_newer(tmp_path: Pat
         assert journal.applied(Path("/f")) == Applied(7, "a" * 64)
 
 
-def test_journal_remembers_so_many_paths_and_drops_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_journal_drops_the_oldest_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "REMEMBERED_PATHS", 3)
     journal = Journal(tmp_path)
     for number in range(5):

@@ -1,10 +1,11 @@
-"""The agent as a process: killed, terminated, restarted."""
+"""The agent as a process that is killed, terminated and restarted."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ def wait_for_half(root: Path, least: int = 200_000) -> Path:
     raise AssertionError("no download began")
 
 
-def test_kill_9_mid_download_then_restart_leaves_no_half_file_and_the_right_bytes(
+def test_kill_9_during_a_download_then_restart_delivers_the_file(
     api: AgentApi, store: Store, root: Path, launch: Launch
 ) -> None:
     store.seconds_a_chunk = 0.05
@@ -73,14 +74,14 @@ def test_kill_9_mid_download_then_restart_leaves_no_half_file_and_the_right_byte
     assert api.wait_for(transfer)["error_code"] == 0
     assert (root / "data/app.bin").read_bytes() == CONTENT
     assert [path.name for path in (root / "data").iterdir()] == ["app.bin"]
-    assert store.asked[-1][1], "the second run went on where the first was killed"
+    assert store.asked[-1][1], "the second run resumed the download"
 
 
 @pytest.mark.parametrize(("signature", "code"), [(sha256(CONTENT), Code.DONE), ("f" * 64, Code.WRONG_CONTENT)])
-def test_kill_9_between_the_end_and_its_report_still_reports(
+def test_kill_9_before_the_report_still_reports_after_restart(
     api: AgentApi, store: Store, launch: Launch, signature: str, code: Code
 ) -> None:
-    # Nothing is sent before it is in the journal, so a refused result was recorded.
+    # A result is written to the journal before it is sent, so a refused one is in the journal.
     api.refuse_results = True
     transfer = api.add("app.bin", CONTENT, signature=signature)
     first = launch()
@@ -95,10 +96,10 @@ def test_kill_9_between_the_end_and_its_report_still_reports(
     launch()
 
     assert api.wait_for(transfer)["error_code"] == code
-    assert len(store.asked) == 1, "what is settled is told, not done again"
+    assert len(store.asked) == 1, "the result is reported, and the file is not downloaded again"
 
 
-def test_sigterm_drains(api: AgentApi, store: Store, root: Path, launch: Launch) -> None:
+def test_sigterm_finishes_running_downloads(api: AgentApi, store: Store, root: Path, launch: Launch) -> None:
     store.seconds_a_chunk = 0.03
     transfer = api.add("app.bin", CONTENT)
     process = launch("--wait", "20")
@@ -113,7 +114,7 @@ def test_sigterm_drains(api: AgentApi, store: Store, root: Path, launch: Launch)
     assert api.finals(late) == []
 
 
-def test_a_second_sigterm_stops_at_once_and_keeps_the_part(
+def test_second_sigterm_stops_at_once_and_keeps_the_part_file(
     api: AgentApi, store: Store, root: Path, launch: Launch
 ) -> None:
     store.seconds_a_chunk = 0.2
@@ -132,7 +133,18 @@ def test_a_second_sigterm_stops_at_once_and_keeps_the_part(
     assert list(root.glob("data/.tidegate-*.part"))
 
 
-def test_a_refused_key_is_exit_code_3(api: AgentApi, launch: Launch) -> None:
+def test_metrics_port_that_is_taken_is_named_with_the_option(launch: Launch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = launch("--metrics", str(port))
+        _, err = process.communicate(timeout=30)
+
+    assert process.returncode == 2
+    assert f"127.0.0.1:{port}" in err.decode()
+    assert "--metrics" in err.decode()
+
+
+def test_refused_key_ends_the_process_with_exit_code_3(api: AgentApi, launch: Launch) -> None:
     api.key_status = 401
 
     assert launch().wait(30) == 3

@@ -1,4 +1,4 @@
-"""The agent's connection: what it is told, what it tells, and what it does when the connection is lost."""
+"""The agent's WebSocket: notifications, inventory, heartbeats and lost connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONTENT = b"pushed " * 1000
 
 @dataclass
 class SocketServer:
-    """Plays API Gateway. `ticket` stands for the API's tickets."""
+    """A fake API Gateway. `ticket` replaces the API's tickets."""
 
     url: str = ""
     heard: list[dict[str, Any]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class SocketServer:
     open: list[ServerConnection] = field(default_factory=list)
     connected: int = 0
     refusal: ApiError | None = None
-    # Plays a proxy that opens the connection and passes no message back.
+    # Behaves like a proxy that opens the connection and passes no message back.
     mute: bool = False
 
     def handle(self, connection: ServerConnection) -> None:
@@ -68,7 +68,7 @@ class SocketServer:
 def until(check: Callable[[], object], seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     while not check():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.01)
 
 
@@ -120,13 +120,13 @@ def told(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told
     made.stop()
 
 
-def test_new_connection_tells_the_inventory_and_asks_for_what_was_missed(server: SocketServer, told: Told) -> None:
+def test_new_connection_sends_the_inventory_and_polls(server: SocketServer, told: Told) -> None:
     assert server.asked == [{"ticket": "t", "version": "1.0", "free_bytes": "7"}]
     until(lambda: told.wakeups == [0.0])
     assert told.push.connected
 
 
-def test_word_of_transfers_wakes_the_poller(server: SocketServer, told: Told) -> None:
+def test_notification_of_transfers_wakes_the_poller(server: SocketServer, told: Told) -> None:
     until(lambda: told.wakeups)
     server.tell(type="transfers")
     server.tell(type="transfers", within_s=20)
@@ -137,7 +137,7 @@ def test_word_of_transfers_wakes_the_poller(server: SocketServer, told: Told) ->
 
 
 @pytest.mark.parametrize("odd", ["soon", -5, None, {}])
-def test_odd_spread_is_none(server: SocketServer, told: Told, odd: object) -> None:
+def test_invalid_spread_is_ignored(server: SocketServer, told: Told, odd: object) -> None:
     until(lambda: told.wakeups)
     server.tell(type="transfers", within_s=odd)
 
@@ -145,7 +145,7 @@ def test_odd_spread_is_none(server: SocketServer, told: Told, odd: object) -> No
     assert told.wakeups[1] == 0.0
 
 
-def test_lost_connection_is_made_again(server: SocketServer, told: Told) -> None:
+def test_lost_connection_is_reopened(server: SocketServer, told: Told) -> None:
     until(lambda: told.push.connected)
     for connection in list(server.open):
         connection.close()
@@ -166,7 +166,7 @@ def test_api_without_tickets_for_agents_leaves_the_host_polling(server: SocketSe
         told.stop()
 
 
-def test_idle_connection_beats_before_it_would_be_closed(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_sends_heartbeats(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "BEAT_SECONDS", 0.1)
     told = Told(server)
     try:
@@ -175,7 +175,7 @@ def test_idle_connection_beats_before_it_would_be_closed(server: SocketServer, m
         told.stop()
 
 
-def test_connection_that_answers_nothing_counts_as_none(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_without_an_answer_does_not_count(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "PROOF_SECONDS", 0.1)
     monkeypatch.setattr(push, "LISTEN_SECONDS", 0.05)
     server.mute = True
@@ -184,7 +184,7 @@ def test_connection_that_answers_nothing_counts_as_none(server: SocketServer, mo
         until(lambda: server.connected >= 3)
         assert not told.push.connected
         assert told.push.connections == 0
-        assert told.wakeups == [], "the poller keeps to its own pace"
+        assert told.wakeups == [], "the poller is not woken"
 
         server.mute = False
         until(lambda: told.push.connected)
@@ -192,10 +192,8 @@ def test_connection_that_answers_nothing_counts_as_none(server: SocketServer, mo
         told.stop()
 
 
-def test_connection_after_a_long_good_one_is_not_tried_out(
-    server: SocketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An idle host's month has 360 connections: two messages for each of them are money."""
+def test_connection_after_a_long_one_is_not_tested(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle host opens 360 connections a month; two more messages for each would cost money."""
     monkeypatch.setattr(push, "LISTEN_SECONDS", 0.02)
     monkeypatch.setattr(push, "PROVEN_SECONDS", 0.05)
     told = Told(server)
@@ -209,7 +207,7 @@ def test_connection_after_a_long_good_one_is_not_tried_out(
         told.stop()
 
 
-def test_connection_after_a_short_one_is_tried_out_again(server: SocketServer, told: Told) -> None:
+def test_connection_after_a_short_one_is_tested_again(server: SocketServer, told: Told) -> None:
     until(lambda: told.push.connected)
     for connection in list(server.open):
         connection.close()
@@ -218,15 +216,15 @@ def test_connection_after_a_short_one_is_tried_out_again(server: SocketServer, t
     assert server.heard.count({"action": "ping"}) == 2
 
 
-def test_fleet_that_lost_its_connections_comes_back_over_half_a_minute() -> None:
+def test_fleet_reconnects_spread_over_half_a_minute() -> None:
     pauses = [Backoff(push.FIRST_PAUSE, push.LONGEST_PAUSE, least=push.LEAST_PAUSE).next() for _ in range(2000)]
 
     assert max(pauses) <= 30
     assert all(sum(second <= pause < second + 1 for pause in pauses) < 130 for second in range(30))
 
 
-def test_connection_is_kept_alive_below_the_messages(server: SocketServer) -> None:
-    """A NAT forgets a silent connection within minutes, sooner than a beat comes: TCP itself must keep it."""
+def test_connection_uses_tcp_keepalive(server: SocketServer) -> None:
+    """A NAT drops a silent connection after a few minutes, before the next heartbeat."""
     made = Socket(client_of(server), None)
     try:
         raw = made._connection.sock
@@ -236,7 +234,7 @@ def test_connection_is_kept_alive_below_the_messages(server: SocketServer) -> No
         made.close()
 
 
-def test_alarm_rings_again_until_a_poll_brought_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alarm_repeats_until_a_poll_lists_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_alarm, "ASK_AGAIN_AFTER", (0.05, 0.1))
     alarm = PollAlarm()
     threading.Timer(0.02, alarm.ring).start()
@@ -247,17 +245,17 @@ def test_alarm_rings_again_until_a_poll_brought_something_new(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("slow", [True, False])
-def test_wakeups_during_a_slow_poll_that_brought_something_are_dropped(slow: bool) -> None:
-    """An API at its limit would otherwise get a poll for each reminder, on top of the one that it could not answer."""
+def test_wakeups_during_a_slow_successful_poll_are_dropped(slow: bool) -> None:
+    """Otherwise an overloaded API would get a poll for each notification that it repeated."""
     alarm = PollAlarm()
     alarm.ring()
-    assert alarm.sleep(1), "the poll begins"
+    assert alarm.sleep(1), "the first poll starts"
     alarm.ring()
     alarm.ring(3000.0, again=False)
     alarm.satisfied(slow=slow)
 
     assert alarm.sleep(0.05) is not slow
-    assert len(alarm._due) == 1, "what is to be asked later stays"
+    assert len(alarm._due) == 1, "a poll planned for later stays"
 
 
 def test_alarm_of_a_new_connection_rings_once() -> None:
@@ -267,7 +265,7 @@ def test_alarm_of_a_new_connection_rings_once() -> None:
     assert [alarm.sleep(5), alarm.sleep(0.05)] == [True, False]
 
 
-def test_connected_agent_asks_seldom_and_every_minute_while_it_works() -> None:
+def test_connected_agent_polls_rarely_and_each_minute_while_working() -> None:
     made = Pace(20, lively_until=1e9)
 
     assert made.wait(0, pushed=True) == 0
@@ -275,7 +273,7 @@ def test_connected_agent_asks_seldom_and_every_minute_while_it_works() -> None:
     assert 30 <= made.pause(0, listed=True, new=True, pushed=True) <= 60
 
 
-def test_pushed_file_arrives_without_a_poll_in_between(
+def test_notified_file_arrives_within_two_seconds(
     server: SocketServer, api: AgentApi, start_agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pace, "FIRST_IDLE_ROUND", 100.0)
@@ -295,7 +293,7 @@ def test_pushed_file_arrives_without_a_poll_in_between(
     assert time.monotonic() - began < 2
 
 
-def test_host_closed_with_1009_polls_from_then_on(server: SocketServer, told: Told) -> None:
+def test_connection_closed_with_1009_leaves_the_host_polling(server: SocketServer, told: Told) -> None:
     until(lambda: server.open)
     server.open[0].close(1009, "frame too large")
 
@@ -304,4 +302,4 @@ def test_host_closed_with_1009_polls_from_then_on(server: SocketServer, told: To
     assert not told.thread.is_alive()
     assert server.connected == 1
     assert not told.push.connected
-    assert len(told.wakeups) == 2, "the poller is woken: it slept for long while there was a connection"
+    assert len(told.wakeups) == 2, "the poller is woken, since its pause is hours while there is a connection"

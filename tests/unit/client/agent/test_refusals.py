@@ -1,4 +1,4 @@
-"""What the agent refuses, and what nobody on its host can do to it."""
+"""Transfers that the agent refuses, and attacks by other users of its host."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 
 
 def hold_lock(path: str, kind: str, uid: int, ready: object) -> None:
-    """In a process of its own, as another user: occupies the name of the part file."""
-    # From inside: the way there is root's alone.
+    """Runs as another user in a process of its own: creates and locks the part file."""
+    # By a relative name: only root may enter the directories above.
     os.chdir(Path(path).parent)
     os.setuid(uid)
     descriptor = os.open(Path(path).name, os.O_RDWR | os.O_CREAT, 0o666)
     if kind == "lock":
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     else:
-        # The kernel asks for it back by SIGIO, and waits for the answer.
+        # Ignore SIGIO, with which the kernel asks for the lease back.
         signal.signal(signal.SIGIO, signal.SIG_IGN)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     ready.set()  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def hold_lock(path: str, kind: str, uid: int, ready: object) -> None:
 
 @as_root
 @pytest.mark.parametrize("kind", ["lock", "lease"])
-def test_lock_held_by_the_directorys_owner_freezes_no_worker(
+def test_lock_held_by_another_user_blocks_no_worker(
     api: AgentApi, root: Path, start_agent: StartAgent, kind: str
 ) -> None:
     nobody = pwd.getpwnam("nobody")
@@ -65,7 +65,7 @@ def test_lock_held_by_the_directorys_owner_freezes_no_worker(
     assert (root / "data/f").read_bytes() == CONTENT
 
 
-def test_unknown_user_is_a_failure_and_nothing_is_written(
+def test_unknown_user_fails_and_writes_nothing(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     transfer = api.add("f", CONTENT, target_user="nobody-of-that-name")
@@ -79,7 +79,7 @@ def test_unknown_user_is_a_failure_and_nothing_is_written(
     assert store.asked == []
 
 
-def test_container_target_without_container_root_is_a_failure_and_nothing_is_written(
+def test_container_target_without_container_root_fails_and_writes_nothing(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     transfer = api.add("f", CONTENT, container_id="c1")
@@ -93,7 +93,7 @@ def test_container_target_without_container_root_is_a_failure_and_nothing_is_wri
     assert store.asked == []
 
 
-def test_container_that_is_not_here_is_a_failure(
+def test_unknown_container_fails_the_transfer(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     (tmp_path / "containers").mkdir()
@@ -106,7 +106,7 @@ def test_container_that_is_not_here_is_a_failure(
 
 
 @as_root
-def test_owner_in_a_container_is_its_own_user(
+def test_owner_in_a_container_comes_from_its_passwd(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     inside = tmp_path / "containers/c1"
@@ -123,7 +123,7 @@ def test_owner_in_a_container_is_its_own_user(
     assert api.wait_for(unknown)["error_code"] == Code.OWNER_REFUSED
 
 
-def test_refused_chown_is_a_failure(
+def test_refused_chown_fails_and_leaves_no_file(
     api: AgentApi, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -139,7 +139,7 @@ def test_refused_chown_is_a_failure(
     assert list((root / "data").iterdir()) == []
 
 
-def test_agent_that_may_not_chown_refuses_before_the_first_byte(
+def test_agent_without_chown_permission_refuses_before_downloading(
     api: AgentApi, store: Store, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owners, "_may_chown", lambda: False)
@@ -165,7 +165,7 @@ def test_agent_that_may_not_chown_refuses_before_the_first_byte(
     ],
 )
 @pytest.mark.parametrize("same_bytes", [False, True])
-def test_mode_is_what_was_asked_for_or_what_the_file_had(
+def test_mode_is_the_requested_one_or_that_of_the_replaced_file(
     api: AgentApi,
     root: Path,
     start_agent: StartAgent,
@@ -187,7 +187,7 @@ def test_mode_is_what_was_asked_for_or_what_the_file_had(
     assert (root / "data/f").read_bytes() == CONTENT
 
 
-def test_replaced_symlink_does_not_widen_what_it_points_to(
+def test_replaced_symlink_keeps_the_mode_of_its_target(
     api: AgentApi, root: Path, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     (root / "data").mkdir()
@@ -214,7 +214,7 @@ def test_replaced_symlink_does_not_widen_what_it_points_to(
         ("/way-in", True),
     ],
 )
-def test_only_allowed_directories_take_files(
+def test_only_allowed_directories_receive_files(
     api: AgentApi, root: Path, start_agent: StartAgent, directory: str, allowed: bool
 ) -> None:
     (root / "srv/app").mkdir(parents=True)
@@ -230,7 +230,7 @@ def test_only_allowed_directories_take_files(
     assert not (root / "etc/cron.d").exists()
 
 
-def test_only_allowed_users_get_files(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_only_allowed_users_receive_files(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     refused = api.add("f", CONTENT, target_user="daemon")
     taken = api.add("g", CONTENT)
 

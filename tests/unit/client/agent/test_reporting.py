@@ -1,4 +1,4 @@
-"""Results reach the API: late if it is away, again if it lost them, once if it took them."""
+"""Results reach the API: later if it is away, again if it lost them, once if it took them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def impatient_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backoff.__init__, "__defaults__", (0.05, 0.4, 0, 0.5))
 
 
-def test_api_away_the_agent_backs_off_and_recovers(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_agent_backs_off_and_recovers_when_the_api_is_away(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     api.away = True
     transfer = api.add("f", CONTENT)
     start_agent()
@@ -55,7 +55,7 @@ def test_back_off_grows_with_jitter_to_its_limit() -> None:
     assert len(set(pauses)) == 12
 
 
-def test_a_result_the_api_could_not_take_is_told_later(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_result_refused_with_503_is_reported_later(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     api.refuse_results = True
     transfer = api.add("f", CONTENT)
     start_agent()
@@ -69,10 +69,10 @@ def test_a_result_the_api_could_not_take_is_told_later(api: AgentApi, root: Path
     assert api.wait_for(transfer)["error_code"] == 0
 
 
-def test_a_result_that_was_never_taken_is_told_by_the_next_process(
+def test_unreported_result_is_reported_by_the_next_process(
     api: AgentApi, tmp_path: Path, start_agent: StartAgent
 ) -> None:
-    """As after a kill -9 between the rename and the API's answer: only the journal knows."""
+    """As after a kill -9 between the rename and the report: the result is in the journal only."""
     transfer = api.add("f", CONTENT)
     journal = Journal(tmp_path / "state")
     journal.record({"transfer_id": transfer, "container_id": "", "error_code": 1002, "error_msg": "was wrong"})
@@ -84,7 +84,7 @@ def test_a_result_that_was_never_taken_is_told_by_the_next_process(
     assert api.store.asked == []
 
 
-def test_a_taken_result_is_forgotten(api: AgentApi, tmp_path: Path, start_agent: StartAgent) -> None:
+def test_reported_result_leaves_the_journal(api: AgentApi, tmp_path: Path, start_agent: StartAgent) -> None:
     transfer = api.add("f", CONTENT)
     agent = start_agent()
     api.wait_for(transfer)
@@ -93,7 +93,7 @@ def test_a_taken_result_is_forgotten(api: AgentApi, tmp_path: Path, start_agent:
     assert Journal(tmp_path / "state").pending() == []
 
 
-def test_a_result_the_api_lost_is_told_again_without_a_new_download(api: AgentApi, start_agent: StartAgent) -> None:
+def test_result_that_the_api_lost_is_reported_without_downloading_again(api: AgentApi, start_agent: StartAgent) -> None:
     transfer = api.add("f", CONTENT)
     start_agent()
     api.wait_for(transfer)
@@ -105,7 +105,7 @@ def test_a_result_the_api_lost_is_told_again_without_a_new_download(api: AgentAp
     assert len(api.store.asked) == asked
 
 
-def test_one_forgotten_transfer_does_not_hold_back_the_others(
+def test_result_of_an_unknown_transfer_does_not_block_others(
     api: AgentApi, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     api.unknown = {"tr-old"}
@@ -122,7 +122,7 @@ def test_one_forgotten_transfer_does_not_hold_back_the_others(
     assert Journal(tmp_path / "state").pending() == []
 
 
-def test_the_inbox_is_not_asked_in_a_tight_loop(api: AgentApi, start_agent: StartAgent) -> None:
+def test_inbox_is_not_polled_in_a_tight_loop(api: AgentApi, start_agent: StartAgent) -> None:
     api.store.seconds_a_chunk = 0.2
     transfer = api.add("f", CONTENT * 4)
     start_agent()
@@ -132,7 +132,7 @@ def test_the_inbox_is_not_asked_in_a_tight_loop(api: AgentApi, start_agent: Star
     assert sum(1 for gap in gaps if gap < 0.05) <= 1
 
 
-def test_a_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) -> None:
+def test_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) -> None:
     api.key_status = 401
 
     running = start_agent()
@@ -141,7 +141,7 @@ def test_a_refused_key_ends_the_agent(api: AgentApi, start_agent: StartAgent) ->
     assert isinstance(running.agent.failure, Unauthorized)
 
 
-def test_an_idle_agent_holds_no_function_and_asks_seldom() -> None:
+def test_idle_agent_makes_no_long_polls_and_polls_rarely() -> None:
     pace = Pace(20, lively_until=60)
     assert [pace.wait(now) for now in (0, 59, 60, 600)] == [20, 20, 0, 0]
 
@@ -151,7 +151,7 @@ def test_an_idle_agent_holds_no_function_and_asks_seldom() -> None:
     assert all(60 <= pause <= 120 for pause in pauses[5:])
 
 
-def test_work_makes_an_idle_agent_lively_again() -> None:
+def test_new_work_makes_an_idle_agent_poll_often() -> None:
     pace = Pace(20, lively_until=0)
     pace.pause(100, listed=False, new=False)
 
@@ -161,7 +161,7 @@ def test_work_makes_an_idle_agent_lively_again() -> None:
     assert pace.wait(171) == 0
 
 
-def test_api_that_does_not_know_the_figures_still_gets_the_result(
+def test_api_that_refuses_the_figures_gets_the_bare_result(
     api: AgentApi, tmp_path: Path, start_agent: StartAgent
 ) -> None:
     api.refused_fields = {"speed"}
@@ -177,7 +177,7 @@ def test_api_that_does_not_know_the_figures_still_gets_the_result(
     assert Journal(tmp_path / "state").pending() == []
 
 
-def test_agent_that_stops_during_a_report_closes_no_journal_under_it(
+def test_journal_stays_open_for_a_report_during_the_stop(
     api: AgentApi,
     tmp_path: Path,
     start_agent: StartAgent,

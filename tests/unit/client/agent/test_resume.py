@@ -1,4 +1,4 @@
-"""Bytes that a host has are used: after a time-out, by the next transfer, and after a store that fell silent."""
+"""Downloads resume from part files: after a time-out, in the next Job, and after a stalled store."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def wait_for_part(root: Path, least: int) -> None:
         time.sleep(0.01)
 
 
-def test_resubmit_after_a_time_out_goes_on_from_the_bytes_that_are_there(
+def test_resubmit_after_a_time_out_resumes_the_part_file(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
-    """A file that needs longer than its Job lives arrives in several Jobs."""
+    """A file that takes longer than the Job's time-out arrives over several Jobs."""
     store.seconds_a_chunk = 0.1
     start_agent(wait=0)
     for attempt in range(2):
@@ -54,7 +54,7 @@ def test_resubmit_after_a_time_out_goes_on_from_the_bytes_that_are_there(
     assert parts(root) == []
 
 
-def test_silent_store_is_tried_again_and_others_get_the_worker(
+def test_stalled_download_is_postponed_and_frees_its_worker(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "FIRST_STALL_PAUSE", 0.3)
@@ -87,7 +87,7 @@ def partials_in(tmp_path: Path, sizes: list[int], **bounds: float) -> tuple[Part
     return Partials(journal, now=lambda: now[0], **bounds), made, now  # type: ignore[arg-type]
 
 
-def test_oldest_parts_go_when_they_hold_too_many_bytes(tmp_path: Path) -> None:
+def test_oldest_part_files_are_removed_above_the_size_limit(tmp_path: Path) -> None:
     partials, made, _ = partials_in(tmp_path, [100, 100, 100], most_bytes=250)
 
     assert partials.total_bytes() == 300
@@ -95,7 +95,7 @@ def test_oldest_parts_go_when_they_hold_too_many_bytes(tmp_path: Path) -> None:
     assert [path.exists() for path in made] == [False, True, True]
 
 
-def test_part_in_use_is_not_swept(tmp_path: Path) -> None:
+def test_part_file_in_use_is_not_removed(tmp_path: Path) -> None:
     partials, (part,), now = partials_in(tmp_path, [100], seconds=5)
     now[0] += 100
     with partials.using(part):
@@ -104,15 +104,15 @@ def test_part_in_use_is_not_swept(tmp_path: Path) -> None:
     assert part.exists()
 
 
-def test_part_from_before_the_clock_was_set_back_is_swept(tmp_path: Path) -> None:
+def test_part_file_with_a_future_time_is_removed(tmp_path: Path) -> None:
     partials, (part,), now = partials_in(tmp_path, [100], seconds=1e6)
     now[0] -= 500
     assert partials.sweep() == 1
     assert not part.exists()
 
 
-def test_part_behind_a_directory_that_became_a_symlink_is_left_alone(tmp_path: Path) -> None:
-    """The directory's owner must not have the agent remove files elsewhere."""
+def test_part_file_behind_a_new_symlink_is_not_removed(tmp_path: Path) -> None:
+    """The owner of the directory must not be able to make the agent delete files elsewhere."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "elsewhere").mkdir()
     journal = Journal(tmp_path / "state", now=lambda: 0.0)
@@ -128,14 +128,14 @@ def test_part_behind_a_directory_that_became_a_symlink_is_left_alone(tmp_path: P
     assert journal.parts() == []
 
 
-def test_wrong_content_is_not_kept(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_part_file_with_wrong_content_is_not_kept(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     transfer = api.add("f", CONTENT, signature=sha256(b"other"))
     start_agent()
     api.wait_for(transfer)
     assert parts(root) == []
 
 
-def test_part_that_cannot_be_removed_keeps_no_other_from_the_sweep(tmp_path: Path) -> None:
+def test_part_file_that_cannot_be_removed_does_not_stop_the_sweep(tmp_path: Path) -> None:
     partials, made, now = partials_in(tmp_path, [100, 100], seconds=5)
     made[0].unlink()
     made[0].mkdir()

@@ -1,4 +1,4 @@
-"""agent install · uninstall · status · doctor, and what the agent is told on its command line."""
+"""agent install, uninstall, status and doctor, and the options of the agent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def home(api: AgentApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """A host whose unit files and systemctl are the test's own."""
+    """Unit files in a temporary folder, and a fake systemctl whose calls are returned."""
     monkeypatch.setattr(systemd, "UNIT_DIR", tmp_path / "units")
     monkeypatch.setattr(systemd, "ENVIRONMENT_DIR", tmp_path / "env")
     monkeypatch.setattr(systemd, "STATE_BASE", tmp_path / "lib")
@@ -66,8 +66,8 @@ def test_printed_unit_is_valid_and_hardened(capsys: pytest.CaptureFixture[str], 
     assert f"ReadWritePaths={root}/srv" in unit
     assert '--agent-id "host 1%%$$"' in unit
     assert "--limit-rate 10485760" in unit
-    assert "StartLimitIntervalSec=0" in unit, "a host that cannot start now is tried again for ever"
-    assert "k" + '"1' not in unit, "everybody can read a unit"
+    assert "StartLimitIntervalSec=0" in unit, "systemd never gives up starting it"
+    assert "k" + '"1' not in unit, "every user can read a unit, so it must not contain the key"
     if shutil.which("systemd-analyze"):
         path = tmp_path / "tidegate-agent.service"
         path.write_text(unit)
@@ -75,9 +75,7 @@ def test_printed_unit_is_valid_and_hardened(capsys: pytest.CaptureFixture[str], 
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_install_keeps_the_key_to_root_and_starts_the_service(
-    system: list[list[str]], root: Path, tmp_path: Path
-) -> None:
+def test_install_hides_the_key_and_starts_the_service(system: list[list[str]], root: Path, tmp_path: Path) -> None:
     assert main(["agent", "install", "--agent-id", AGENT, "--root", str(root)]) == 0
 
     secret = tmp_path / "env/tidegate-agent.env"
@@ -101,9 +99,7 @@ def test_installed_service_keeps_the_wait_and_the_lower_case_proxies(
     assert "--wait 20" in (tmp_path / "units/tidegate-agent.service").read_text()
 
 
-def test_uninstall_stops_it_and_keeps_the_journal_unless_told(
-    system: list[list[str]], root: Path, tmp_path: Path
-) -> None:
+def test_uninstall_keeps_key_and_journal_without_purge(system: list[list[str]], root: Path, tmp_path: Path) -> None:
     main(["agent", "install", "--agent-id", AGENT, "--root", str(root), "--no-start"])
     assert system == []
     assert main(["agent", "uninstall"]) == 0
@@ -129,7 +125,7 @@ def test_uninstall_stops_it_and_keeps_the_journal_unless_told(
         [],
     ],
 )
-def test_install_refuses_what_would_not_run_or_be_unsafe(
+def test_install_refuses_unsafe_or_missing_directories(
     system: list[list[str]], tmp_path: Path, words: list[str]
 ) -> None:
     assert main(["agent", "install", "--agent-id", AGENT, *words]) == 2
@@ -137,9 +133,7 @@ def test_install_refuses_what_would_not_run_or_be_unsafe(
     assert system == []
 
 
-def test_status_tells_a_healthy_agent_from_a_stopped_and_a_silent_one(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_shows_healthy_stopped_and_unhealthy_agents(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     health = {"agent_id": AGENT, "pid": os.getpid(), "time": time.time(), "healthy": True, "problems": []}
     health |= {"active": 0, "untold_results": 0, "partial_bytes": 0, "free_bytes": 1, "last_poll_seconds": 1}
     state = home / "state"
@@ -159,7 +153,7 @@ def test_status_tells_a_healthy_agent_from_a_stopped_and_a_silent_one(
     assert main(["agent", "status", "--state-dir", str(home / "nothing")]) == 2
 
 
-def test_doctor_finds_what_would_keep_files_away(
+def test_doctor_finds_what_prevents_deliveries(
     api: AgentApi, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--json", "agent", "doctor", "--agent-id", AGENT, "--root", str(root), "--allow-user", ME]
@@ -179,17 +173,17 @@ def test_options_work_before_and_after_the_subcommand(root: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(("text", "rate"), [("500", 500), ("500k", 512_000), ("10M", 10 * 1024**2), ("1G", 1024**3)])
-def test_rates_are_written_as_curl_does(text: str, rate: int) -> None:
+def test_rates_are_parsed_as_curl_does(text: str, rate: int) -> None:
     assert parse_rate(text) == rate
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "M", "10X", "1.5M", "10MB"])
-def test_what_is_not_a_rate_is_refused(text: str) -> None:
+def test_invalid_rate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a rate"):
         parse_rate(text)
 
 
-def test_rate_is_shared_by_all_who_take() -> None:
+def test_rate_limit_is_shared_and_saves_no_unused_time() -> None:
     now = [0.0]
     limit = RateLimit(1000, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
     for _ in range(10):
@@ -197,10 +191,12 @@ def test_rate_is_shared_by_all_who_take() -> None:
     assert now[0] == pytest.approx(5.0)
     now[0] += 100
     limit.take(1000)
-    assert now[0] == pytest.approx(106.0), "time in which nobody took is not saved up"
+    assert now[0] == pytest.approx(106.0), "unused time is not saved up"
 
 
-def test_limited_agent_is_not_faster(api: AgentApi, store: Store, root: Path, start_agent: StartAgent) -> None:
+def test_agent_with_a_limit_is_not_faster_than_it(
+    api: AgentApi, store: Store, root: Path, start_agent: StartAgent
+) -> None:
     began = time.monotonic()
     transfers = [api.add(f"f{number}", CONTENT[: 100_000 + number]) for number in range(3)]
     start_agent(limit_rate=150_000)
@@ -209,7 +205,7 @@ def test_limited_agent_is_not_faster(api: AgentApi, store: Store, root: Path, st
     assert time.monotonic() - began > 1.8
 
 
-def test_job_with_a_limit_is_slow_and_others_are_not(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_limit_of_a_job_does_not_slow_down_others(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     began = time.monotonic()
     limited = [
         api.add(f"slow{number}", CONTENT[: 100_000 + number], job_id="j-1", limit_rate=150_000) for number in range(2)
@@ -238,8 +234,8 @@ def test_stricter_of_two_limits_decides() -> None:
     assert strict.reserve(1000) == pytest.approx(10.0, abs=0.1)
 
 
-def test_files_come_through_the_proxy(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
-    """The store's name is known to the proxy alone."""
+def test_files_are_downloaded_through_the_proxy(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+    """Only the proxy can resolve the store's name."""
     asked: list[str] = []
 
     def proxy(handler: Handler) -> None:
@@ -257,7 +253,7 @@ def test_files_come_through_the_proxy(api: AgentApi, root: Path, start_agent: St
     assert (root / "data/f").read_bytes() == CONTENT
 
 
-def test_environment_names_the_proxy_and_its_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_and_its_exceptions_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         serve(lambda handler: handler.answer(200, b"proxied")) as port,
         serve(lambda handler: handler.answer(200, b"direct")) as direct,
@@ -272,12 +268,12 @@ def test_environment_names_the_proxy_and_its_exceptions(monkeypatch: pytest.Monk
         assert pool.request("GET", f"http://skipped.example:{direct}/").data == b"direct"
 
 
-def test_what_is_not_a_proxy_is_refused() -> None:
+def test_unsupported_proxy_is_refused() -> None:
     with pytest.raises(ConfigError, match="is not a proxy"):
         make_pool("socks5://127.0.0.1:1")
 
 
-def test_json_log_lines_hold_the_traceback() -> None:
+def test_json_log_line_contains_the_traceback() -> None:
     try:
         raise ValueError("broken")
     except ValueError:

@@ -20,7 +20,7 @@ def own_signals() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_while_the_main_thread_holds_the_lock_of_stop(number: signal.Signals) -> None:
+def test_signal_while_the_main_thread_holds_a_lock_still_stops(number: signal.Signals) -> None:
     """As in the middle of `Event.wait`: a handler that called `stop` itself would wait for its own thread."""
     lock, stopped = threading.Lock(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""An agent that takes part in swarms, and one that does not."""
+"""Agents with and without a swarm."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def listener(**changes: Any) -> SwarmOptions:
 
 
 def block(origin: CountingOrigin) -> dict[str, Any]:
-    """A swarm whose other members have not started."""
+    """The swarm of a transfer whose other members have not started."""
     fleet = [Placement(name, (f"127.0.0.1:{closed_port()}",), "p" * 43) for name in (AGENT, "b", "c", "d")]
     found: dict[str, Any] = Orders.of(origin).make(fleet)[AGENT]["swarm"]
     return found
@@ -39,7 +39,7 @@ def closed_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_agent_tells_where_it_is_and_where_its_bytes_came_from(
+def test_agent_reports_its_presence_and_the_source_of_its_bytes(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     origin = CountingOrigin(CONTENT)
@@ -59,7 +59,7 @@ def test_agent_tells_where_it_is_and_where_its_bytes_came_from(
     origin.close()
 
 
-def test_agent_takes_from_the_file_that_it_replaces_what_is_the_same(
+def test_agent_reuses_unchanged_blocks_of_the_replaced_file(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     release = next_release(CONTENT, changed=0.02)
@@ -126,7 +126,7 @@ def test_staged_file_is_served_to_peers_before_and_after_the_switch(
     origin.close()
 
 
-def test_agent_without_a_place_says_nothing_and_fetches_as_ever(
+def test_agent_without_a_site_reports_no_presence_and_downloads_directly(
     api: AgentApi, store: Store, root: Path, start_agent: StartAgent
 ) -> None:
     origin = CountingOrigin(CONTENT)
@@ -141,7 +141,7 @@ def test_agent_without_a_place_says_nothing_and_fetches_as_ever(
     origin.close()
 
 
-def test_port_that_is_taken_leaves_an_agent_that_only_fetches(
+def test_agent_whose_peer_port_is_taken_only_downloads(
     api: AgentApi, start_agent: StartAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -166,6 +166,6 @@ def test_port_that_is_taken_leaves_an_agent_that_only_fetches(
         (["--site", "s", "--peer-upload-rate", "50M"], SwarmOptions((), "s", "", 50 * 1024 * 1024)),
     ],
 )
-def test_options_of_the_command(words: list[str], expected: SwarmOptions | None) -> None:
+def test_swarm_options_are_parsed(words: list[str], expected: SwarmOptions | None) -> None:
     args = build_parser().parse_args(["agent", "--agent-id", "a", "--root", "/", *words])
     assert _swarm(vars(args)) == expected

@@ -1,4 +1,4 @@
-"""A new version of the agent by a Job of its own: it runs, or the one before does."""
+"""A Job delivers a new version of the agent: it runs, or is rolled back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Launch = Callable[[], "subprocess.Popen[bytes]"]
 
 
 def wheel(**changed: str) -> bytes:
-    """The agent as it is here, but for some files."""
+    """A wheel of this agent with some modules replaced."""
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(PACKAGE.rglob("*.py")):
@@ -65,7 +65,7 @@ def launch(api: AgentApi, root: Path, state: Path, tmp_path: Path) -> Iterator[L
         process.communicate()
 
 
-def test_new_version_runs_under_the_same_process_id_and_tells_that_it_does(
+def test_new_version_runs_with_the_same_pid_and_reports_success(
     api: AgentApi, state: Path, root: Path, launch: Launch, good: bytes
 ) -> None:
     process = launch()
@@ -81,7 +81,7 @@ def test_new_version_runs_under_the_same_process_id_and_tells_that_it_does(
     assert not (root / ".tidegate").exists()
 
 
-def test_version_that_does_not_come_up_is_left_and_the_job_is_told(
+def test_version_that_fails_to_start_is_rolled_back_and_reported(
     api: AgentApi, state: Path, launch: Launch, broken: bytes
 ) -> None:
     process = launch()
@@ -97,7 +97,7 @@ def test_version_that_does_not_come_up_is_left_and_the_job_is_told(
     assert process.poll() is None
 
 
-def test_hanging_version_is_ended_and_left(tmp_path: Path) -> None:
+def test_hanging_version_is_killed_and_rolled_back(tmp_path: Path) -> None:
     releases = Releases(tmp_path)
     releases.directory.mkdir()
     content = wheel(__main__="import time\ntime.sleep(60)\n")
@@ -109,7 +109,7 @@ def test_hanging_version_is_ended_and_left(tmp_path: Path) -> None:
 
     assert releases.current() is None
     assert "within" in (releases.why_refused(sha256(content)) or "")
-    assert alive, "systemd is told meanwhile"
+    assert alive, "the watchdog is notified meanwhile"
 
 
 def test_sigterm_during_a_trial_ends_the_new_version_too(launch: Launch, state: Path, tmp_path: Path) -> None:
@@ -132,7 +132,9 @@ def test_sigterm_during_a_trial_ends_the_new_version_too(launch: Launch, state: 
     assert not Path(f"/proc/{started.read_text()}").exists()
 
 
-def test_roll_back_goes_to_the_release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: bytes) -> None:
+def test_roll_back_returns_to_the_previous_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: bytes
+) -> None:
     releases = Releases(tmp_path)
     releases.directory.mkdir()
     for content in (good, other := wheel(version="def version() -> str:\n    return 'newer'\n")):
@@ -145,7 +147,7 @@ def test_roll_back_goes_to_the_release_before(tmp_path: Path, monkeypatch: pytes
     releases.switch(sha256(other))
     assert releases.on_trial() == sha256(other)
     releases.confirm()
-    assert releases.on_trial() == sha256(other), "the old version does not confirm the new one"
+    assert releases.on_trial() == sha256(other), "only the new version can confirm itself"
     releases.roll_back("it did not come up")
 
     assert releases.current() == sha256(good)
@@ -163,7 +165,7 @@ def test_older_version_is_refused(api: AgentApi, state: Path, launch: Launch, go
     assert Releases(state).current() == sha256(good)
 
 
-def test_what_is_no_release_is_refused_and_removed(api: AgentApi, state: Path, start_agent: StartAgent) -> None:
+def test_file_that_is_no_release_is_refused_and_removed(api: AgentApi, state: Path, start_agent: StartAgent) -> None:
     start_agent(self_update=True)
     update = api.add("agent.whl", b"not a wheel", directory=UPDATE_DIR, sequence=1)
 
@@ -171,7 +173,7 @@ def test_what_is_no_release_is_refused_and_removed(api: AgentApi, state: Path, s
     assert list((state / "releases").glob("*.whl")) == []
 
 
-def test_agent_that_was_not_told_to_update_itself_refuses(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
+def test_agent_without_self_update_refuses_a_release(api: AgentApi, root: Path, start_agent: StartAgent) -> None:
     start_agent()
     update = api.add("agent.whl", b"code", directory=UPDATE_DIR + "/", sequence=1)
 

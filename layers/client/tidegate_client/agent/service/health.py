@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypedDict
 
+from tidegate_client.errors import UsageError
+
 HEALTH_FILE = "health.json"
 REFUSED_PAUSE = (300.0, 600.0)
 
@@ -106,7 +108,11 @@ def local_pages(host: str, port: int, health: Callable[[], Health], metrics: Cal
         def log_message(self, format: str, *args: Any) -> None:
             """No access log: Prometheus asks every few seconds."""
 
-    server = ThreadingHTTPServer((host, port), Pages)
+    try:
+        server = ThreadingHTTPServer((host, port), Pages)
+    except OSError as error:
+        reason = f"{error.strerror}; choose another port with --metrics"
+        raise UsageError(f"health and metrics cannot be served on {host}:{port}: {reason}") from error
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="pages", daemon=True)
     thread.start()
