@@ -26,7 +26,7 @@ def run(world: World) -> None:
         source = f"http://127.0.0.1:{port}/f"
         with world.calls.uncounted():
             stored_file(world, project)
-            agents = Agents(world, project)
+            agents = Agents(world, project, ("a1",))
             # The function that should have started an execution died before it did.
             with patch.object(Machines, "start", lambda *_: ""):
                 task = _closed_window(world, project)
