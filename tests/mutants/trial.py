@@ -17,7 +17,7 @@ from tests.mutants.catalog import Mutant
 from tests.mutants.tree import PACKAGES, ROOT, fault
 
 # A fault may make the product wait for ever. No test that a mutant names takes so long without one.
-_TEST_SECONDS = 120
+_TEST_SECONDS = 300
 _LIBRARIES = (
     "aws_lambda_powertools.event_handler.openapi.models",
     "boto3",
