@@ -11,25 +11,25 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{D}/submit.py",
         "            self._bind(job.project_id, job.job_id, arrivals)\n",
         "            pass\n",
-        (f"{IT}/distribution/test_submit_hand_over.py",),
+        (f"{IT}/distribution/window/test_submit_hand_over.py",),
     ),
     Mutant(
         "submit leaves Tasks that nobody will deliver",
         f"{D}/submit.py",
         "            self._tasks.take_back(tasks)\n            raise",
         "            raise",
-        (f"{IT}/distribution/test_submit_hand_over.py",),
+        (f"{IT}/distribution/window/test_submit_hand_over.py",),
     ),
     Mutant(
         "targets bind to a closed Job",
         f"{D}/store/jobs.py",
         'collects = "#status = :pending AND attribute_not_exists(#cancelled_at)"',
         'collects = ":pending = :pending AND attribute_not_exists(#cancelled_at)"',
-        (f"{IT}/distribution/test_window_edges.py",),
+        (f"{IT}/distribution/window/test_window_edges.py",),
     ),
     Mutant(
         "a late target's Task is read eventually",
-        f"{D}/collect.py",
+        f"{D}/window/collect.py",
         "tasks = self._tasks.get_many(source.project_id, uuids, consistent=True)",
         "tasks = self._tasks.get_many(source.project_id, uuids)",
         ("tests/faults/test_stale_reads.py",),
@@ -50,10 +50,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "dead letters of expired Jobs are discarded",
-        f"{D}/collect.py",
+        f"{D}/window/collect.py",
         "            self._after_expiry(messages)\n",
         "            return\n",
-        (f"{IT}/distribution/test_submit_hand_over.py",),
+        (f"{IT}/distribution/window/test_submit_hand_over.py",),
     ),
     # --- a Job's life
     Mutant(
@@ -101,7 +101,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a step's heartbeat is not renewed",
         f"{D}/recovery.py",
-        "        if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE:\n",
+        "        if (job.due_at or 0) - now.timestamp() < _RENEW_BEFORE + ahead:\n",
         "        if False:\n",
         (f"{IT}/distribution/test_recovery.py",),
     ),

@@ -116,8 +116,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the poll reads one page of a shard",
         f"{C}/store.py",
-        "            cursor = page.cursor\n            if cursor is None:\n                break",
-        "            break",
+        "            cursor = page.cursor\n            if cursor is None:\n                return _Shard(found, entries)",
+        "            return _Shard(found, entries)",
         (f"{IT}/compensation/test_due_shards.py",),
     ),
     Mutant(
