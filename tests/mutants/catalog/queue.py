@@ -116,8 +116,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the poll reads one page of a shard",
         f"{C}/store.py",
-        "            cursor = page.cursor\n            if cursor is None:\n                return _Shard(found, entries)",
-        "            return _Shard(found, entries)",
+        "            if cursor is None:\n                return _Shard(found, entries)\n",
+        "            return _Shard(found, entries)\n",
         (f"{IT}/compensation/test_due_shards.py",),
     ),
     Mutant(
