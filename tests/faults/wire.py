@@ -44,7 +44,9 @@ class Wire:
                 return self._once(request, lambda: send(stub, event_name, request, **more))
 
             host = str(request.url).split("/")[2]
-            if self._reconnected is not None and host not in self._reconnected:
+            # Only Step Functions calls Lambda here, and its connections are not those of a frozen function.
+            is_ours = not host.startswith("lambda.")
+            if is_ours and self._reconnected is not None and host not in self._reconnected:
                 self._reconnected.add(host)
                 raise ConnectionClosedError(endpoint_url=request.url)
             trouble = self._trouble.get(threading.get_ident())
