@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Files:
-    def get(self, project_id: str, file_id: str) -> File:
+    def require(self, project_id: str, file_id: str) -> File:
         return File(file_id, project_id, 1, 2, "/in/large.bin", "large.bin", "coming", _NOW)
 
     def has_content(self, project_id: str, signature: str) -> bool:
