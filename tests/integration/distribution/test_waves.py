@@ -62,6 +62,20 @@ def test_next_wave_follows_after_the_wait_and_the_rest_at_last(fleet: Fleet) -> 
     assert fleet.job(job_id)["counts"]["success"] == 20
 
 
+def test_poll_whose_answer_was_lost_begins_the_wave_again(fleet: Fleet) -> None:
+    """Step Functions then invokes it once more, and sends the wave only if that one says so."""
+    job_id = submit(fleet)
+    answer(fleet, asked(fleet))
+    fleet.cloud.clock.advance(61)
+    assert poll(fleet, job_id) == "next_wave"
+
+    assert poll(fleet, job_id) == "next_wave"
+    fleet.step("dispatch_transfer", job_id)
+
+    assert len(asked(fleet)) == 8
+    assert poll(fleet, job_id) == "running"
+
+
 def test_wave_that_fails_stops_the_job_and_says_so(fleet: Fleet) -> None:
     job_id = submit(fleet)
     answer(fleet, asked(fleet)[:1], code=5)

@@ -76,6 +76,9 @@ class PollTransfer:
         job, shards = self._read(job, since_last)
         if job.ended or job.cancelled_at or not job.open_shards:
             return OVER
+        if job.parcel.waves and job.wave_at is None:
+            # An earlier poll began this wave, and its answer was lost: the wave has not been sent.
+            return NEXT_WAVE
         late = self._clock().timestamp() >= (job.deadline or 0)
         if job.has_more_waves:
             # Its hosts have until the deadline; the wait after it may be longer.
