@@ -384,6 +384,16 @@ def test_subscription_is_changed_and_read_anew(library: Library, source: FileSou
     assert fire(library, 7200) == 0
 
 
+def test_change_of_nothing_changes_nothing(library: Library, source: FileSource) -> None:
+    manifest(source)
+    subscription = subscribe(library, source.url("/list"))
+    before = call(library, "GET", f"/{subscription}").json()
+
+    same = call(library, "PATCH", f"/{subscription}", json={})
+
+    assert (same.status, same.json()) == (200, before)
+
+
 def test_change_during_a_scheduled_run_does_not_make_it_due_again(library: Library, source: FileSource) -> None:
     manifest(source)
     subscription = subscribe(library, source.url("/list.json"), schedule="rate(1 hour)")

@@ -64,14 +64,12 @@ class SubscriptionStore:
         if "due_at" in names:
             sets |= _due(new)
             gone += () if new.due_at else keys.DUE_ATTRIBUTES
-        write = update(
-            keys.subscription(old.project_id, old.subscription_id),
-            sets,
-            adds={"failures": 1} if read_again else None,
-            removes=gone,
-            condition="#status = :was",
-            was=old.status,
-        )
+        key, same = keys.subscription(old.project_id, old.subscription_id), "#status = :was"
+        adds = {"failures": 1} if read_again else None
+        if sets or gone or adds:
+            write = update(key, sets, adds=adds, removes=gone, condition=same, was=old.status)
+        else:
+            write = check(key, same, was=old.status)
         try:
             self._table.transact([write, audit_write(line)])
         except ConditionFailed:
