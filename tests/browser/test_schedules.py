@@ -144,7 +144,7 @@ def test_two_tables_repeat_by_an_expression_of_their_own(desk: Console, project:
     expect(page.locator("[data-field=schedule_other] .field-error")).to_contain_text("cron(")
     page.locator("input[name=schedule_other]").fill("rate(2 fortnights)")
     press(page.locator("form"), "Save schedule")
-    expect(page.locator("[data-field=schedule] .field-error")).to_contain_text("rate(n minutes)")
+    expect(page.locator("[data-field=schedule] .field-error")).to_contain_text("rate(5 minutes)")
     page.locator("input[name=schedule_other]").fill("rate(2 days)")
     body = sent(desk, "/v1/export-schedules/multiple", "Save schedule")
 
@@ -245,7 +245,7 @@ def test_reader_sees_schedules_and_no_buttons(reader: Console, project: Deployed
         expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
         expect(page.locator("#view .button")).to_have_count(0)
     reader.go("export-schedules/new")
-    expect(page.get_by_role("heading", name="No such page")).to_be_visible()
+    expect(page.get_by_role("heading", name="Not with this key")).to_be_visible()
 
 
 def test_admin_allows_a_bucket_and_a_file_in_it_becomes_an_export(
