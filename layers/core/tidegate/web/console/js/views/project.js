@@ -55,9 +55,9 @@ function quotas({ quotas: limits, usage }) {
   const rows = [
     [t("projects.stored_bytes"), usage.stored_bytes, limits.stored_bytes, bytes],
     [t("projects.queued"), usage.queued, limits.queued, count],
+    [t("projects.export_schedules"), usage.export_schedules, limits.export_schedules, count],
     [t("projects.batch_schedules"), usage.batch_schedules, limits.batch_schedules, count],
     [t("projects.requests_per_s"), undefined, limits.requests_per_s, count],
-    [t("projects.export_schedules"), usage.export_schedules, limits.export_schedules, count],
     ...Object.keys({ ...shares, ...usage.running }).map((channel) => [named("channel", channel), usage.running?.[channel] || 0, shares[channel], count]),
   ];
   return h("ul", { class: "rows" }, rows.map(([label, used, limit, shown]) => {
